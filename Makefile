@@ -1,0 +1,66 @@
+# Everything a newcomer does with Sluice. `make help` lists it.
+# What make up, demo and test install goes into .venv; a stamp file each makes the next start quick.
+
+VENV    := .venv
+PY      := $(VENV)/bin/python
+# The interpreter that makes the virtual environment: 3.11 if there is one, else a newer one.
+PYTHON  ?= $(shell for p in python3.11 python3 python; do \
+             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+PIP     := $(PY) -m pip --disable-pip-version-check --no-input install --quiet
+# Extra words for a command: make demo ARGS='--rate 5000', make test-python ARGS='-k journal'.
+ARGS    ?=
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help up demo test test-python test-postgres lint bench clean system-packages
+
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: $(VENV)/up.stamp  ## start all of Sluice on this machine; Ctrl-C stops it
+	@$(PY) manage.py up $(ARGS)
+
+demo: $(VENV)/demo.stamp  ## the same, with a year of flights and four subscribers, one of them slow
+	@$(PY) manage.py demo $(ARGS)
+
+test: system-packages lint test-python test-postgres  ## install what the tests need and run them all
+
+test-python: $(VENV)/dev.stamp
+	$(PY) -m pytest $(ARGS)
+
+test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
+	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api $(ARGS)
+
+lint: $(VENV)/dev.stamp  ## ruff, mypy --strict and the import rules
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy --strict broker_core pipeline
+	$(VENV)/bin/lint-imports
+
+bench: $(VENV)/dev.stamp  ## measure; figures of record are in docs/benchmarks.md
+	$(PY) -m bench $(ARGS)
+
+clean:  ## remove the virtual environment and caches; data in var/ stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+system-packages: $(VENV)/bin/python
+	@$(PY) tests/support/system_packages.py
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Sluice needs Python 3.11 or newer; none is on the PATH."; exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "No virtual environment could be made. On Debian: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/up.stamp: requirements.txt | $(VENV)/bin/python
+	@echo "Installing requirements.txt (once; some minutes)"
+	@$(PIP) -r requirements.txt
+	@touch $@
+
+$(VENV)/demo.stamp: requirements-demo.txt $(VENV)/up.stamp
+	@$(PIP) -r requirements-demo.txt
+	@touch $@
+
+$(VENV)/dev.stamp: requirements-dev.txt requirements-demo.txt $(VENV)/up.stamp
+	@echo "Installing what the tests need"
+	@$(PIP) -r requirements-dev.txt -r requirements-demo.txt
+	@touch $@

@@ -1,0 +1,16 @@
+"""The Django app of the REST API and the live feed; it has no models of its own."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class ApiConfig(AppConfig):
+    """REST views and Channels consumers."""
+
+    name = "api"
+    label = "api"
+
+    def ready(self) -> None:
+        """Let drf-spectacular know our authentication scheme."""
+        from api import schema  # noqa: F401

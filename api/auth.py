@@ -1,0 +1,49 @@
+"""Who is calling: an API token in the Authorization header, or the console's session (DRF's own class)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import AbstractBaseUser
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from console.choices import ActorKind
+from console.models import ApiToken
+from console.services import operators
+from console.services.actors import Actor
+
+
+class TokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer slc_<prefix>_<secret>`; also `Token …`, as DRF's own clients send it."""
+
+    def authenticate(self, request: Request) -> tuple[AbstractBaseUser, ApiToken] | None:
+        """The token's account, or None when there is no such header."""
+        words = get_authorization_header(request).split()
+        if not words or words[0].lower() not in (b"bearer", b"token"):
+            return None
+        if len(words) != 2:
+            raise AuthenticationFailed("The Authorization header must be `Bearer TOKEN`.")
+        found = operators.token_of(words[1].decode("ascii", "replace"))
+        if found is None:
+            raise AuthenticationFailed("The token is unknown, expired or revoked.")
+        return found.user, found
+
+    def authenticate_header(self, request: Request) -> str:
+        """What a 401 asks for."""
+        return "Bearer"
+
+
+def actor_of(request: Any) -> Actor:
+    """The Actor of a request, for services and the audit."""
+    token = getattr(request, "auth", None)
+    user = request.user
+    name = user.get_username() or "anonymous"
+    if isinstance(token, ApiToken):
+        kind, name = ActorKind.TOKEN, f"{name} by token {token.name}"
+    else:
+        kind = ActorKind.PERSON
+    return Actor(
+        kind, name, user.pk, request.META.get("REMOTE_ADDR") or "", getattr(request, "request_id", "") or ""
+    )

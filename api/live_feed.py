@@ -1,0 +1,140 @@
+"""The console's live feed: one WebSocket a tab. First a snapshot, then deltas, at most four a second, and decisions.
+
+    {"type": "snapshot", "seq": 1, "at": ms, "status": {...}, "clients": [...]}
+    {"type": "delta",    "seq": 2, "at": ms, "status": {...}, "changed": [...], "removed": [...]}
+    {"type": "decision", "seq": 3, "decision": {...}}
+
+`seq` counts this socket's messages, so a page that misses one knows and comes back for a new snapshot. The channel layer
+may drop what the broker sends; a delta is made against what this socket last sent, so that costs freshness, never truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from api.live_deltas import Snapshot, delta
+from broker_core.errors import SluiceError
+from console.queries import live
+
+GROUP = "live"
+LEAST_INTERVAL_S = 0.25
+CLOSE_NOT_LOGGED_IN = 4401
+CLOSE_ENDED = 4403
+# A session that ended elsewhere (logged out, account disabled) stops being fed within this time.
+SESSION_CHECK_S = 30.0
+
+
+class SameOrigin:
+    """Refuses WebSockets that another site's page opened: the browser would send our session cookie with them."""
+
+    def __init__(self, inner: Callable[..., Awaitable[Any]]) -> None:
+        self.inner = inner
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> Any:
+        """Let the socket in when its Origin is the host that it calls; otherwise answer 403 to the handshake."""
+        headers = dict(scope.get("headers") or ())
+        origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+        host = headers.get(b"host", b"").decode("latin-1")
+        if origin.scheme in ("http", "https") and origin.netloc and origin.netloc.lower() == host.lower():
+            return await self.inner(scope, receive, send)
+        await send({"type": "websocket.close", "code": CLOSE_ENDED})
+        return None
+
+
+class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]
+    """One tab's feed."""
+
+    sent: Snapshot | None = None
+    newest: Snapshot | None = None
+    sequence = 0
+    sent_at = 0.0
+    checked_at = 0.0
+    delayed: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Let logged-in operators in; join the group before the snapshot is read, so that nothing falls between."""
+        await self.accept()  # a close before it would reach the page as 1006, without our code
+        if not self.scope["user"].is_authenticated:
+            await self.close(code=CLOSE_NOT_LOGGED_IN)
+            return
+        self.checked_at = time.monotonic()
+        await self.channel_layer.group_add(GROUP, self.channel_name)
+        with suppress(SluiceError):
+            # Without the broker there is no snapshot yet; its first message will be one.
+            await self._offer(await database_sync_to_async(live.snapshot)())
+
+    async def disconnect(self, code: int) -> None:
+        """Leave the group."""
+        if self.delayed is not None:
+            self.delayed.cancel()
+        await self.channel_layer.group_discard(GROUP, self.channel_name)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """The feed takes one word from pages: "snapshot" asks for a whole one again. Anything else is ignored."""
+        if text_data == "snapshot" and self.newest is not None:
+            self.sent = None
+            await self._send_newest()
+
+    async def live_snapshot(self, event: dict[str, Any]) -> None:
+        """The broker's snapshot of this second."""
+        if time.monotonic() - self.checked_at > SESSION_CHECK_S and not await self._still_welcome():
+            await self.close(code=CLOSE_NOT_LOGGED_IN)
+            return
+        await self._offer(event["snapshot"])
+
+    async def live_decision(self, event: dict[str, Any]) -> None:
+        """A decision, at once. Before the first snapshot there is nothing it could be shown beside."""
+        if self.sent is not None:
+            await self._send({"type": "decision", "decision": event["decision"]})
+
+    async def _offer(self, snapshot: Snapshot) -> None:
+        """Send it now, or when the least interval has passed; then the newest one alone."""
+        if self.newest is not None and snapshot["at"] < self.newest["at"]:
+            return  # the group's message overtook the snapshot asked for at connect
+        self.newest = snapshot
+        wait = self.sent_at + LEAST_INTERVAL_S - time.monotonic()
+        if wait <= 0:
+            await self._send_newest()
+        elif self.delayed is None or self.delayed.done():
+            self.delayed = asyncio.create_task(self._send_later(wait))
+
+    async def _send_later(self, wait: float) -> None:
+        await asyncio.sleep(wait)
+        await self._send_newest()
+
+    async def _send_newest(self) -> None:
+        snapshot, sent = self.newest, self.sent
+        if snapshot is None or snapshot is sent:
+            return
+        self.sent, self.sent_at = snapshot, time.monotonic()
+        if sent is None:
+            await self._send({"type": "snapshot", **snapshot})
+        else:
+            await self._send({"type": "delta", **delta(sent, snapshot)})
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self.sequence += 1
+        await self.send(text_data=orjson.dumps({**message, "seq": self.sequence}).decode())
+
+    async def _still_welcome(self) -> bool:
+        self.checked_at = time.monotonic()
+        return await database_sync_to_async(self._session_holds)()
+
+    def _session_holds(self) -> bool:
+        """Whether the session is still stored and its account still active."""
+        from django.contrib.auth import get_user
+
+        class Request:
+            session = type(self.scope["session"]._wrapped)(self.scope["session"].session_key)
+
+        user = get_user(Request)  # type: ignore[arg-type]
+        return bool(user.is_authenticated and user.is_active)

@@ -1,0 +1,1 @@
+"""The shapes of requests and answers; drf-spectacular makes the OpenAPI document of them."""

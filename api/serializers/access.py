@@ -1,0 +1,52 @@
+"""Login and tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from api.serializers.policies import StrictSerializer
+from console.models import ApiToken
+
+
+class LoginSerializer(serializers.Serializer[Any]):
+    """Name and password."""
+
+    username = serializers.CharField(max_length=150)
+    password = serializers.CharField(max_length=1024, trim_whitespace=False, write_only=True)
+
+
+class AccountSerializer(serializers.Serializer[Any]):
+    """Who is calling, and whether they may change things."""
+
+    username = serializers.CharField()
+    may_change = serializers.BooleanField()
+    token = serializers.CharField(allow_null=True)
+
+
+class TokenSerializer(serializers.ModelSerializer[ApiToken]):
+    """A token without its secret."""
+
+    user = serializers.CharField(source="user.username")
+
+    class Meta:
+        model = ApiToken
+        fields = ["id", "name", "user", "prefix", "may_change", "created_at", "expires_at", "revoked_at", "used_at"]
+
+
+class NewTokenSerializer(StrictSerializer):
+    """What a token is made of."""
+
+    name = serializers.CharField(max_length=100)
+    lifetime = serializers.CharField(max_length=40, default="90d", help_text="Like 90d; at most 366d.")
+    may_change = serializers.BooleanField(default=False)
+
+
+class MadeTokenSerializer(TokenSerializer):
+    """A new token with its secret, which is shown this once."""
+
+    token = serializers.CharField()
+
+    class Meta(TokenSerializer.Meta):
+        fields = [*TokenSerializer.Meta.fields, "token"]

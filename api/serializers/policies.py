@@ -1,0 +1,114 @@
+"""Policies and transports. Absent keys stay as they are; null means the default, or the instance's value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """Refuses keys it doesn't know: a misspelt setting must not pass for a change that was made."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """DRF's, after a look for unknown keys."""
+        if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
+            raise serializers.ValidationError({name: ["There is no such setting."] for name in unknown})
+        return super().to_internal_value(data)
+
+
+class PoolSerializer(StrictSerializer):
+    """A pool's limits, bytes."""
+
+    message_memory_limit = serializers.IntegerField(min_value=1, max_value=2**62, allow_null=True, required=False)
+    message_disk_limit = serializers.IntegerField(min_value=1, max_value=2**62, allow_null=True, required=False)
+    message_disk_path = serializers.CharField(max_length=1024, allow_null=True, required=False)
+
+
+class ClientPolicySerializer(StrictSerializer):
+    """What one client may use."""
+
+    client_max_capacity = serializers.IntegerField(min_value=1, max_value=100, allow_null=True, required=False)
+    client_message_age_limit_ms = serializers.IntegerField(
+        min_value=1, max_value=2**53, allow_null=True, required=False
+    )
+
+
+class JournalSettingsSerializer(StrictSerializer):
+    """What is journaled, and the journal's files."""
+
+    journaled_topics = serializers.ListField(child=serializers.CharField(max_length=255), required=False)
+    unjournaled_topics = serializers.ListField(child=serializers.CharField(max_length=255), required=False)
+    journal_size = serializers.IntegerField(min_value=1024 * 1024, required=False)
+    preallocated_files = serializers.IntegerField(min_value=1, max_value=64, required=False)
+
+
+class TransportChangeSerializer(StrictSerializer):
+    """PATCH of a transport."""
+
+    host = serializers.CharField(max_length=255, required=False)
+    port = serializers.IntegerField(min_value=0, max_value=65_535, required=False)
+    enabled = serializers.BooleanField(required=False)
+    pool = PoolSerializer(required=False)
+    client_policy = ClientPolicySerializer(required=False)
+    reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
+
+
+class PolicyChangeSerializer(StrictSerializer):
+    """PATCH of the instance's policy."""
+
+    instance = JournalSettingsSerializer(required=False)
+    pool = PoolSerializer(required=False)
+    client_policy = ClientPolicySerializer(required=False)
+    reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
+
+
+class TransportSerializer(serializers.Serializer[Any]):
+    """A transport as the policy has it, and as it runs (`running` is null while the broker is away)."""
+
+    name = serializers.CharField()
+    kind = serializers.CharField()
+    host = serializers.CharField()
+    port = serializers.IntegerField()
+    enabled = serializers.BooleanField()
+    pool = PoolSerializer()
+    client_policy = ClientPolicySerializer()
+    running = serializers.DictField(allow_null=True, required=False)
+
+
+class InForceSerializer(serializers.Serializer[Any]):
+    """The revision wanted against the one the broker reported."""
+
+    instance = serializers.CharField()
+    wanted = serializers.IntegerField()
+    running = serializers.IntegerField(allow_null=True)
+    converged = serializers.BooleanField()
+    reported_at = serializers.DateTimeField(allow_null=True)
+    why = serializers.CharField(allow_blank=True)
+
+
+class PolicySerializer(serializers.Serializer[Any]):
+    """The policy document that is wanted, and whether it is in force."""
+
+    revision = serializers.IntegerField()
+    document = serializers.DictField()
+    in_force = InForceSerializer()
+
+
+class RevisionSerializer(serializers.Serializer[Any]):
+    """One immutable revision."""
+
+    number = serializers.IntegerField()
+    author = serializers.CharField()
+    reason = serializers.CharField(allow_blank=True)
+    created_at = serializers.DateTimeField()
+    document = serializers.DictField()
+
+
+class ChangeSerializer(serializers.Serializer[Any]):
+    """What came of a change: its revision, and whether the running broker took it up."""
+
+    revision = serializers.IntegerField(source="revision.number")
+    document = serializers.DictField(source="revision.document")
+    applied = serializers.BooleanField()
+    problem = serializers.CharField(allow_blank=True)

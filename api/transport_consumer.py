@@ -1,0 +1,179 @@
+"""The WebSocket transport: a Channels consumer between a WebSocket and the engine.
+
+It overrides Channels' dispatch, which hops to a thread for database clean-up on every incoming event (measured:
+184 µs a frame instead of 24). This consumer uses no database; it hands frames on and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from broker_core.delivery.outbox import OutboxEntry
+from broker_core.errors import ClientError
+from broker_core.protocols.native import (
+    DELIVER,
+    FROM_CLIENT,
+    close_code,
+    encode_command,
+    encode_frame_header,
+    parse_message,
+)
+from broker_core.protocols.replies import Reply
+from broker_core.protocols.text import encode_text, message_texts
+from broker_core.runtime.connection import Connection
+from broker_core.runtime.host import Host
+
+CLOSE_AFTER_S = 2.0
+"""How long a closing connection may take to read its last notice."""
+
+
+class WebSocketSink:
+    """One WebSocket's way out: a slot of messages and a task that sends them, waiting for the peer each time."""
+
+    protocol = "websocket"
+
+    def __init__(self, send: Callable[[dict[str, Any]], Awaitable[None]], remote: str, instance: str) -> None:
+        self.remote = remote
+        self.writable = True
+        self.text_mode = False
+        self.connection: Connection | None = None
+        self._send = send
+        self._instance = instance
+        self._waiting: list[bytes | str] = []
+        self._wake = asyncio.Event()
+        self._reading = asyncio.Event()
+        self._reading.set()
+        self._ending = asyncio.Event()
+        self._closing = (1000, "")
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        if self.text_mode:
+            assert self.connection is not None
+            for entry in entries:
+                name = self.connection.subscription_id(entry.stream)
+                self._waiting += message_texts(entry.batch, name, self._instance)
+        else:
+            parts: list[Any] = []
+            for entry in entries:
+                batch = entry.batch
+                parts.append(encode_frame_header(DELIVER, entry.stream, batch.nbytes))
+                parts.append(batch.buf)
+            self._waiting.append(b"".join(parts))
+        self.writable = False
+        self._wake.set()
+
+    def send_reply(self, reply: Reply) -> None:
+        self._waiting.append(encode_text(reply) if self.text_mode else encode_command(reply))
+        self._wake.set()
+
+    def pause_reading(self) -> None:
+        self._reading.clear()
+
+    def resume_reading(self) -> None:
+        self._reading.set()
+
+    async def may_read(self) -> None:
+        """Wait while the engine wants no more from this client."""
+        await self._reading.wait()
+
+    def close(self, code: str, message: str) -> None:
+        self._closing = (close_code(code).number, message)
+        self._ending.set()
+        self._wake.set()
+        self._reading.set()
+
+    async def run(self) -> None:
+        """Send what waits until the connection is to be closed; then close it, whether the peer reads or not."""
+        pump = asyncio.create_task(self._pump(), name=f"websocket-pump-{self.remote}")
+        try:
+            await self._ending.wait()
+            await asyncio.wait([pump], timeout=CLOSE_AFTER_S)
+            code, reason = self._closing
+            await self._send({"type": "websocket.close", "code": code, "reason": reason[:120]})
+        finally:
+            pump.cancel()
+
+    async def _pump(self) -> None:
+        while self._waiting or not self._ending.is_set():
+            self._wake.clear()
+            waiting, self._waiting = self._waiting, []
+            for message in waiting:
+                await self._send_one(message)
+            self.writable = True
+            if self.connection is not None and not self._ending.is_set():
+                self.connection.on_writable()
+            if not self._waiting and not self._ending.is_set():
+                await self._wake.wait()
+
+    async def _send_one(self, message: bytes | str) -> None:
+        if isinstance(message, bytes):
+            await self._send({"type": "websocket.send", "bytes": message})
+        else:
+            await self._send({"type": "websocket.send", "text": message})
+
+
+class ClientConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+    """One client's WebSocket. Constructed with the host and the name of the transport it came in by."""
+
+    def __init__(self, host: Host, transport: str) -> None:
+        super().__init__()
+        self.host, self.transport = host, transport
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[dict[str, Any]]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        """The life of a connection; replaces Channels' per-event dispatch."""
+        peer = scope.get("client") or ["?", 0]
+        sink = WebSocketSink(send, f"{peer[0]}:{peer[1]}", self.host.instance)
+        connection = self.host.connected(self.transport, sink)
+        sink.connection = connection
+        sender = asyncio.create_task(sink.run(), name=f"websocket-sender-{sink.remote}")
+        try:
+            await self._receive(connection, sink, receive, send)
+        finally:
+            connection.on_closed()
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await sender
+
+    async def _receive(
+        self,
+        connection: Connection,
+        sink: WebSocketSink,
+        receive: Callable[[], Awaitable[dict[str, Any]]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        while True:
+            message = await receive()
+            kind = message["type"]
+            if kind == "websocket.receive":
+                self._hand_on(connection, sink, message)
+                await sink.may_read()
+            elif kind == "websocket.connect":
+                await send({"type": "websocket.accept"})
+            elif kind == "websocket.disconnect":
+                return
+
+    def _hand_on(
+        self, connection: Connection, sink: WebSocketSink, message: dict[str, Any]
+    ) -> None:
+        text = message.get("text")
+        if text is not None:
+            if not connection.logged_on:
+                sink.text_mode = True
+            connection.receive_text(text)
+            return
+        try:
+            frames = parse_message(message["bytes"], kinds=FROM_CLIENT)
+        except ClientError as error:
+            connection.fail(error)
+            return
+        connection.receive(frames)

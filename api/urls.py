@@ -1,0 +1,38 @@
+"""Addresses under /api/v1/."""
+
+from __future__ import annotations
+
+from django.urls import path
+from drf_spectacular.views import SpectacularAPIView
+
+from api.views import access, clients, policies, runs
+
+app_name = "api"
+
+urlpatterns = [
+    path("schema", SpectacularAPIView.as_view(api_version="v1"), name="schema"),
+    path("auth/login", access.LoginView.as_view(), name="login"),
+    path("auth/logout", access.LogoutView.as_view(), name="logout"),
+    path("auth/me", access.AccountView.as_view(), name="me"),
+    path("tokens", access.TokensView.as_view(), name="tokens"),
+    path("tokens/<int:token_id>", access.TokenView.as_view(), name="token"),
+    path("status", clients.StatusView.as_view(), name="status"),
+    path("transports", policies.TransportsView.as_view(), name="transports"),
+    path("transports/<str:name>", policies.TransportView.as_view(), name="transport"),
+    path("policies", policies.PolicyView.as_view(), name="policies"),
+    path("policies/revisions", policies.RevisionsView.as_view(), name="revisions"),
+    path("policies/revisions/<int:number>", policies.RevisionView.as_view(), name="revision"),
+    path("clients", clients.ClientsView.as_view(), name="clients"),
+    path("clients/<str:name>", clients.ClientView.as_view(), name="client"),
+    path("clients/<str:name>/disconnect", clients.DisconnectView.as_view(), name="disconnect"),
+    path("clients/<str:name>/history", clients.ClientHistoryView.as_view(), name="client-history"),
+    path("decisions", clients.DecisionsView.as_view(), name="decisions"),
+    path("journals", runs.JournalsView.as_view(), name="journals"),
+    path("journals/<str:action>", runs.JournalActionView.as_view(), name="journal-action"),
+    path("pipeline/<str:job>", runs.PipelineView.as_view(), name="pipeline"),
+    path("runs", runs.RunsView.as_view(), name="runs"),
+    path("runs/<str:run_id>", runs.RunView.as_view(), name="run"),
+    path("runs/<str:run_id>/cancel", runs.CancelView.as_view(), name="run-cancel"),
+    path("schedules", runs.SchedulesView.as_view(), name="schedules"),
+    path("audit", runs.AuditView.as_view(), name="audit"),
+]

@@ -1,0 +1,1 @@
+"""REST views: read the request, call one service or query, shape the answer."""

@@ -1,0 +1,130 @@
+"""Login with a password for a session, and API tokens for programs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth import authenticate, login, logout
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.parsers import JSONParser
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import ScopedRateThrottle
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.permissions import LoggedIn
+from api.serializers.access import (
+    AccountSerializer,
+    LoginSerializer,
+    MadeTokenSerializer,
+    NewTokenSerializer,
+    TokenSerializer,
+)
+from api.views.base import PagedView, read
+from broker_core.errors import OperatorError
+from console.ages import parse_age
+from console.choices import ActorKind, AuditResult
+from console.models import ApiToken
+from console.services import audit, operators
+from console.services.actors import Actor
+
+
+class LoginView(APIView):
+    """Begin a session. Takes JSON alone, which no form of another site can send."""
+
+    permission_classes = [AllowAny]
+    authentication_classes: list[Any] = []
+    parser_classes = [JSONParser]
+    throttle_classes = [ScopedRateThrottle]
+    throttle_scope = "login"
+
+    @extend_schema(request=LoginSerializer, responses=AccountSerializer)
+    def post(self, request: Request) -> Response:
+        """Log in; too many wrong passwords lock the name at this address for a quarter of an hour."""
+        given = read(LoginSerializer, request.data)
+        django_request = request._request
+        user = authenticate(django_request, username=given["username"], password=given["password"])
+        source = request.META.get("REMOTE_ADDR") or ""
+        actor = Actor(ActorKind.PERSON, given["username"], None, source, getattr(request, "request_id", ""))
+        if user is None:
+            audit.record(actor, "login", f"operator {given['username']}", result=AuditResult.DENIED)
+            raise AuthenticationFailed("The name or the password is wrong, or the name is locked for a while.")
+        login(django_request, user)
+        audit.record(actor, "login", f"operator {given['username']}")
+        return Response(account_of(user, None))
+
+
+class LogoutView(APIView):
+    """End the session."""
+
+    permission_classes = [LoggedIn]
+
+    @extend_schema(request=None, responses={204: None})
+    def post(self, request: Request) -> Response:
+        """Log out."""
+        logout(request._request)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class AccountView(APIView):
+    """Who is calling."""
+
+    @extend_schema(responses=AccountSerializer)
+    def get(self, request: Request) -> Response:
+        """The account, and whether it may change things."""
+        return Response(account_of(request.user, request.auth))
+
+
+class TokensView(PagedView):
+    """One's own API tokens."""
+
+    permission_classes = [LoggedIn]
+
+    @extend_schema(responses=TokenSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """The caller's tokens, without their secrets."""
+        return self.page(ApiToken.objects.filter(user=request.user).select_related("user"), TokenSerializer)
+
+    @extend_schema(request=NewTokenSerializer, responses={201: MadeTokenSerializer})
+    def post(self, request: Request) -> Response:
+        """Make a token; its secret is in this answer and nowhere else. A token can't make tokens."""
+        if isinstance(request.auth, ApiToken):
+            raise OperatorError("not_allowed", "A token can't make tokens.", "Log in with your password.")
+        wanted = read(NewTokenSerializer, request.data)
+        token, text = operators.create_token(
+            actor_of(request),
+            request.user,
+            wanted["name"],
+            lifetime=timedelta(seconds=parse_age(wanted["lifetime"])),
+            may_change=wanted["may_change"],
+        )
+        return Response({**TokenSerializer(token).data, "token": text}, status=status.HTTP_201_CREATED)
+
+
+class TokenView(APIView):
+    """One token."""
+
+    permission_classes = [LoggedIn]
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, token_id: int) -> Response:
+        """Revoke a token of one's own; a token may revoke itself."""
+        found = ApiToken.objects.filter(pk=token_id, user=request.user, revoked_at__isnull=True).first()
+        if found is None or (isinstance(request.auth, ApiToken) and request.auth.pk != found.pk):
+            raise OperatorError("unknown_token", f"You have no token {token_id} in force.", "See /api/v1/tokens.")
+        operators.revoke_token(actor_of(request), found)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def account_of(user: Any, token: Any) -> dict[str, Any]:
+    """An account as the API shows it."""
+    return {
+        "username": user.get_username(),
+        "may_change": operators.may_change(user, token),
+        "token": token.name if isinstance(token, ApiToken) else None,
+    }

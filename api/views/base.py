@@ -1,0 +1,52 @@
+"""What the views share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.pagination import Pages
+from broker_core.errors import OperatorError
+
+
+def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
+    """The checked data of a request's body or query. Raises DRF's ValidationError."""
+    reader = serializer(data=data)
+    reader.is_valid(raise_exception=True)
+    return dict(reader.validated_data)
+
+
+def instance_name(request: Request) -> str | None:
+    """`?instance=`, or None for this installation's own."""
+    return request.query_params.get("instance") or None
+
+
+def expected_revision(request: Request) -> int | None:
+    """The revision in If-Match; None when there is no such header. Raises OperatorError bad_if_match."""
+    header = request.headers.get("If-Match", "").strip()
+    if header in ("", "*"):
+        return None
+    number = header.removeprefix("W/").strip('"')
+    if not (number.isascii() and number.isdigit() and len(number) < 10):
+        raise OperatorError("bad_if_match", "If-Match must be the ETag of a revision, like \"3\".", "Send it as given.")
+    return int(number)
+
+
+def etag(response: Response, revision: int) -> Response:
+    """Give the revision as the answer's ETag."""
+    response["ETag"] = f'"{revision}"'
+    return response
+
+
+class PagedView(APIView):
+    """A view that answers a page of a list or a query set."""
+
+    def page(self, rows: Any, serializer: type[serializers.BaseSerializer[Any]] | None = None) -> Response:
+        """One page; rows that are JSON already are answered as they are."""
+        pages = Pages()
+        page = pages.paginate_queryset(rows, self.request, view=self)
+        return pages.get_paginated_response(serializer(page, many=True).data if serializer else page)

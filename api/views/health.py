@@ -1,0 +1,25 @@
+"""/healthz: this process answers. /readyz: everything it needs answers. For supervisors; no login."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from console.queries.readiness import readiness
+
+
+@never_cache
+@require_safe
+def healthz(request: HttpRequest) -> JsonResponse:
+    """Always 200."""
+    return JsonResponse({"ok": True})
+
+
+@never_cache
+@require_safe
+def readyz(request: HttpRequest) -> JsonResponse:
+    """200 when database, Redis, worker and broker answer, otherwise 503; which one doesn't is in the body."""
+    parts = readiness()
+    ok = all(part["ok"] for part in parts)
+    return JsonResponse({"ok": ok, "parts": parts}, status=200 if ok else 503)

@@ -1,0 +1,118 @@
+"""Transports and policies: read what is wanted and what runs; change it as a new revision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.serializers.policies import (
+    ChangeSerializer,
+    PolicyChangeSerializer,
+    PolicySerializer,
+    RevisionSerializer,
+    TransportChangeSerializer,
+    TransportSerializer,
+)
+from api.views.base import PagedView, etag, expected_revision, instance_name, read
+from broker_core.errors import OperatorError
+from console.broker_link import BrokerAway
+from console.queries import live
+from console.queries import policies as queries
+from console.services import policies
+
+
+class TransportsView(APIView):
+    """All transports."""
+
+    @extend_schema(responses=TransportSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Every transport of the policy, and as it runs; the ETag is the revision."""
+        document = policies.document_in_force(queries.instance_named(instance_name(request)).name)
+        return etag(Response(transports_of(document)), document["revision"])
+
+
+class TransportView(APIView):
+    """One transport."""
+
+    @extend_schema(responses=TransportSerializer)
+    def get(self, request: Request, name: str) -> Response:
+        """A transport of the policy, and as it runs."""
+        document = policies.document_in_force(queries.instance_named(instance_name(request)).name)
+        for transport in transports_of(document):
+            if transport["name"] == name:
+                return etag(Response(transport), document["revision"])
+        raise OperatorError("unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports.")
+
+    @extend_schema(request=TransportChangeSerializer, responses=ChangeSerializer)
+    def patch(self, request: Request, name: str) -> Response:
+        """Change a transport; makes a new revision and tells the broker. If-Match guards against another's edit."""
+        changes = read(TransportChangeSerializer, request.data)
+        reason = changes.pop("reason")
+        change = policies.change_transport(
+            actor_of(request),
+            name,
+            changes,
+            reason=reason,
+            instance_name=instance_name(request),
+            expected_revision=expected_revision(request),
+        )
+        return etag(Response(ChangeSerializer(change).data), change.revision.number)
+
+
+class PolicyView(APIView):
+    """The instance's policy."""
+
+    @extend_schema(responses=PolicySerializer)
+    def get(self, request: Request) -> Response:
+        """The policy document that is wanted, and whether the broker runs it."""
+        instance = queries.instance_named(instance_name(request))
+        document = policies.document_in_force(instance.name)
+        answer = {"revision": document["revision"], "document": document, "in_force": queries.in_force(instance)}
+        return etag(Response(answer), document["revision"])
+
+    @extend_schema(request=PolicyChangeSerializer, responses=ChangeSerializer)
+    def patch(self, request: Request) -> Response:
+        """Change the instance-wide policy; makes a new revision and tells the broker."""
+        changes = read(PolicyChangeSerializer, request.data)
+        reason = changes.pop("reason")
+        change = policies.change_instance_policy(
+            actor_of(request),
+            changes,
+            reason=reason,
+            instance_name=instance_name(request),
+            expected_revision=expected_revision(request),
+        )
+        return etag(Response(ChangeSerializer(change).data), change.revision.number)
+
+
+class RevisionsView(PagedView):
+    """All revisions."""
+
+    @extend_schema(responses=RevisionSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Revisions, newest first."""
+        return self.page(queries.revisions(queries.instance_named(instance_name(request))), RevisionSerializer)
+
+
+class RevisionView(APIView):
+    """One revision."""
+
+    @extend_schema(responses=RevisionSerializer)
+    def get(self, request: Request, number: int) -> Response:
+        """A revision with its document."""
+        instance = queries.instance_named(instance_name(request))
+        return Response(RevisionSerializer(queries.revision_numbered(instance, number)).data)
+
+
+def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The document's transports with what the broker says of each; null while it is away."""
+    try:
+        running = {entry["name"]: entry for entry in live.status(document["instance"]["name"])["transports"]}
+    except BrokerAway:
+        running = {}
+    return [{**transport, "running": running.get(transport["name"])} for transport in document["transports"]]

@@ -1,0 +1,118 @@
+"""Journals and what is done with them, pipeline jobs, runs, schedules, audit."""
+
+from __future__ import annotations
+
+from django.urls import reverse
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.serializers.runs import (
+    AuditQuerySerializer,
+    AuditSerializer,
+    JournalActionSerializer,
+    PipelineSerializer,
+    PlanSerializer,
+    RunQuerySerializer,
+    RunSerializer,
+    ScheduleSerializer,
+    SegmentSerializer,
+)
+from api.views.base import PagedView, instance_name, read
+from console.models import ActionRun
+from console.queries import live
+from console.queries import runs as queries
+from console.queries.policies import instance_named
+from console.services import journals, pipeline, runs
+
+
+class JournalsView(PagedView):
+    """The journal's files."""
+
+    @extend_schema(responses=SegmentSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Segments, oldest first: current, sealed, archived, compressed, and who needs each."""
+        return self.page(live.journals(instance_name(request)))
+
+
+class JournalActionView(APIView):
+    """archive, compress, remove."""
+
+    @extend_schema(request=JournalActionSerializer, responses={200: PlanSerializer, 202: RunSerializer})
+    def post(self, request: Request, action: str) -> Response:
+        """Act on sealed segments older than `age`: 202 and a run; with `dry_run` 200 and the plan, nothing done."""
+        asked = read(JournalActionSerializer, request.data)
+        if asked["dry_run"]:
+            return Response(journals.plan(action, asked["age"], instance_name(request)))
+        return accepted(journals.request(actor_of(request), action, asked["age"], instance_name(request)))
+
+
+class PipelineView(APIView):
+    """Pipeline jobs."""
+
+    @extend_schema(request=PipelineSerializer, responses={202: RunSerializer})
+    def post(self, request: Request, job: str) -> Response:
+        """Start a pipeline job: 202 and a run."""
+        asked = read(PipelineSerializer, request.data)
+        return accepted(pipeline.request(actor_of(request), job, asked["options"], instance_name(request)))
+
+
+class RunsView(PagedView):
+    """Runs."""
+
+    @extend_schema(parameters=[RunQuerySerializer], responses=RunSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Runs, newest first."""
+        asked = read(RunQuerySerializer, request.query_params)
+        instance = instance_named(instance_name(request))
+        return self.page(queries.runs(instance, kind=asked["kind"], state=asked["state"]), RunSerializer)
+
+
+class RunView(APIView):
+    """One run."""
+
+    @extend_schema(responses=RunSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """A run: plan, progress, log, result."""
+        return Response(RunSerializer(queries.run(run_id)).data)
+
+
+class CancelView(APIView):
+    """Cancelling."""
+
+    @extend_schema(request=None, responses=RunSerializer)
+    def post(self, request: Request, run_id: str) -> Response:
+        """Cancel a waiting run, or ask a running one to stop after its step."""
+        return Response(RunSerializer(runs.cancel(actor_of(request), queries.run(run_id))).data)
+
+
+class SchedulesView(PagedView):
+    """Schedules."""
+
+    @extend_schema(responses=ScheduleSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Schedules and when each is due next."""
+        return self.page(queries.schedules(instance_named(instance_name(request))), ScheduleSerializer)
+
+
+class AuditView(PagedView):
+    """The audit."""
+
+    @extend_schema(parameters=[AuditQuerySerializer], responses=AuditSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """What was changed, tried and refused, newest first."""
+        asked = read(AuditQuerySerializer, request.query_params)
+        found = queries.audit_events(
+            actor=asked["actor"], target=asked["object"], result=asked["result"], since=asked.get("since")
+        )
+        return self.page(found, AuditSerializer)
+
+
+def accepted(run: ActionRun) -> Response:
+    """202 with the run and its address."""
+    answer = Response(RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+    answer["Location"] = reverse("v1:run", args=[run.pk])
+    return answer

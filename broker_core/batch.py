@@ -1,0 +1,507 @@
+"""THE FORMAT: the record batch, the same bytes on the wire, in the journal, in a spool and in Spark.
+
+Little-endian. A batch is a 96-byte header and a payload whose length is a multiple of 8:
+
+    +--------------------------------------------------------------------------------+
+    | 0  magic "SLB1"  | 4 version u8 | 5 codec u8 | 6 flags u16 | 8 count u32         |
+    | 12 dictionary_length u32 | 16 stored_length u32 | 20 raw_length u32              |
+    | 24 payload_crc u32 | 28 header_crc u32 | 32 origin u64 | 40 epoch u32 | 44 zero u32 |
+    | 48 first_sequence u64 | 56 accepted_at i64 | 64 publisher u64                    |
+    | 72 first_publisher_sequence u64 | 80 headers_length u32 | 84 bodies_length u32   |
+    | 88 zero u64                                                                      |
+    +---------------------------------------------------------------- payload ---------+
+    | dictionary: u16 entries, then u16 length + UTF-8 each; zero-padded to 8          |
+    | rows: count x 16 bytes                                                           |
+    | sequences: count x u64, only with flag EXPLICIT_SEQUENCES                        |
+    | the headers of all records | the bodies of all records | zero padding to 8       |
+    +--------------------------------------------------------------------------------+
+
+    row: headers_length u32, body_length u32, topic u16, flags u16, publisher_sequence_delta u32
+
+* stored_length is the payload as it stands; raw_length is the payload before compression. They are equal while
+  codec is 0, the only codec there is.
+* CRCs are CRC32C (Castagnoli, RFC 3720 appendix B.4). payload_crc covers the payload; header_crc covers the
+  header with its own field zero. The broker stamps the header and never touches the payload, so the checksum the
+  publisher computed protects a record from its application to Spark.
+* Dictionary entry 0 is the publisher's client name; entries 1.. are topics. A row's topic is a dictionary index.
+* Record i has sequence first_sequence + i, or sequences[i]. Its publisher sequence is
+  first_publisher_sequence + publisher_sequence_delta. first_sequence 0 means "not journaled";
+  first_publisher_sequence 0 means that the publisher doesn't number its messages.
+* origin and publisher are hash64() of the instance's and the client's name. accepted_at is nanoseconds UTC.
+* A reader that meets another version or codec refuses the batch; it never guesses.
+
+Why this shape: in CPython the cost is per object touched. One struct call reads the header whatever the number of
+records, and a reader of many small batches joins their row tables and decodes them at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from broker_core.errors import ClientError
+
+Buffer = bytes | bytearray | memoryview
+Rows = npt.NDArray[np.int64]
+
+MAGIC = b"SLB1"
+VERSION = 1
+HEADER = struct.Struct("<4sBBHIIIIIIQIIQqQQIIQ")
+HEADER_SIZE = HEADER.size
+ROW = struct.Struct("<IIHHI")
+ROW_SIZE = ROW.size
+ROW_DTYPE = np.dtype(
+    [("headers", "<u4"), ("body", "<u4"), ("topic", "<u2"), ("flags", "<u2"), ("delta", "<u4")]
+)
+EXPLICIT_SEQUENCES = 1
+KNOWN_FLAGS = EXPLICIT_SEQUENCES
+MAX_RECORDS = 65_536
+"""Records in one batch; a bound on what one header can make a reader allocate."""
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+"""One batch with its header, in bytes."""
+MAX_DICTIONARY = 1_024
+
+_STAMP = struct.Struct("<QIIQq")  # origin, epoch, zero, first_sequence, accepted_at: bytes 32 to 64
+_U32 = struct.Struct("<I")
+_PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+_ZERO_CRC = b"\0\0\0\0"
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields, in their order in the file."""
+
+    magic: bytes
+    version: int
+    codec: int
+    flags: int
+    count: int  # type: ignore[assignment]  # the field's name in the format; tuple.count isn't used
+    dictionary_length: int
+    stored_length: int
+    raw_length: int
+    payload_crc: int
+    header_crc: int
+    origin: int
+    epoch: int
+    zero: int
+    first_sequence: int
+    accepted_at: int
+    publisher: int
+    first_publisher_sequence: int
+    headers_length: int
+    bodies_length: int
+    zero_2: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return HEADER_SIZE + self.stored_length
+
+
+class Record(NamedTuple):
+    """One record, decoded. Made only where somebody looks at single records."""
+
+    topic: str
+    body: bytes
+    headers: bytes
+    sequence: int
+    publisher_sequence: int
+
+
+@lru_cache(maxsize=65_536)
+def hash64(name: str) -> int:
+    """A name's 64-bit identity in headers (BLAKE2b, first 8 bytes, little-endian)."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def _bad(sentence: str, position: int) -> ClientError:
+    return ClientError(
+        "bad_batch", f"{sentence} (at byte {position} of the batch)", "Build batches with the client library.",
+        position=position,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- building
+
+
+@lru_cache(maxsize=8_192)
+def _dictionary(publisher: str, topics: tuple[str, ...]) -> bytes:
+    parts = [struct.pack("<H", len(topics) + 1)]
+    for entry in (publisher, *topics):
+        raw = entry.encode()
+        parts += (struct.pack("<H", len(raw)), raw)
+    whole = b"".join(parts)
+    return whole + _PADDING[len(whole) & 7]
+
+
+def build_one_topic(
+    publisher: str, topic: str, bodies: Sequence[bytes], first_publisher_sequence: int = 0
+) -> bytearray:
+    """A batch of records of one topic without headers, numbered one after the other; the fast path of publishing."""
+    count = len(bodies)
+    if count == 1:
+        rows = ROW.pack(0, len(bodies[0]), 1, 0, 0)
+    else:
+        table = np.zeros(count, ROW_DTYPE)
+        table["body"] = list(map(len, bodies))
+        table["topic"] = 1
+        table["delta"] = np.arange(count, dtype=np.uint32)
+        rows = table.tobytes()
+    return _assemble(_dictionary(publisher, (topic,)), count, rows, b"", b"".join(bodies), publisher,
+                     first_publisher_sequence)
+
+
+def build(
+    publisher: str,
+    topics: Sequence[str],
+    bodies: Sequence[bytes],
+    headers: Sequence[bytes] | None = None,
+    first_publisher_sequence: int = 0,
+) -> bytearray:
+    """A whole batch, checksummed and not yet stamped: record i goes to topics[i] with bodies[i] and headers[i].
+
+    Raises ClientError bad_batch when the numbers differ or a limit is passed.
+    """
+    count = len(bodies)
+    if len(topics) != count or (headers is not None and len(headers) != count):
+        raise _bad("topics, bodies and headers must be of one length", 8)
+    numbers: dict[str, int] = {}
+    indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
+    if len(numbers) >= MAX_DICTIONARY:
+        raise _bad(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
+    table = np.zeros(count, ROW_DTYPE)
+    table["body"] = list(map(len, bodies))
+    table["topic"] = indexes
+    table["delta"] = np.arange(count, dtype=np.uint32)
+    joined = b""
+    if headers is not None:
+        table["headers"] = list(map(len, headers))
+        joined = b"".join(headers)
+    return _assemble(_dictionary(publisher, tuple(numbers)), count, table.tobytes(), joined, b"".join(bodies),
+                     publisher, first_publisher_sequence)
+
+
+def _assemble(
+    dictionary: bytes, count: int, rows: bytes, headers: bytes, bodies: bytes, publisher: str, first: int
+) -> bytearray:
+    if not 0 < count <= MAX_RECORDS:
+        raise _bad(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
+    length = len(dictionary) + len(rows) + len(headers) + len(bodies)
+    padding = _PADDING[length & 7]
+    length += len(padding)
+    if HEADER_SIZE + length > MAX_BATCH_BYTES:
+        raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
+    payload = b"".join((dictionary, rows, headers, bodies, padding))
+    header = HEADER.pack(MAGIC, VERSION, 0, 0, count, len(dictionary), length, length, crc32c(payload), 0, 0, 0, 0,
+                         0, 0, hash64(publisher), first, len(headers), len(bodies), 0)
+    whole = bytearray(header)
+    _U32.pack_into(whole, 28, crc32c(header))
+    whole += payload
+    return whole
+
+
+def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
+    """Write what the broker assigns into the header, in place, and renew its checksum. The payload isn't touched."""
+    _STAMP.pack_into(buf, 32, origin, epoch, 0, first_sequence, accepted_at)
+    buf[28:32] = _ZERO_CRC
+    _U32.pack_into(buf, 28, crc32c(buf[:HEADER_SIZE]))
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
+    """The header at an offset, checked by magic, version, checksum and lengths; ClientError bad_batch otherwise.
+
+    The payload may not be there yet: see `BatchHeader.size`.
+    """
+    if len(buf) - offset < HEADER_SIZE:
+        raise _bad(f"a batch header has {HEADER_SIZE} bytes, here are {len(buf) - offset}", offset)
+    header = BatchHeader._make(HEADER.unpack_from(buf, offset))
+    if header.magic != MAGIC:
+        raise _bad("a batch starts with SLB1", offset)
+    if header.version != VERSION or header.codec != 0 or header.flags & ~KNOWN_FLAGS:
+        raise _bad(f"version {header.version}, codec {header.codec}, flags {header.flags:#x} aren't known", offset + 4)
+    plain = bytearray(buf[offset : offset + HEADER_SIZE])
+    plain[28:32] = _ZERO_CRC
+    if crc32c(plain) != header.header_crc:
+        raise _bad("the header's checksum doesn't fit", offset + 28)
+    tables = header.count * (ROW_SIZE + (8 if header.flags & EXPLICIT_SEQUENCES else 0))
+    used = header.dictionary_length + tables + header.headers_length + header.bodies_length
+    if (
+        not 0 < header.count <= MAX_RECORDS
+        or header.stored_length != header.raw_length
+        or header.stored_length != used + (-used & 7)
+        or header.dictionary_length & 7
+        or header.size > MAX_BATCH_BYTES
+    ):
+        raise _bad("the header's lengths contradict each other", offset + 8)
+    return header
+
+
+def split(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Walk whole batches that stand back to back: (offset, header) of each. Stops before an incomplete last one."""
+    offset, end = 0, len(buf)
+    while end - offset >= HEADER_SIZE:
+        header = peek(buf, offset)
+        if offset + header.size > end:
+            return
+        yield offset, header
+        offset += header.size
+
+
+class Batch:
+    """One record batch: its bytes, the header's fields, and everything else decoded only when asked for.
+
+    `verify` checks the payload: its checksum, the dictionary, that the row table's lengths add up. Bytes from a
+    peer or a file are always verified; only what this process has verified before is not.
+    """
+
+    __slots__ = ("_bodies", "_dictionary", "_rows", "buf", "header", "nbytes")
+
+    def __init__(self, buf: Buffer, header: BatchHeader) -> None:
+        self.buf = buf
+        self.header = header
+        self.nbytes = HEADER_SIZE + header.stored_length
+        self._dictionary: tuple[str, ...] | None = None
+        self._rows: npt.NDArray[Any] | None = None
+        self._bodies: list[bytes] | None = None
+
+    @classmethod
+    def parse(cls, buf: Buffer, *, verify: bool = True) -> Batch:
+        """The batch in `buf`, which must hold exactly one. Raises ClientError bad_batch with the position."""
+        header = peek(buf)
+        if len(buf) != header.size:
+            raise _bad(f"the batch has {header.size} bytes by its header, here are {len(buf)}", 16)
+        batch = cls(buf, header)
+        if verify:
+            batch._verify()
+        return batch
+
+    def stamp(self, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
+        """Write what the broker assigns; the buffer must be a bytearray that nobody else reads yet."""
+        assert isinstance(self.buf, bytearray)
+        stamp(self.buf, origin=origin, epoch=epoch, first_sequence=first_sequence, accepted_at=accepted_at)
+        self.header = BatchHeader._make(HEADER.unpack_from(self.buf))
+
+    def _verify(self) -> None:
+        header, view = self.header, memoryview(self.buf)
+        if crc32c(view[HEADER_SIZE:]) != header.payload_crc:
+            raise _bad("the payload's checksum doesn't fit", 24)
+        entries = len(self._read_dictionary())
+        if header.count == 1:
+            headers, body, topic, _, _ = ROW.unpack_from(self.buf, HEADER_SIZE + header.dictionary_length)
+            wrong = headers != header.headers_length or body != header.bodies_length or not 0 < topic < entries
+        else:
+            rows = self.rows
+            topics = rows["topic"]
+            # Summed as u64: the u32 lengths of 65,536 rows could wrap and hide a lie.
+            wrong = (
+                int(rows["headers"].sum(dtype=np.uint64)) != header.headers_length
+                or int(rows["body"].sum(dtype=np.uint64)) != header.bodies_length
+                or int(topics.min()) < 1
+                or int(topics.max()) >= entries
+                or bool((rows["delta"][1:] <= rows["delta"][:-1]).any() and header.first_publisher_sequence)
+            )
+        if wrong:
+            raise _bad("the row table contradicts the header", HEADER_SIZE + header.dictionary_length)
+
+    # What the broker asks of every batch.
+
+    @property
+    def count(self) -> int:
+        return self.header.count
+
+    @property
+    def flags(self) -> int:
+        return self.header.flags
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence of the first record; 0 when the batch isn't journaled."""
+        return self.header.first_sequence
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; 0 when the batch isn't journaled."""
+        header = self.header
+        if header.first_sequence == 0:
+            return 0
+        return int(self.sequences()[-1]) if header.flags & EXPLICIT_SEQUENCES else (
+            header.first_sequence + header.count - 1
+        )
+
+    @property
+    def accepted_at(self) -> int:
+        """When the broker took it, in nanoseconds UTC."""
+        return self.header.accepted_at
+
+    @property
+    def origin(self) -> int:
+        return self.header.origin
+
+    @property
+    def epoch(self) -> int:
+        return self.header.epoch
+
+    @property
+    def publisher(self) -> int:
+        return self.header.publisher
+
+    @property
+    def first_publisher_sequence(self) -> int:
+        return self.header.first_publisher_sequence
+
+    @property
+    def last_publisher_sequence(self) -> int:
+        """The publisher's number of the last record; 0 when the publisher doesn't number."""
+        header = self.header
+        if header.first_publisher_sequence == 0:
+            return 0
+        at = HEADER_SIZE + header.dictionary_length + (header.count - 1) * ROW_SIZE
+        return header.first_publisher_sequence + int(ROW.unpack_from(self.buf, at)[4])
+
+    # The dictionary.
+
+    def _read_dictionary(self) -> tuple[str, ...]:
+        if self._dictionary is None:
+            end = HEADER_SIZE + self.header.dictionary_length
+            self._dictionary = _decode_dictionary(bytes(self.buf[HEADER_SIZE:end]))
+        return self._dictionary
+
+    @property
+    def publisher_name(self) -> str:
+        return self._read_dictionary()[0]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics the rows may name; row topic n is topics[n - 1]."""
+        return self._read_dictionary()[1:]
+
+    @property
+    def single_topic(self) -> str | None:
+        """The topic when the batch has just one, else None."""
+        entries = self._read_dictionary()
+        return entries[1] if len(entries) == 2 else None
+
+    # The tables.
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """The row table as a structured array (ROW_DTYPE), without a copy."""
+        if self._rows is None:
+            self._rows = np.frombuffer(
+                self.buf, ROW_DTYPE, self.header.count, HEADER_SIZE + self.header.dictionary_length
+            )
+        return self._rows
+
+    @property
+    def topic_indexes(self) -> npt.NDArray[np.uint16]:
+        """For each row the dictionary index of its topic, from 1."""
+        indexes: npt.NDArray[np.uint16] = self.rows["topic"]
+        return indexes
+
+    def sequences(self) -> npt.NDArray[np.uint64]:
+        """The sequence of each record."""
+        header = self.header
+        if header.flags & EXPLICIT_SEQUENCES:
+            at = HEADER_SIZE + header.dictionary_length + header.count * ROW_SIZE
+            return np.frombuffer(self.buf, np.dtype("<u8"), header.count, at)
+        if header.first_sequence == 0:
+            return np.zeros(header.count, np.uint64)
+        return np.arange(header.first_sequence, header.first_sequence + header.count, dtype=np.uint64)
+
+    def publisher_sequences(self) -> npt.NDArray[np.uint64]:
+        """The publisher's number of each record; zeros when the publisher doesn't number."""
+        first = self.header.first_publisher_sequence
+        if first == 0:
+            return np.zeros(self.header.count, np.uint64)
+        return self.rows["delta"].astype(np.uint64) + np.uint64(first)
+
+    def _texts_at(self) -> int:
+        header = self.header
+        wide = ROW_SIZE + (8 if header.flags & EXPLICIT_SEQUENCES else 0)
+        return HEADER_SIZE + header.dictionary_length + header.count * wide
+
+    def _cut(self, start: int, lengths: list[int]) -> list[bytes]:
+        raw = bytes(self.buf[start : start + sum(lengths)])
+        if len(lengths) == 1:
+            return [raw]
+        ends = list(accumulate(lengths))
+        return [raw[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+    def bodies(self) -> list[bytes]:
+        """The body of each record; cut once and kept."""
+        if self._bodies is None:
+            self._bodies = self._cut(self._texts_at() + self.header.headers_length, self.rows["body"].tolist())
+        return self._bodies
+
+    def headers(self) -> list[bytes]:
+        """The header bytes of each record."""
+        return self._cut(self._texts_at(), self.rows["headers"].tolist())
+
+    def body(self, row: int) -> bytes:
+        """The body of one record."""
+        return self.bodies()[row]
+
+    def records(self) -> Iterator[Record]:
+        """Each record decoded."""
+        entries = self._read_dictionary()
+        names = [entries[index] for index in self.topic_indexes.tolist()]
+        return map(Record._make, zip(names, self.bodies(), self.headers(), self.sequences().tolist(),
+                                     self.publisher_sequences().tolist(), strict=True))
+
+    def select(self, rows: Rows, *, explicit: bool = True) -> Batch:
+        """A new batch of the given rows, in order, with explicit sequences; header fields are kept.
+
+        `rows` are row numbers, ascending. The new batch is checksummed anew and stands for itself. With
+        `explicit=False`, for a batch that isn't stamped yet, its records get no sequences.
+        """
+        header = self.header
+        sequences = self.sequences()[rows].tobytes() if explicit else b""
+        flags = EXPLICIT_SEQUENCES if explicit else 0
+        bodies, heads = self.bodies(), self.headers() if header.headers_length else None
+        chosen = rows.tolist()
+        texts = b"".join([bodies[row] for row in chosen])
+        joined = b"".join([heads[row] for row in chosen]) if heads else b""
+        dictionary = bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
+        body = dictionary + self.rows[rows].tobytes() + sequences + joined + texts
+        payload = body + _PADDING[len(body) & 7]
+        made = bytearray(HEADER.pack(
+            MAGIC, VERSION, 0, flags, len(chosen), header.dictionary_length, len(payload),
+            len(payload), crc32c(payload), 0, header.origin, header.epoch, 0,
+            int(self.sequences()[chosen[0]]) if explicit else 0, header.accepted_at, header.publisher,
+            header.first_publisher_sequence, len(joined), len(texts), 0,
+        ))
+        _U32.pack_into(made, 28, crc32c(made))
+        made += payload
+        return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
+
+
+@lru_cache(maxsize=8_192)
+def _decode_dictionary(raw: bytes) -> tuple[str, ...]:
+    entries: list[str] = []
+    try:
+        (number,) = struct.unpack_from("<H", raw)
+        if not 2 <= number <= MAX_DICTIONARY:
+            raise _bad(f"a dictionary has 2 to {MAX_DICTIONARY} entries, not {number}", HEADER_SIZE)
+        at = 2
+        for _ in range(number):
+            (length,) = struct.unpack_from("<H", raw, at)
+            text = raw[at + 2 : at + 2 + length]
+            if len(text) != length:
+                raise _bad("a dictionary entry is cut off", HEADER_SIZE + at)
+            entries.append(text.decode())
+            at += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        raise _bad("the dictionary can't be read", HEADER_SIZE) from None
+    if at + (-at & 7) != len(raw):
+        raise _bad("the dictionary's length is wrong", 12)
+    return tuple(entries)

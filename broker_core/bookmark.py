@@ -1,0 +1,101 @@
+"""Bookmarks: a record's identity and position, and the places a replay can start from.
+
+Text forms, as clients send and get them (AMPS's words, seed 002):
+
+    0                        EPOCH: the oldest record there is
+    0|1|                     NOW: nothing that is there already
+    <origin>|<sequence>|     after the record that instance <origin> accepted as number <sequence>
+    20261121T134500[.f][Z]   a moment, UTC: from the first record accepted at or after it
+    several, by commas       resumes exactly, per origin
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from broker_core.errors import ClientError
+from broker_core.names import is_name
+
+EPOCH_TEXT = "0"
+NOW_TEXT = "0|1|"
+MAX_SEQUENCE = 2**63 - 1
+MAX_BOOKMARK_TEXT = 4_096
+"""Characters of a bookmark or a list of them."""
+
+
+class Bookmark(NamedTuple):
+    """Which instance accepted a record, and as which number."""
+
+    origin: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.origin}|{self.sequence}|"
+
+
+class Epoch(NamedTuple):
+    """From the oldest record."""
+
+
+class Now(NamedTuple):
+    """Only what comes."""
+
+
+class After(NamedTuple):
+    """After these records, one per origin."""
+
+    bookmarks: tuple[Bookmark, ...]
+
+
+class Moment(NamedTuple):
+    """From the first record accepted at or after this time, in nanoseconds UTC."""
+
+    at: int
+
+
+Start = Epoch | Now | After | Moment
+
+
+def parse_bookmark(text: str) -> Start:
+    """The starting point a client names. Raises ClientError bad_bookmark, which says what was wrong with it."""
+    if len(text) > MAX_BOOKMARK_TEXT:
+        raise _bad(text[:40], f"it is longer than {MAX_BOOKMARK_TEXT} characters")
+    if text == EPOCH_TEXT:
+        return Epoch()
+    if text == NOW_TEXT:
+        return Now()
+    if "|" not in text:
+        return Moment(_parse_moment(text))
+    bookmarks = tuple(_parse_one(part) for part in text.split(","))
+    if len({bookmark.origin for bookmark in bookmarks}) != len(bookmarks):
+        raise _bad(text, "it names an origin twice")
+    return After(bookmarks)
+
+
+def _parse_one(text: str) -> Bookmark:
+    parts = text.strip().split("|")
+    if len(parts) != 3 or parts[2] != "" or not is_name(parts[0]):
+        raise _bad(text, "it isn't <origin>|<sequence>|")
+    if not (parts[1].isascii() and parts[1].isdigit()) or len(parts[1]) > 19 or int(parts[1]) > MAX_SEQUENCE:
+        raise _bad(text, "its sequence isn't a number up to 2^63 - 1")
+    return Bookmark(parts[0], int(parts[1]))
+
+
+def _parse_moment(text: str) -> int:
+    plain = text.removesuffix("Z")
+    shape = "%Y%m%dT%H%M%S.%f" if "." in plain else "%Y%m%dT%H%M%S"
+    try:
+        moment = datetime.strptime(plain, shape).replace(tzinfo=UTC)
+    except ValueError:
+        raise _bad(text, "it isn't a moment like 20261121T134500Z") from None
+    whole = moment.replace(microsecond=0)
+    return int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1_000
+
+
+def _bad(text: str, why: str) -> ClientError:
+    return ClientError(
+        "bad_bookmark",
+        f"{text[:80]!r} isn't a bookmark: {why}.",
+        "Use 0 (the start), 0|1| (now), a bookmark from a message, or a moment like 20261121T134500Z.",
+    )

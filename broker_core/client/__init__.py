@@ -1,0 +1,22 @@
+"""The Python client of Sluice: `AsyncClient` for asyncio, `SyncClient` for everything else.
+
+It keeps what isn't acknowledged in a publish store and how far a subscriber is done in a bookmark store, in memory or
+in files. `python -m broker_core.client --help` is the same from a shell.
+"""
+
+from __future__ import annotations
+
+from broker_core.client.async_client import EPOCH, MOST_RECENT, NOW, AsyncClient
+from broker_core.client.bookmark_store import BookmarkStore, FileBookmarkStore, MemoryBookmarkStore
+from broker_core.client.message import Message
+from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from broker_core.client.publisher import Rejection
+from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.subscription import Subscription
+from broker_core.client.sync_client import SyncClient, SyncSubscription
+
+__all__ = [
+    "EPOCH", "MOST_RECENT", "NOW", "AsyncClient", "BookmarkStore", "FileBookmarkStore", "FilePublishStore",
+    "MemoryBookmarkStore", "MemoryPublishStore", "Message", "PublishStore", "ReconnectPolicy", "Rejection",
+    "Subscription", "SyncClient", "SyncSubscription",
+]

@@ -1,0 +1,182 @@
+"""Publish and subscribe from a shell: `python -m broker_core.client --help`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from broker_core.client import AsyncClient, FileBookmarkStore, FilePublishStore, Message, ReconnectPolicy
+from broker_core.errors import SluiceError
+
+USUAL_ADDRESS = "tcp://127.0.0.1:9007"
+
+_ABOUT = f"""\
+Publish messages to a Sluice broker, or watch them.
+
+  python -m broker_core.client publish orders.eu '{{"id": 1, "amount": 120}}'
+  python -m broker_core.client subscribe 'orders.>'
+
+Each has its own --help with more examples. The address comes from --address, else SLUICE_ADDRESS, else
+{USUAL_ADDRESS}; ws://127.0.0.1:9008/ works the same.
+"""
+
+_PUBLISH = """\
+Publish messages to one topic: those named on the command line, or the lines of standard input.
+It ends when the broker has acknowledged all of them, which for a journaled topic means that they are on its disk.
+
+  python -m broker_core.client publish orders.eu '{"id": 1}' '{"id": 2}'
+  seq 1 100000 | python -m broker_core.client publish numbers
+  python -m broker_core.client publish orders.eu --store unsent.store < orders.jsonl
+      (with a store, what was not acknowledged is sent by the next run, if this one is interrupted;
+       such a run needs the same --name)
+"""
+
+_SUBSCRIBE = """\
+Print the messages of a topic or a pattern, one line each, until interrupted.
+
+  python -m broker_core.client subscribe orders.eu                    what is published from now on
+  python -m broker_core.client subscribe 'orders.*'                   one level; 'orders.>' any number of levels
+  python -m broker_core.client subscribe 'orders.>' --filter '/amount > 100'
+  python -m broker_core.client subscribe 'orders.>' --bookmark 0      everything in the log, then live
+  python -m broker_core.client subscribe 'orders.>' --bookmark 0 --replay-only --format line
+  python -m broker_core.client subscribe 'orders.>' --bookmark 20261121T134500Z
+  python -m broker_core.client subscribe 'orders.>' --bookmark MOST_RECENT --store marks.store --name screen-1
+      (goes on after the last message that the previous run printed)
+
+Formats: body (just the message), line (bookmark, topic, message), json (one object with all of it).
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m broker_core.client", description=_ABOUT, formatter_class=shape)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--address", default=os.environ.get("SLUICE_ADDRESS", USUAL_ADDRESS),
+                        help="transport's address (%(default)s)")
+    common.add_argument("--name", help="unique client name; a second client of that name replaces the first")
+    common.add_argument("--user", help="user name; the password is read from SLUICE_PASSWORD")
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="publish | subscribe")
+    publish = kinds.add_parser("publish", parents=[common], description=_PUBLISH, formatter_class=shape,
+                               help="publish messages to a topic")
+    publish.add_argument("topic")
+    publish.add_argument("message", nargs="*", help="messages; without any, each line of standard input is one")
+    publish.add_argument("--store", type=Path, help="file that keeps unacknowledged messages")
+    subscribe = kinds.add_parser("subscribe", parents=[common], description=_SUBSCRIBE, formatter_class=shape,
+                                 help="print the messages of a topic or pattern")
+    subscribe.add_argument("topic", help="topic or pattern")
+    subscribe.add_argument("--filter", help="expression on JSON messages, as \"/amount > 100 AND /side = 'buy'\"")
+    subscribe.add_argument("--bookmark", help="0 (from the start), 0|1| (now), a bookmark, a moment, or MOST_RECENT")
+    subscribe.add_argument("--store", type=Path, help="file that keeps how far was printed, for MOST_RECENT")
+    subscribe.add_argument("--count", type=int, help="end after so many messages")
+    subscribe.add_argument("--replay-only", action="store_true", help="end when the log is replayed; needs --bookmark")
+    subscribe.add_argument("--format", choices=("body", "line", "json"), default="body")
+    return parser
+
+
+def _client(options: argparse.Namespace) -> AsyncClient:
+    store = str(options.store) if options.store else None
+    publishes = options.kind == "publish"
+    return AsyncClient(
+        options.address,
+        options.name or f"{options.kind}-{os.getpid()}",
+        user=options.user,
+        password=os.environ.get("SLUICE_PASSWORD") if options.user else None,
+        publish_store=FilePublishStore(store) if store and publishes else None,
+        bookmark_store=FileBookmarkStore(store) if store and not publishes else None,
+        reconnect=ReconnectPolicy(first_connect_timeout=3.0),
+        on_notice=lambda notice: print(f"notice {notice.code}: {notice.message}", file=sys.stderr),
+    )
+
+
+async def _publish(options: argparse.Namespace) -> None:
+    async with _client(options) as client:
+        number = 0
+        async for body in _bodies(options.message):
+            await client.publish(options.topic, body)
+            number += 1
+        await client.flush()
+        print(f"{number} messages acknowledged", file=sys.stderr)
+
+
+async def _bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message.encode()
+    if messages:
+        return
+    while many := await asyncio.to_thread(_some_lines):
+        for line in many:
+            yield line.rstrip(b"\r\n")
+
+
+def _some_lines() -> list[bytes]:
+    """The next line, and with it whatever a pipe holds already."""
+    first = sys.stdin.buffer.readline()
+    if not first:
+        return []
+    buffer = cast(BufferedReader, sys.stdin.buffer)
+    held = b"" if sys.stdin.isatty() else buffer.peek()
+    return [first, *(buffer.readline() for _ in range(held.count(b"\n")))]
+
+
+async def _subscribe(options: argparse.Namespace) -> None:
+    left = options.count
+    async with _client(options) as client:
+        subscription = await client.subscribe(options.topic, options.filter, options.bookmark)
+        if left == 0:
+            return
+        async for message in subscription.messages(until_completed=options.replay_only):
+            sys.stdout.buffer.write(_line(message, options.format))
+            sys.stdout.buffer.flush()
+            subscription.done(message)
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    return
+
+
+def _line(message: Message, shape: str) -> bytes:
+    if shape == "body":
+        return message.body + b"\n"
+    if shape == "line":
+        return f"{message.bookmark or '-'} {message.topic} ".encode() + message.body + b"\n"
+    data: Any
+    try:
+        orjson.loads(message.body)
+        data = orjson.Fragment(message.body)
+    except orjson.JSONDecodeError:
+        data = message.body.decode(errors="replace")
+    return orjson.dumps({"bookmark": message.bookmark, "topic": message.topic, "data": data}) + b"\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 when it went well, 1 when the broker or a store said no, 130 when interrupted."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.kind == "subscribe":
+        if options.replay_only and options.bookmark is None:
+            parser.error("--replay-only needs --bookmark, as --bookmark 0")
+        if options.bookmark == "MOST_RECENT" and options.store is None:
+            parser.error("--bookmark MOST_RECENT needs --store")
+    try:
+        asyncio.run(_publish(options) if options.kind == "publish" else _subscribe(options))
+    except SluiceError as error:
+        print(f"{error.code}: {error.sentence} {error.fix}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        os._exit(0)  # the reader of our output has gone; nothing can be written any more, not even on the way out
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

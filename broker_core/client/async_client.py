@@ -1,0 +1,302 @@
+"""The asyncio client: publish, subscribe, and stay connected.
+
+    async with AsyncClient("tcp://127.0.0.1:9007", "prices") as client:
+        await client.publish("fx.eurusd", {"bid": 1.0842})
+        await client.flush()                                   # everything is on disk, or it raises
+
+    async with AsyncClient("tcp://127.0.0.1:9007", "screen", bookmark_store=FileBookmarkStore("marks")) as client:
+        subscription = await client.subscribe("fx.>", filter="/bid > 1", bookmark="MOST_RECENT")
+        async for message in subscription:
+            print(message.topic, message.data)
+            subscription.done(message)                         # a restart goes on after it
+
+After a lost connection it comes back with back-off, logs on, publishes again what wasn't acknowledged (the broker
+drops what it has), and resumes subscriptions that have a bookmark after the last record received. A subscription
+without a bookmark is live only: what is published during an outage isn't delivered to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from broker_core.batch import Batch
+from broker_core.client.addresses import parse_addresses
+from broker_core.client.bodies import BATCH_BYTES, Body
+from broker_core.client.bookmark_store import BookmarkStore
+from broker_core.client.connector import Connector
+from broker_core.client.link import Link
+from broker_core.client.publish_store import MemoryPublishStore, PublishStore
+from broker_core.client.publisher import Publisher, Rejection
+from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.subscription import Subscription, default_id
+from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.protocols import commands
+from broker_core.protocols.names import check_client_name, check_subscription_id
+from broker_core.protocols.native import COMMAND, Frame, parse_reply
+from broker_core.protocols.replies import Ack, Closing, Error, Gap, Heartbeat, Notice
+
+MOST_RECENT = "MOST_RECENT"
+EPOCH = "0"
+NOW = "0|1|"
+MAX_HELD = 4 * 1024 * 1024
+"""Bytes received and not yet taken by the application, above which the socket isn't read."""
+HEARTBEAT_MS = 10_000
+
+
+class AsyncClient:
+    """One client of a broker, by its unique name. Use it in one event loop, as `async with`."""
+
+    def __init__(
+        self,
+        address: str | Sequence[str],
+        name: str,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        reconnect: ReconnectPolicy | None = None,
+        heartbeat_ms: int | None = HEARTBEAT_MS,
+        batch_bytes: int = BATCH_BYTES,
+        max_held: int = MAX_HELD,
+        verify: bool = True,
+        on_notice: Callable[[Notice], None] | None = None,
+        on_rejection: Callable[[Rejection], None] | None = None,
+    ) -> None:
+        """`address` may be several, tried in turn. `verify=False` trusts the network with received batches."""
+        self._addresses = parse_addresses(address)
+        self.name = check_client_name(name)
+        self.instance = ""
+        self.notices: deque[Notice] = deque(maxlen=100)
+        self.errors: deque[ClientError] = deque(maxlen=100)
+        self._logon = commands.Logon(
+            name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
+        )
+        self._publish_store: PublishStore = publish_store if publish_store is not None else MemoryPublishStore()
+        self._bookmark_store = bookmark_store
+        self._policy = reconnect or ReconnectPolicy()
+        self._batch_bytes = batch_bytes
+        self._max_held = max_held
+        self._verify = verify
+        self._on_notice = on_notice
+        self._on_rejection = on_rejection
+        self._held = 0
+        self._subscriptions: dict[str, Subscription] = {}
+        self._streams: dict[int, Subscription] = {}
+        self._asked: dict[str, asyncio.Future[None]] = {}
+        self._up = False
+        self._task: asyncio.Task[None] | None = None
+
+    # Life.
+
+    async def start(self) -> Self:
+        """Connect and log on. Raises why not, after the policy's first_connect_timeout."""
+        if self._task is not None:
+            raise OperatorError("client_started", f"Client {self.name} was started before.", "Make a new client.")
+        loop = asyncio.get_running_loop()
+        self._publisher = Publisher(self.name, self._publish_store, loop, self._batch_bytes, self._on_rejection)
+        self._publisher.check_store()
+        self._connector = Connector(
+            self._addresses, self._logon, self._policy, self._on_frames, self._connected, self._disconnected
+        )
+        self._task = loop.create_task(self._run(), name=f"client {self.name}")
+        await asyncio.wait([self._task, self._connector.first], return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done() and self._publisher.failure is not None:
+            raise self._publisher.failure
+        return self
+
+    async def _run(self) -> None:
+        error = await self._connector.run()
+        self._fail(error)
+
+    def _fail(self, error: SluiceError) -> None:
+        self._publisher.fail(error)
+        for waiter in self._asked.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        for subscription in self._subscriptions.values():
+            subscription.fail(error)
+
+    async def close(self) -> None:
+        """Send what has gathered and disconnect. `flush()` first to know that it arrived."""
+        if self._task is None:
+            return
+        if self._publisher.failure is None:
+            self._publisher.emit()
+            for subscription in list(self._subscriptions.values()):
+                await subscription.close()
+            await self._connector.close()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._fail(OperatorError("client_closed", f"Client {self.name} is closed.", "Make a new client."))
+        self._publish_store.close()
+        if self._bookmark_store is not None:
+            self._bookmark_store.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is logged on now."""
+        return self._up
+
+    @property
+    def connections(self) -> int:
+        """How many times it has logged on."""
+        return self._connector.connections
+
+    # Publishing.
+
+    def publish(self, topic: str, body: Body) -> Awaitable[None]:
+        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON. Await what it returns.
+
+        Messages of one turn of the loop travel as one batch. It waits only while too much is unacknowledged.
+        """
+        return self._publisher.publish(topic, body)
+
+    async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
+        """Publish messages of one topic as one batch."""
+        await self._publisher.publish_many(topic, bodies)
+
+    async def flush(self) -> None:
+        """Wait until everything published is acknowledged; raises the first error the broker gave since the last."""
+        await self._publisher.flush()
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Bytes in the publish store."""
+        return self._publish_store.nbytes
+
+    # Subscribing.
+
+    async def subscribe(
+        self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None
+    ) -> Subscription:
+        """Subscribe to a topic pattern. Raises what the broker has against it.
+
+        `bookmark`: None is live only; "0" replays from the start, "0|1|" is from now on, a message's bookmark or a
+        moment (20261121T134500Z) from there, and "MOST_RECENT" from where the bookmark store says (the start when it
+        says nothing). `id` names the subscription in the store; without one it follows from topic and filter.
+        """
+        if self._publisher.failure is not None:
+            raise self._publisher.failure
+        id = check_subscription_id(id) if id is not None else default_id(topic, filter)
+        if id in self._subscriptions:
+            raise OperatorError("bad_subscription", f"There is a subscription {id!r} already.", "Give it another id.")
+        if bookmark == MOST_RECENT:
+            if self._bookmark_store is None:
+                raise OperatorError("no_bookmark_store", "MOST_RECENT needs a bookmark store.", "Give the client one.")
+            bookmark = self._bookmark_store.most_recent(id) or EPOCH
+        subscription = Subscription(id, topic, filter, bookmark, self._bookmark_store, self._taken, self._unsubscribe)
+        asked = self._asked[id] = asyncio.get_running_loop().create_future()
+        self._subscriptions[id] = subscription
+        if self._up and self._connector.link is not None:
+            self._connector.link.send_command(subscription.command())
+        try:
+            await asked
+        except BaseException:
+            self._subscriptions.pop(id, None)
+            raise
+        finally:
+            self._asked.pop(id, None)
+        return subscription
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription.id, None)
+        for stream in [stream for stream, found in self._streams.items() if found is subscription]:
+            del self._streams[stream]
+        if self._up and self._connector.link is not None:
+            self._connector.link.send_command(commands.Unsubscribe(id=subscription.id))
+
+    def _taken(self, nbytes: int) -> None:
+        self._held -= nbytes
+        link = self._connector.link
+        if link is not None and link.reading_paused and self._held <= self._max_held // 2:
+            link.resume_reading()
+
+    # The connection.
+
+    async def _connected(self, link: Link, ack: Ack) -> None:
+        self.instance = ack.instance or ""
+        self._streams.clear()
+        self._up = True
+        for subscription in self._subscriptions.values():
+            subscription.instance = self.instance
+            link.send_command(subscription.command())
+        await self._publisher.connected(link, ack.sequence or 0)
+
+    def _disconnected(self) -> None:
+        self._up = False
+        self._publisher.disconnected()
+
+    def _on_frames(self, link: Link, frames: list[Frame]) -> None:
+        for frame in frames:
+            if frame.kind == COMMAND:
+                self._on_reply(frame)
+                continue
+            subscription = self._streams.get(frame.stream)
+            if subscription is not None:  # else it was unsubscribed while this was on its way
+                batch = Batch.parse(frame.payload, verify=self._verify)
+                self._held += batch.nbytes
+                subscription.receive(batch)
+        if self._held > self._max_held and not link.reading_paused:
+            link.pause_reading()
+
+    def _on_reply(self, frame: Frame) -> None:
+        match parse_reply(frame.payload):
+            case Ack(of=None) | Ack(of="flush") as ack:
+                self._publisher.on_ack(ack)
+            case Ack(of="subscribe") as ack:
+                self._on_subscribed(ack)
+            case Error() as error:
+                self._on_error(error)
+            case Heartbeat():
+                self._connector.heartbeat()
+            case Gap() as gap:
+                if found := self._subscriptions.get(gap.id):
+                    found.gaps.append(gap)
+            case Notice() as notice:
+                self.notices.append(notice)
+                self._connector.closing(notice)
+                if self._on_notice is not None:
+                    self._on_notice(notice)
+            case Closing() as closing:
+                self._connector.closing(closing)
+
+    def _on_subscribed(self, ack: Ack) -> None:
+        subscription = self._subscriptions.get(ack.id or "")
+        if subscription is None:
+            return
+        if ack.ack == "completed":
+            subscription.complete()
+        elif ack.stream is not None:
+            subscription.instance = self.instance
+            self._streams[ack.stream] = subscription
+            subscription.accepted(ack.bookmark)
+            asked = self._asked.get(subscription.id)
+            if asked is not None and not asked.done():
+                asked.set_result(None)
+
+    def _on_error(self, error: Error) -> None:
+        problem = ClientError(error.code, error.message, error.fix, **error.details)
+        self.errors.append(problem)
+        if error.of == "subscribe" and error.id is not None:
+            asked = self._asked.get(error.id)
+            subscription = self._subscriptions.pop(error.id, None)
+            if asked is not None and not asked.done():
+                asked.set_exception(problem)
+            elif subscription is not None:
+                subscription.fail(problem)
+        elif error.of == "publish" or error.first is not None:
+            self._publisher.on_error(error)

@@ -1,0 +1,165 @@
+"""Keeps a client connected: opens a link, logs on, and does it again with back-off when it is lost.
+
+What the frames mean is the client's; this is only when there is a link, and who is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from broker_core.client.addresses import Address
+from broker_core.client.link import Link, OnFrames, open_link
+from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.protocols import commands
+from broker_core.protocols.close_codes import close_code
+from broker_core.protocols.native import Frame, parse_reply
+from broker_core.protocols.replies import Ack, Closing, Error, Notice
+
+LOGON_SECONDS = 10.0
+_UNANSWERED = 2.5
+"""Heartbeats without a word from the broker after which it is taken for gone."""
+
+
+class Connector:
+    """The supervisor of one client's connection. `run()` is its task; `first` is done after the first logon."""
+
+    def __init__(
+        self, addresses: Sequence[Address], logon: commands.Logon, policy: ReconnectPolicy, on_frames: OnFrames,
+        on_up: Callable[[Link, Ack], Awaitable[None]], on_down: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.first: asyncio.Future[None] = self._loop.create_future()
+        self.link: Link | None = None
+        self.connections = 0
+        self._addresses = addresses
+        self._logon = logon
+        self._policy = policy
+        self._on_frames = on_frames
+        self._on_up = on_up
+        self._on_down = on_down
+        self._answer: asyncio.Future[Ack] | None = None
+        self._wanted_delay = 0.0
+        self._last_word: SluiceError | None = None
+        self._heard_heartbeat = False
+
+    async def run(self) -> SluiceError:
+        """Connect and reconnect until that is pointless; returns why."""
+        attempt, down_since = 0, self._loop.time()
+        while True:
+            up_at, failure = None, None
+            try:
+                link = await self._connect(self._addresses[attempt % len(self._addresses)])
+                up_at = self._loop.time()
+                failure = await self._stay(link)
+            except (OSError, TimeoutError, ClientError) as problem:
+                failure = problem
+            finally:
+                self._drop()
+            now = self._loop.time()
+            if up_at is not None:
+                down_since = now
+                if now - up_at > self._policy.longest_delay:
+                    attempt = 0  # it held for a while; a broker that throws us out at once is met with growing delays
+            end = self._pointless(failure, now - down_since)
+            if end is not None:
+                return end
+            await asyncio.sleep(max(self._policy.delay(attempt), self._wanted_delay))
+            self._wanted_delay = 0.0
+            attempt += 1
+
+    def _pointless(self, failure: Exception | None, outage: float) -> SluiceError | None:
+        error = failure if isinstance(failure, SluiceError) else _away(failure)
+        if isinstance(error, ClientError) and not close_code(error.code).reconnect:
+            return error
+        if not self._policy.enabled:
+            return error
+        limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
+        return error if limit is not None and outage >= limit else None
+
+    async def _connect(self, address: Address) -> Link:
+        self._last_word = None
+        self._heard_heartbeat = False
+        self._answer = self._loop.create_future()
+        link = await open_link(address, self._receive, LOGON_SECONDS)
+        self.link = link
+        link.send_command(self._logon)
+        async with asyncio.timeout(LOGON_SECONDS):
+            await asyncio.wait(_futures(self._answer, link.lost), return_when=asyncio.FIRST_COMPLETED)
+        if not self._answer.done():
+            raise self._why(link) or ConnectionResetError("the connection was closed during logon")
+        ack = self._answer.result()
+        self.connections += 1
+        await self._on_up(link, ack)
+        if not self.first.done():
+            self.first.set_result(None)
+        return link
+
+    async def _stay(self, link: Link) -> Exception | None:
+        interval = (self._logon.heartbeat_ms or 0) / 1000 or None
+        while not link.lost.done():
+            await asyncio.wait([link.lost], timeout=interval)
+            if interval is None or link.lost.done():
+                continue
+            link.send_command(commands.Heartbeat())
+            silent = self._loop.time() - link.received_at
+            if self._heard_heartbeat and silent > _UNANSWERED * interval and not link.reading_paused:
+                link.abort(ConnectionResetError(f"the broker has been silent for {silent:.1f} s"))
+        return self._why(link)
+
+    def _why(self, link: Link) -> Exception | None:
+        return self._last_word or (link.lost.result() if link.lost.done() else None)
+
+    def _drop(self) -> None:
+        link, self.link = self.link, None
+        if link is not None and not link.lost.done():
+            link.abort()
+        if self._answer is not None and self._answer.done() and not self._answer.cancelled():
+            self._answer.exception()
+        self._on_down()
+
+    def _receive(self, link: Link, frames: list[Frame]) -> None:
+        answer = self._answer
+        if answer is not None and not answer.done() and frames:
+            reply, frames = parse_reply(frames[0].payload), frames[1:]
+            if isinstance(reply, Ack) and reply.of == "logon":
+                answer.set_result(reply)
+            elif isinstance(reply, Error | Closing):
+                answer.set_exception(ClientError(reply.code, reply.message, reply.fix))
+            if isinstance(reply, Closing):
+                self.closing(reply)
+        if frames:
+            self._on_frames(link, frames)
+
+    # What the client hears on our behalf.
+
+    def heartbeat(self) -> None:
+        """The broker sends heartbeats: from now on its silence means something."""
+        self._heard_heartbeat = True
+
+    def closing(self, reply: Closing | Notice) -> None:
+        """The broker says why it will close the connection, and when to come back."""
+        if isinstance(reply, Closing):
+            self._last_word = ClientError(reply.code, reply.message, reply.fix)
+        if reply.retry_after_ms:
+            self._wanted_delay = max(self._wanted_delay, reply.retry_after_ms / 1000)
+
+    async def close(self) -> None:
+        """Write what is held and close the link."""
+        link = self.link
+        if link is not None:
+            link.close()
+            await asyncio.wait([link.lost], timeout=2.0)
+
+
+def _futures(*futures: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
+    return list(futures)
+
+
+def _away(failure: Exception | None) -> OperatorError:
+    return OperatorError(
+        "broker_away", f"The broker can't be reached: {failure or 'the connection was closed'}.",
+        "Is it running, and is the address right?",
+    )

@@ -1,0 +1,166 @@
+"""One connection to a transport: frames in, bytes out, and back-pressure both ways.
+
+A link knows nothing of logon or subscriptions. Everything is synchronous callbacks of the loop: a read makes
+frames, which go to `on_frames` at once; a write goes to the transport, and `drain()` waits while that is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from broker_core.batch import Buffer
+from broker_core.client.addresses import Address
+from broker_core.errors import ClientError, SluiceError
+from broker_core.protocols.native import FROM_BROKER, Frame, FrameReader, encode_command
+
+WRITE_HIGH = 1024 * 1024
+"""Bytes the transport may hold before publishers wait."""
+
+OnFrames = Callable[["Link", list[Frame]], None]
+
+
+class Link(asyncio.BaseProtocol):
+    """What TCP and WebSocket links share. `lost` is done once the connection is gone, with why when it is known."""
+
+    def __init__(self, on_frames: OnFrames) -> None:
+        loop = asyncio.get_running_loop()
+        self.on_frames = on_frames
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.lost: asyncio.Future[Exception | None] = loop.create_future()
+        self.error: Exception | None = None
+        self.paused = False
+        self.reading_paused = False
+        self.received_at = loop.time()
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
+        error = self.error or exc
+        if not self.opened.done():
+            self.opened.set_exception(error or ConnectionResetError("the connection was closed while it was opened"))
+            self.opened.exception()  # it may be that nobody waits any more
+        if not self.lost.done():
+            self.lost.set_result(error)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        waiter, self._drained = self._drained, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # what the client uses
+
+    async def drain(self) -> None:
+        """Wait while the transport holds more than it should."""
+        while self.paused and not self.lost.done():
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Write the parts of one or more whole frames."""
+        raise NotImplementedError
+
+    def send_command(self, command: dict[str, Any] | msgspec.Struct) -> None:
+        """Write one command."""
+        self.send((encode_command(command),))
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the socket: the broker sees it fill."""
+        self.reading_paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take from the socket again."""
+        self.reading_paused = False
+        self.received_at = self._loop.time()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Write what is held, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, error: Exception | None = None) -> None:
+        """Close at once."""
+        self.error = self.error or error
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _take(self, frames: list[Frame]) -> None:
+        self.received_at = self._loop.time()
+        try:
+            self.on_frames(self, frames)
+        except SluiceError as error:  # a batch or reply that can't be read: what follows can't be trusted
+            self.abort(error)
+
+
+class TcpLink(Link, asyncio.BufferedProtocol):
+    """Frames back to back on TCP."""
+
+    def __init__(self, on_frames: OnFrames) -> None:
+        super().__init__(on_frames)
+        self._reader = FrameReader(kinds=FROM_BROKER)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._reader.buffer_updated(nbytes)
+        except ClientError as error:
+            self.abort(error)
+            return
+        if frames:
+            self._take(frames)
+        if self._reader.error is not None:
+            self.abort(self._reader.error)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+
+async def open_link(address: Address, on_frames: OnFrames, time_out: float) -> Link:
+    """A link that is ready for the logon. Raises OSError, TimeoutError or ClientError."""
+    loop = asyncio.get_running_loop()
+    link: Link
+    async with asyncio.timeout(time_out):
+        if address.scheme == "tcp":
+            _, link = await loop.create_connection(lambda: TcpLink(on_frames), address.host, address.port)
+        else:
+            from broker_core.client.websocket_link import WebSocketLink  # TCP clients don't need the package
+
+            context = ssl.create_default_context() if address.scheme == "wss" else None
+            _, link = await loop.create_connection(
+                lambda: WebSocketLink(on_frames, address), address.host, address.port, ssl=context
+            )
+        try:
+            await asyncio.shield(link.opened)
+        except BaseException:
+            link.abort()
+            raise
+    return link

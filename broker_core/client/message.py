@@ -1,0 +1,54 @@
+"""One received message, made only for applications that look at single messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import orjson
+
+from broker_core.batch import Batch
+
+
+class Message(NamedTuple):
+    """A record as a subscriber sees it. `body` is what was published, byte for byte."""
+
+    topic: str
+    body: bytes
+    headers: bytes
+    sequence: int
+    publisher_sequence: int
+    instance: str
+
+    @property
+    def bookmark(self) -> str | None:
+        """Where this message stands in the log; None when its topic isn't journaled."""
+        return f"{self.instance}|{self.sequence}|" if self.sequence else None
+
+    @property
+    def data(self) -> Any:
+        """The body as JSON."""
+        return orjson.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8."""
+        return self.body.decode()
+
+
+def messages_of(batch: Batch, instance: str) -> Iterator[Message]:
+    """The messages of a batch, at the speed of one tuple each."""
+    topic = batch.single_topic
+    names = repeat(topic) if topic is not None else _names(batch)
+    headers = batch.headers() if batch.header.headers_length else repeat(b"")
+    return map(
+        Message._make,
+        zip(names, batch.bodies(), headers, batch.sequences().tolist(), batch.publisher_sequences().tolist(),
+            repeat(instance), strict=False),
+    )
+
+
+def _names(batch: Batch) -> list[str]:
+    topics = batch.topics
+    return [topics[index - 1] for index in batch.topic_indexes.tolist()]

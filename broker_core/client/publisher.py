@@ -1,0 +1,268 @@
+"""The publishing half of a client: gathers messages into batches, keeps them until they are acknowledged.
+
+What an application publishes in one turn of its loop becomes one batch, cut when it reaches `batch_bytes`, so a
+message costs two list appends and its batch costs everything else. A batch goes into the publish store first and to
+the connection second; while there is no connection it stays in the store and is sent, in order, when there is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from broker_core.batch import MAX_DICTIONARY, ROW_SIZE, Batch, build, build_one_topic
+from broker_core.client.bodies import BATCH_BYTES, MAX_BODY, Body, cut_bodies, encode_body, too_large
+from broker_core.client.link import Link
+from broker_core.client.publish_store import PublishStore
+from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.protocols import commands
+from broker_core.protocols.close_codes import close_code
+from broker_core.protocols.names import check_topic
+from broker_core.protocols.native import PUBLISH, encode_frame_header
+from broker_core.protocols.replies import Ack, Error
+
+
+class _Done:
+    """An awaitable that is done: publish() returns it, so that a message costs no coroutine."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        return _NOTHING
+
+
+_NOTHING = cast("Generator[None, None, None]", iter(()))  # exhausted, and stays so
+_DONE = _Done()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Messages that the broker refused, by publisher sequence, and why. They are no longer in the publish store."""
+
+    error: SluiceError
+    first: int | None
+    last: int | None
+
+
+class Publisher:
+    """Numbers, gathers, stores and sends; `failure` says why nothing can be published any more."""
+
+    def __init__(
+        self, name: str, store: PublishStore, loop: asyncio.AbstractEventLoop, batch_bytes: int = BATCH_BYTES,
+        on_rejection: Callable[[Rejection], None] | None = None,
+    ) -> None:
+        self.store = store
+        self.failure: SluiceError | None = None
+        self.rejections: deque[Rejection] = deque(maxlen=1_000)
+        self._name = name
+        self._loop = loop
+        self._batch_bytes = batch_bytes
+        self._on_rejection = on_rejection
+        self._link: Link | None = None
+        self._next = store.last_sequence + 1
+        self._topic = ""
+        self._topics: list[str] = []
+        self._bodies: list[bytes] = []
+        self._gathered = 0
+        self._room: asyncio.Future[None] | None = None
+        self._flushes: dict[str, tuple[int, asyncio.Future[None]]] = {}
+        self._flush_number = 0
+
+    # Publishing.
+
+    def publish(self, topic: str, body: Body) -> Awaitable[None]:
+        """Take one message; what it returns waits only while too much is in flight."""
+        if type(body) is not bytes:
+            body = encode_body(body)
+        if topic != self._topic:
+            self._topic = check_topic(topic)
+        bodies = self._bodies
+        if not bodies:
+            self._begin()
+        bodies.append(body)
+        self._topics.append(topic)
+        self._gathered += len(body) + ROW_SIZE
+        if self._gathered < self._batch_bytes:
+            return _DONE
+        return self._full(len(body))
+
+    def _begin(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self._loop.call_soon(self._end_of_turn)
+
+    def _full(self, last_length: int) -> Awaitable[None]:
+        if last_length > MAX_BODY:
+            self._bodies.pop()
+            self._topics.pop()
+            self._gathered -= last_length + ROW_SIZE
+            raise too_large(last_length)
+        self.emit()
+        return self.wait_for_room()
+
+    def _end_of_turn(self) -> None:
+        try:
+            self.emit()
+        except OperatorError as error:  # the store's disk; nobody awaits this call, flush() and publish() say it
+            self._reject(Rejection(error, None, None))
+
+    async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
+        """One batch of these messages, or a few when they are many."""
+        check_topic(topic)
+        if self.failure is not None:
+            raise self.failure
+        self.emit()
+        if set(map(type, bodies)) <= {bytes}:
+            encoded = cast("Sequence[bytes]", bodies)
+        else:
+            encoded = [encode_body(body) for body in bodies]
+        for part in cut_bodies(encoded):
+            count, first = len(part), self._next
+            batch = build_one_topic(self._name, topic, part, first)
+            self._hand_over(first, first + count - 1, batch)
+            await self.wait_for_room()
+
+    def emit(self) -> None:
+        """Make a batch of what has gathered and send it."""
+        topics, bodies = self._topics, self._bodies
+        if not bodies:
+            return
+        self._topics, self._bodies, self._gathered = [], [], 0
+        if topics.count(topics[0]) == len(topics):
+            first = self._next
+            self._hand_over(first, first + len(bodies) - 1, build_one_topic(self._name, topics[0], bodies, first))
+            return
+        for start in range(0, len(bodies), MAX_DICTIONARY - 1):  # no more topics than records, whatever they are
+            end, first = start + MAX_DICTIONARY - 1, self._next
+            part = bodies[start:end]
+            batch = build(self._name, topics[start:end], part, None, first)
+            self._hand_over(first, first + len(part) - 1, batch)
+
+    def _hand_over(self, first: int, last: int, batch: bytearray) -> None:
+        self.store.add(first, last, batch)
+        self._next = last + 1
+        if self._link is not None:
+            self._link.send((encode_frame_header(PUBLISH, 0, len(batch)), batch))
+
+    async def wait_for_room(self) -> None:
+        """Let acknowledgements in; wait while the store is full or the connection doesn't take more."""
+        await asyncio.sleep(0)
+        while self.store.nbytes >= self.store.limit or (self._link is not None and self._link.paused):
+            if self.failure is not None:
+                raise self.failure
+            if self._link is not None and self._link.paused:
+                await self._link.drain()
+                continue
+            if self._room is None:
+                self._room = self._loop.create_future()
+            await asyncio.shield(self._room)
+
+    async def flush(self) -> None:
+        """Wait until everything published is acknowledged. Raises the first rejection since the last flush."""
+        self.emit()
+        if self.store.nbytes:
+            if self.failure is not None:
+                raise self.failure
+            self._flush_number += 1
+            number, waiter = str(self._flush_number), self._loop.create_future()
+            self._flushes[number] = (self._next - 1, waiter)
+            if self._link is not None:
+                self._link.send_command(commands.Flush(id=number))
+            try:
+                await waiter
+            finally:
+                self._flushes.pop(number, None)
+        if self.rejections:
+            error = self.rejections[0].error
+            self.rejections.clear()
+            raise error
+
+    # What the broker says.
+
+    def on_ack(self, ack: Ack) -> None:
+        """An acknowledgement of publishing or of a flush."""
+        if ack.of == "flush":
+            self._on_flushed(ack.id or "")
+        elif ack.sequence is not None:
+            if ack.ack == "persisted":
+                self.store.discard_upto(ack.sequence)
+            elif ack.ack == "processed":
+                self.store.discard(ack.first or ack.sequence, ack.sequence)
+            self._wake()
+
+    def _on_flushed(self, number: str) -> None:
+        target, _ = self._flushes.get(number, (0, None))
+        self.store.discard_upto(target)
+        self._wake()
+
+    def on_error(self, error: Error) -> None:
+        """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""
+        if close_code(error.code).reconnect:
+            return  # the connection is closed next, and what wasn't stored is published again in order
+        if error.first is not None and error.sequence is not None:
+            self.store.discard(error.first, error.sequence)
+        self._reject(Rejection(ClientError(error.code, error.message, error.fix, **error.details), error.first, error.sequence))
+        self._wake()
+
+    def _reject(self, rejection: Rejection) -> None:
+        self.rejections.append(rejection)
+        if self._on_rejection is not None:
+            self._on_rejection(rejection)
+
+    # Connections.
+
+    async def connected(self, link: Link, known_sequence: int) -> None:
+        """Logged on: forget what the broker knows, send what it doesn't, then go on live."""
+        self.store.discard_upto(known_sequence)
+        self._next = max(self._next, self.store.last_sequence + 1, known_sequence + 1)
+        self._wake()
+        sent, more = known_sequence, True
+        while more:
+            more = False
+            for stored in self.store.pending(sent):
+                link.send((encode_frame_header(PUBLISH, 0, len(stored.batch)), stored.batch))
+                sent, more = stored.last, True
+                if link.paused:
+                    await link.drain()
+        # No await since the store was seen empty beyond `sent`: nothing can slip in between.
+        self._link = link
+        for number in self._flushes:
+            link.send_command(commands.Flush(id=number))
+
+    def disconnected(self) -> None:
+        """The connection is gone; what is published goes to the store."""
+        self._link = None
+
+    def check_store(self) -> None:
+        """Refuse a store that another client filled: its batches carry that client's name."""
+        for stored in self.store.pending():
+            owner = Batch.parse(stored.batch).publisher_name
+            if owner != self._name:
+                raise OperatorError(
+                    "store_of_another_client", f"The publish store belongs to client {owner!r}, not {self._name!r}.",
+                    "Give each client a store of its own.",
+                )
+            return
+
+    def fail(self, error: SluiceError) -> None:
+        """Nothing will be sent any more."""
+        self.failure = error
+        self._link = None
+        for _, waiter in self._flushes.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._room = self._room, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        if self._flushes:
+            # Acknowledgements end a flush too: `completed` may be late while others of this client go on publishing.
+            oldest = self.store.oldest()
+            for target, flushed in self._flushes.values():
+                if (not oldest or oldest > target) and not flushed.done():
+                    flushed.set_result(None)

@@ -1,0 +1,194 @@
+"""One subscription of a client: a bounded inbox of batches, read as batches or as messages.
+
+Batches arrive by a callback and wait as they came; a message object is made only when one is asked for. What waits
+counts against the client's `max_held`: above it the client stops reading its socket, and the broker sees that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from broker_core.batch import Batch
+from broker_core.bookmark import NOW_TEXT, After, Bookmark, parse_bookmark
+from broker_core.client.message import Message, messages_of
+from broker_core.client.progress import Progress
+from broker_core.errors import SluiceError
+from broker_core.protocols import commands
+from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
+from broker_core.protocols.replies import Gap
+
+if TYPE_CHECKING:
+    from broker_core.client.bookmark_store import BookmarkStore
+
+
+class Subscription:
+    """What `AsyncClient.subscribe()` returns.
+
+    Iterate it for messages, or `batches()` for record batches. It ends when it is closed and raises when it can't go
+    on. `completed` is set when a replay has caught up. `gaps` are intervals that the log no longer held.
+    """
+
+    def __init__(
+        self, id: str, topic: str, filter: str | None, bookmark: str | None, store: BookmarkStore | None,
+        on_taken: Callable[[int], None], on_close: Callable[[Subscription], None],
+    ) -> None:
+        self.id = id
+        self.topic = topic
+        self.filter = filter
+        self.bookmark = bookmark
+        self.completed = asyncio.Event()
+        self.gaps: list[Gap] = []
+        self.instance = ""
+        self.received_messages = 0
+        self._store = store if bookmark is not None else None
+        self._progress: dict[str, Progress] = {}
+        self._last: dict[str, int] = _positions(bookmark)
+        self._inbox: deque[tuple[Batch, str]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._on_taken = on_taken
+        self._on_close = on_close
+        self._error: SluiceError | None = None
+        self._closed = False
+        self._received = 0
+        self._taken = 0
+        self._completed_at: int | None = None
+
+    # What the client calls.
+
+    def receive(self, batch: Batch) -> None:
+        """A batch came."""
+        last = batch.last_sequence
+        if last:
+            self._last[self.instance] = last
+            if self._store is not None:
+                self._progress.setdefault(self.instance, Progress()).add(batch)
+        self._inbox.append((batch, self.instance))
+        self._received += 1
+        self.received_messages += batch.header.count
+        self._wake()
+
+    def accepted(self, bookmark: str | None) -> None:
+        """The broker has it; with a bookmark it says where NOW was, so that a reconnect misses nothing."""
+        if bookmark is not None and self.bookmark == NOW_TEXT and not self._last:
+            self._last = _positions(bookmark)
+
+    def complete(self) -> None:
+        """The replay has caught up: everything before is in the inbox."""
+        if self._completed_at is None:
+            self._completed_at = self._received
+        self.completed.set()
+        self._wake()
+
+    def fail(self, error: SluiceError) -> None:
+        """It can't go on. What waits in the inbox can still be read."""
+        self._error = self._error or error
+        self._wake()
+
+    def command(self) -> commands.Subscribe:
+        """The command that starts it, or goes on after what was received."""
+        bookmark = self.bookmark
+        if bookmark is not None and self._last:
+            bookmark = ",".join(str(Bookmark(instance, last)) for instance, last in self._last.items())
+        return commands.Subscribe(id=self.id, topic=self.topic, filter=self.filter, bookmark=bookmark)
+
+    # What an application calls.
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self.messages()
+
+    async def messages(self, *, until_completed: bool = False) -> AsyncIterator[Message]:
+        """The messages, one by one; with `until_completed` only those of the replay."""
+        while True:
+            taken = await self._take(until_completed)
+            if taken is None:
+                return
+            for message in messages_of(*taken):
+                yield message
+
+    async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
+        """The record batches as they came: nothing is made for single records."""
+        while True:
+            taken = await self._take(until_completed)
+            if taken is None:
+                return
+            yield taken[0]
+
+    async def next_batches(self, until_completed: bool = False) -> list[tuple[Batch, str]]:
+        """Everything that waits, with the instance it came from; waits for the first. Empty at the end."""
+        taken = await self._take(until_completed)
+        if taken is None:
+            return []
+        many = [taken]
+        while self._inbox and not (until_completed and self._taken == self._completed_at):
+            many.append(self._pop())
+        return many
+
+    def done(self, item: Message | Batch, instance: str | None = None) -> None:
+        """The application is done with a message or a whole batch: `MOST_RECENT` may move past it.
+
+        Only what came from a subscription with a bookmark, on a client with a bookmark store, is kept track of.
+        """
+        if self._store is None:
+            return
+        if isinstance(item, Message):
+            instance = item.instance
+        elif instance is None:
+            instance = self.instance
+        progress = self._progress.get(instance)
+        if progress is None:
+            return
+        moved = progress.done(item.sequence) if isinstance(item, Message) else progress.batch_done(item)
+        if moved:
+            self._store.record(self.id, instance, progress.most_recent)
+
+    async def close(self) -> None:
+        """Unsubscribe. Iterations end after what waits in the inbox."""
+        if not self._closed:
+            self._closed = True
+            self._on_close(self)
+            self._wake()
+
+    async def _take(self, until_completed: bool) -> tuple[Batch, str] | None:
+        while True:
+            if until_completed and self._completed_at is not None and self._taken >= self._completed_at:
+                return None
+            if self._inbox:
+                return self._pop()
+            if self._error is not None:
+                raise self._error
+            if self._closed:
+                return None
+            if self._waiter is None:
+                self._waiter = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiter)
+
+    def _pop(self) -> tuple[Batch, str]:
+        taken = self._inbox.popleft()
+        self._taken += 1
+        self._on_taken(taken[0].nbytes)
+        return taken
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def _positions(text: str | None) -> dict[str, int]:
+    """The last record of each instance that a bookmark stands after."""
+    if text is None:
+        return {}
+    start = parse_bookmark(text)
+    return {bookmark.origin: bookmark.sequence for bookmark in start.bookmarks} if isinstance(start, After) else {}
+
+
+def default_id(topic: str, filter: str | None) -> str:
+    """The same topic and filter give the same id in the next process, so that MOST_RECENT finds it."""
+    plain = topic if filter is None else f"{topic} {filter}"
+    if len(plain) <= MAX_SUBSCRIPTION_ID and plain.isprintable():
+        return plain
+    return blake2b(plain.encode("utf-8", "replace"), digest_size=16).hexdigest()

@@ -1,0 +1,224 @@
+"""The client for programs without asyncio: an AsyncClient on a loop in a thread of its own.
+
+publish() only appends to a list that the loop's thread takes as a whole, so a message doesn't pay for a change of
+threads; it waits while more than `batch_bytes` times a few stand in line. Everything else asks the loop and waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from broker_core.batch import Batch
+from broker_core.client.async_client import AsyncClient
+from broker_core.client.bodies import Body, encode_body
+from broker_core.client.message import Message, messages_of
+from broker_core.client.subscription import Subscription
+from broker_core.errors import OperatorError, SluiceError
+from broker_core.protocols.names import check_topic
+from broker_core.protocols.replies import Gap, Notice
+
+T = TypeVar("T")
+MAX_LINE = 4_096
+"""Messages that may stand in line for the loop's thread."""
+
+
+class SyncClient:
+    """One client of a broker, from any thread. The arguments are those of AsyncClient."""
+
+    def __init__(self, address: str | Sequence[str], name: str, **options: Any) -> None:
+        self._client = AsyncClient(address, name, **options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._line: list[tuple[str, bytes]] = []
+        self._change = threading.Condition()
+        self._sending = False
+        self._order = asyncio.Lock()
+        self._error: Exception | None = None
+
+    # Life.
+
+    def start(self) -> Self:
+        """Connect and log on. Raises why not."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name=f"client {self.name}", daemon=True)
+        self._thread.start()
+        ready.wait()
+        try:
+            self._ask(self._client.start())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _run(self, ready: threading.Event) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._loop.call_soon(ready.set)
+            self._loop.run_forever()
+
+    def close(self) -> None:
+        """Send what stands in line and disconnect. `flush()` first to know that it arrived."""
+        if self._loop is not None:
+            try:
+                self._ask(self._close())
+            finally:
+                self._stop()
+
+    async def _close(self) -> None:
+        if self._error is None:
+            await self._send_line()
+        await self._client.close()
+
+    def _stop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise OperatorError("client_closed", f"Client {self.name} isn't started or is closed.", "Start it first.")
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    @property
+    def name(self) -> str:
+        return self._client.name
+
+    @property
+    def instance(self) -> str:
+        """The instance it is logged on to."""
+        return self._client.instance
+
+    @property
+    def notices(self) -> list[Notice]:
+        """What the broker's policies said to this client."""
+        return list(self._client.notices)
+
+    # Publishing.
+
+    def publish(self, topic: str, body: Body) -> None:
+        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON."""
+        if type(body) is not bytes:
+            body = encode_body(body)
+        check_topic(topic)
+        with self._change:
+            while len(self._line) >= MAX_LINE and self._error is None:
+                self._change.wait()
+            self._raise_error()
+            self._line.append((topic, body))
+            start, self._sending = not self._sending, True
+        if start:
+            if self._loop is None:
+                raise OperatorError("client_closed", f"Client {self.name} isn't started or is closed.", "Start it.")
+            asyncio.run_coroutine_threadsafe(self._send_line(), self._loop)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    async def _send_line(self) -> None:
+        async with self._order:  # a second one, as of flush(), must not overtake the first
+            try:
+                while line := self._take_line():
+                    for topic, body in line:
+                        await self._client.publish(topic, body)
+            except (SluiceError, OSError) as error:
+                with self._change:  # the next publish() or flush() raises it
+                    self._error, self._sending = error, False
+                    self._change.notify_all()
+
+    def _take_line(self) -> list[tuple[str, bytes]]:
+        with self._change:
+            line, self._line = self._line, []
+            self._sending = bool(line)
+            self._change.notify_all()
+        return line
+
+    def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
+        """Publish messages of one topic as one batch."""
+        self._ask(self._after_line(lambda: self._client.publish_many(topic, bodies)))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything published is acknowledged; raises the first error, or TimeoutError."""
+        self._ask(self._after_line(self._client.flush), timeout)
+
+    async def _after_line(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await self._send_line()
+        self._raise_error()
+        await work()
+
+    # Subscribing.
+
+    def subscribe(
+        self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None
+    ) -> SyncSubscription:
+        """Subscribe; see AsyncClient.subscribe."""
+        return SyncSubscription(self, self._ask(self._client.subscribe(topic, filter, bookmark, id)))
+
+
+class SyncSubscription:
+    """A subscription of a SyncClient. Iterate it for messages, or `batches()` for record batches."""
+
+    def __init__(self, client: SyncClient, subscription: Subscription) -> None:
+        self._client = client
+        self._subscription = subscription
+
+    @property
+    def id(self) -> str:
+        return self._subscription.id
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Intervals that the log no longer held."""
+        return list(self._subscription.gaps)
+
+    @property
+    def completed(self) -> bool:
+        """Whether the replay has caught up."""
+        return self._subscription.completed.is_set()
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def messages(self, *, until_completed: bool = False) -> Iterator[Message]:
+        """The messages, one by one; with `until_completed` only those of the replay."""
+        for batch, instance in self._arrivals(until_completed):
+            yield from messages_of(batch, instance)
+
+    def batches(self, *, until_completed: bool = False) -> Iterator[Batch]:
+        """The record batches as they came."""
+        for batch, _ in self._arrivals(until_completed):
+            yield batch
+
+    def _arrivals(self, until_completed: bool) -> Iterator[tuple[Batch, str]]:
+        while arrived := self._client._ask(self._subscription.next_batches(until_completed)):
+            yield from arrived
+
+    def done(self, item: Message | Batch) -> None:
+        """The application is done with it; see Subscription.done. Call it from one thread."""
+        # Without a change of threads: the loop's thread only appends to what this reads from the front.
+        self._subscription.done(item)
+
+    def close(self) -> None:
+        """Unsubscribe."""
+        self._client._ask(self._subscription.close())

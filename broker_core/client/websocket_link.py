@@ -1,0 +1,125 @@
+"""The same frames over a WebSocket, by the sans-IO half of the `websockets` package.
+
+Sans-IO because reads and writes then stay plain callbacks: no task for each direction, and back-pressure is the
+transport's own. Compression is never offered; it would cost more than the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake, WebSocketException
+from websockets.frames import Frame as WireFrame
+from websockets.frames import Opcode
+from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.uri import parse_uri
+
+from broker_core.batch import Buffer
+from broker_core.client.addresses import Address
+from broker_core.client.link import Link, OnFrames
+from broker_core.errors import ClientError
+from broker_core.protocols.close_codes import code_of
+from broker_core.protocols.native import FROM_BROKER, MAX_FRAME, parse_message
+
+MAX_MESSAGE = MAX_FRAME + 64 * 1024
+
+
+class WebSocketLink(Link, asyncio.Protocol):
+    """Frames in binary messages."""
+
+    def __init__(self, on_frames: OnFrames, address: Address) -> None:
+        super().__init__(on_frames)
+        self._wire = ClientProtocol(parse_uri(address.text), max_size=MAX_MESSAGE)
+        self._parts: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._wire.send_request(self._wire.connect())
+        self._write()
+
+    def data_received(self, data: bytes) -> None:
+        self._wire.receive_data(data)
+        self._handle()
+
+    def eof_received(self) -> bool:
+        self._wire.receive_eof()
+        self._handle()
+        return False
+
+    def _handle(self) -> None:
+        for event in self._wire.events_received():
+            if isinstance(event, WireFrame):
+                self._on_wire_frame(event)
+            elif isinstance(event, Response):
+                self._on_response()
+        if self._wire.parser_exc is not None and self.error is None:
+            self.error = ClientError("bad_frame", f"The WebSocket was broken: {self._wire.parser_exc}.", "")
+        self._write()
+
+    def _on_response(self) -> None:
+        problem = self._wire.handshake_exc
+        if problem is None:
+            if not self.opened.done():
+                self.opened.set_result(None)
+        else:
+            self.abort(_refused(problem))
+
+    def _on_wire_frame(self, frame: WireFrame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            self._on_close()
+        elif frame.opcode in (Opcode.BINARY, Opcode.CONT):
+            self._parts.append(bytes(frame.data))
+            if frame.fin:
+                whole, self._parts = b"".join(self._parts), []
+                self._on_message(whole)
+        elif frame.opcode is Opcode.TEXT:
+            self.abort(ClientError("bad_frame", "The broker sent text to a client that uses frames.", ""))
+
+    def _on_message(self, whole: bytes) -> None:
+        try:
+            frames = parse_message(whole, kinds=FROM_BROKER)
+        except ClientError as error:
+            self.abort(error)
+        else:
+            self._take(frames)
+
+    def _on_close(self) -> None:
+        close = self._wire.close_rcvd
+        if close is not None and self.error is None and (code := code_of(close.code)):
+            self.error = ClientError(code, close.reason or "The broker closed the connection.", "")
+
+    def _write(self) -> None:
+        transport = self._transport
+        for data in self._wire.data_to_send():
+            if transport is None or transport.is_closing():
+                return
+            if data:
+                transport.write(data)
+            elif transport.can_write_eof():
+                transport.write_eof()
+        if self._wire.state is State.CLOSED and transport is not None:
+            transport.close()
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        if self._wire.state is State.OPEN:
+            try:
+                self._wire.send_binary(b"".join(parts))
+            except WebSocketException as problem:
+                self.abort(ClientError("bad_frame", f"The WebSocket can't be written to: {problem}.", ""))
+                return
+            self._write()
+
+    def close(self) -> None:
+        if self._wire.state is State.OPEN:
+            self._wire.send_close(1000)
+            self._write()
+        super().close()
+
+
+def _refused(problem: Exception) -> Exception:
+    if isinstance(problem, InvalidHandshake):
+        return ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}")
+    return problem

@@ -1,0 +1,280 @@
+"""From the tree to a tree of closures, once a filter; equal filters share one object.
+
+Closures are built from validated nodes alone and no source is generated, so nothing that comes from outside
+is ever executed. The common test, a field against a literal of its own type, is decided without leaving its
+closure; anything else goes to `values`, where the rules stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+from broker_core.filters import values
+from broker_core.filters.nodes import (
+    Among,
+    And,
+    Arithmetic,
+    Between,
+    Comparison,
+    Constant,
+    IsNull,
+    Like,
+    Literal,
+    Negative,
+    Node,
+    Not,
+    Or,
+    Path,
+    to_text,
+)
+from broker_core.filters.parser import compile_pattern, parse
+from broker_core.filters.paths import getter
+from broker_core.filters.tokens import bad_filter
+from broker_core.filters.values import Verdict
+
+Getter = Callable[[Any], Any]
+Test = Callable[[Any], Verdict]
+
+_MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_PATTERN_MARKS = frozenset("\\.^$*+?{}[]|()")
+
+
+class Filter:
+    """A compiled filter. `text` is its normal form; two live filters with the same text are one object."""
+
+    __slots__ = ("__weakref__", "test", "text")
+
+    def __init__(self, text: str, test: Test) -> None:
+        self.text = text
+        self.test = test
+
+    def matches_object(self, message: Any) -> bool:
+        """Whether a decoded message passes: the expression is TRUE, not FALSE and not unknown."""
+        return self.test(message) is True
+
+    def __repr__(self) -> str:
+        return f"Filter({self.text!r})"
+
+
+_live: WeakValueDictionary[str, Filter] = WeakValueDictionary()
+
+
+@lru_cache(maxsize=512)
+def compile_filter(text: str) -> Filter:
+    """The compiled filter. Raises ClientError bad_filter with details["column"], counted from 1."""
+    if not text.isascii():
+        _refuse_surrogates(text)
+    tree = parse(text)
+    normal = to_text(tree)
+    known = _live.get(normal)
+    return _live.setdefault(normal, Filter(normal, test_of(tree))) if known is None else known
+
+
+def _refuse_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise bad_filter("Half a surrogate pair isn't a character", error.start + 1) from None
+
+
+# ------------------------------------------------------------------------------------------------------
+# values
+
+
+def value_of(node: Node) -> Getter:
+    """A function from a message to the value of an expression."""
+    match node:
+        case Path(steps):
+            return getter(steps)
+        case Constant() | Negative(Constant()):
+            value = _constant(node)
+            return lambda message: value
+        case Negative(part):
+            return _arithmetic(Constant(0), (("-", part),))
+        case Arithmetic(first, rest):
+            return _arithmetic(first, rest)
+        case _:
+            return test_of(node)
+
+
+def _constant(node: Node) -> Literal:
+    if isinstance(node, Negative):
+        return values.calculate("-", 0, values.to_number(_constant(node.part)))
+    assert isinstance(node, Constant)
+    return node.value
+
+
+def _is_constant(node: Node) -> bool:
+    return isinstance(node, Constant) or (isinstance(node, Negative) and isinstance(node.part, Constant))
+
+
+def _arithmetic(first: Node, rest: tuple[tuple[str, Node], ...]) -> Getter:
+    start = value_of(first)
+    steps = [(sign, value_of(part)) for sign, part in rest]
+    to_number, calculate = values.to_number, values.calculate
+
+    def get(message: Any) -> Any:
+        value = to_number(start(message))
+        for sign, part in steps:
+            value = calculate(sign, value, to_number(part(message)))
+        return value
+
+    return get
+
+
+# -------------------------------------------------------------------------------------------------------
+# tests
+
+
+def test_of(node: Node) -> Test:
+    """A function from a message to TRUE, FALSE or unknown."""
+    match node:
+        case And(parts):
+            return _and([test_of(part) for part in parts])
+        case Or(parts):
+            return _or([test_of(part) for part in parts])
+        case Not(part):
+            return _not(test_of(part))
+        case Comparison(sign, left, right):
+            return _comparison(sign, left, right)
+        case Among(value, items):
+            return _among(value_of(value), items)
+        case Between(value, low, high):
+            return _and([_comparison(">=", value, low), _comparison("<=", value, high)])
+        case Like(value, pattern):
+            return _like(value_of(value), _finder(pattern))
+        case IsNull(value):
+            get = value_of(value)
+            return lambda message: values.scalar(get(message)) is None
+        case _:
+            get = value_of(node)
+            return lambda message: values.truth(get(message))
+
+
+def _and(parts: list[Test]) -> Test:
+    def test(message: Any) -> Verdict:
+        verdict: Verdict = True
+        for part in parts:
+            found = part(message)
+            if found is False:
+                return False
+            if found is None:
+                verdict = None
+        return verdict
+
+    return test
+
+
+def _or(parts: list[Test]) -> Test:
+    def test(message: Any) -> Verdict:
+        verdict: Verdict = False
+        for part in parts:
+            found = part(message)
+            if found is True:
+                return True
+            if found is None:
+                verdict = None
+        return verdict
+
+    return test
+
+
+def _not(part: Test) -> Test:
+    def test(message: Any) -> Verdict:
+        found = part(message)
+        return None if found is None else not found
+
+    return test
+
+
+def _comparison(sign: str, left: Node, right: Node) -> Test:
+    if _is_constant(left) and not _is_constant(right):
+        sign, left, right = _MIRRORED[sign], right, left
+    get, compare = value_of(left), partial(values.compare, sign)
+    if not _is_constant(right):
+        other = value_of(right)
+        return lambda message: compare(get(message), other(message))
+    literal, direct = _constant(right), values.OPERATORS[sign]
+    if isinstance(literal, str) and literal:
+
+        def text_test(message: Any) -> Verdict:
+            value = get(message)
+            if type(value) is str:
+                return direct(value, literal) if value else None
+            return compare(value, literal)
+
+        return text_test
+
+    if literal is None or isinstance(literal, str | bool):
+        return lambda message: compare(get(message), literal)
+
+    def number_test(message: Any) -> Verdict:
+        value = get(message)
+        if type(value) is int or type(value) is float:
+            return direct(value, literal)
+        return compare(value, literal)
+
+    return number_test
+
+
+def _among(get: Getter, items: tuple[Node, ...]) -> Test:
+    if not all(map(_is_constant, items)):
+        return _among_values(get, [value_of(item) for item in items])
+    literals = [_constant(item) for item in items]
+    texts = frozenset(literal for literal in literals if isinstance(literal, str) and literal)
+    if len(texts) != len(set(literals)):
+        texts = frozenset()
+
+    def test(message: Any) -> Verdict:
+        value = get(message)
+        if texts and type(value) is str and value:
+            return value in texts
+        return values.compare_arrays("=", values.leaves(value) if type(value) is list else (value,), literals)
+
+    return test
+
+
+def _among_values(get: Getter, items: list[Getter]) -> Test:
+    def test(message: Any) -> Verdict:
+        value = get(message)
+        found: list[Any] = []
+        for item in items:
+            one = item(message)
+            if type(one) is list:
+                found += values.leaves(one) or (None,)
+            else:
+                found.append(one)
+        return values.compare_arrays("=", values.leaves(value) if type(value) is list else (value,), found)
+
+    return test
+
+
+def _like(get: Getter, find: Callable[[str], bool]) -> Test:
+    def one(value: Any) -> Verdict:
+        text = values.to_text(value)
+        return None if text is None else find(text)
+
+    def test(message: Any) -> Verdict:
+        value = get(message)
+        if type(value) is list:
+            return values.any_of([one(element) for element in values.leaves(value)])
+        return one(value)
+
+    return test
+
+
+def _finder(pattern: str) -> Callable[[str], bool]:
+    """Plain text with or without ^ and $ is looked for by str, which costs a tenth of a call into RE2."""
+    starts, ends = pattern.startswith("^"), pattern.endswith("$")
+    plain = pattern[starts : len(pattern) - ends]
+    if _PATTERN_MARKS.isdisjoint(plain):
+        if starts and ends:
+            return lambda text: text == plain
+        if starts:
+            return lambda text: text.startswith(plain)
+        return (lambda text: text.endswith(plain)) if ends else (lambda text: plain in text)
+    search = compile_pattern(pattern).search
+    return lambda text: search(text.encode(errors="replace")) is not None

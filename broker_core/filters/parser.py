@@ -1,0 +1,229 @@
+"""From tokens to the tree, by recursive descent. The grammar, loosest first:
+
+filter      = and { OR and }
+and         = not { AND not }
+not         = NOT not | test
+test        = sum [ comparison | [NOT] IN ( sum {, sum} ) | [NOT] BETWEEN sum AND sum
+                  | [NOT] LIKE text | IS [NOT] NULL ]
+sum         = product { + or - product }
+product     = unary { *, /, % or MOD unary }
+unary       = - unary | identifier | number | text | TRUE | FALSE | NULL | ( filter )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import cast
+
+import re2
+
+from broker_core.filters.nodes import (
+    Among,
+    And,
+    Arithmetic,
+    Between,
+    Comparison,
+    Constant,
+    IsNull,
+    Like,
+    Negative,
+    Node,
+    Not,
+    Or,
+    Path,
+)
+from broker_core.filters.tokens import Step, Token, bad_filter, tokenize
+
+MAX_NESTING = 32
+"""Parentheses, NOT and minus inside one another."""
+MAX_PATTERNS = 16
+"""LIKE patterns in one filter; each has compiled automata."""
+PATTERN_MEMORY = 1024 * 1024
+"""Bytes RE2 may use for one pattern."""
+
+_COMPARISONS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
+_WORDS = {"end": "the end", "path": "a field", "number": "a number", "text": "a text"}
+
+
+@lru_cache(maxsize=256)
+def compile_pattern(pattern: str) -> re2._Regexp:
+    """The RE2 pattern, for UTF-8 bytes, within the memory limit. Raises re2.error."""
+    options = re2.Options()
+    options.max_mem = PATTERN_MEMORY
+    options.log_errors = False
+    options.never_capture = True
+    return re2.compile(pattern.encode(), options=options)
+
+
+def parse(text: str) -> Node:
+    """The tree of a filter. Raises ClientError bad_filter with the column."""
+    return _Parser(tokenize(text)).whole()
+
+
+class _Parser:
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._nesting = 0
+        self._patterns = 0
+
+    def whole(self) -> Node:
+        if self._peek().kind == "end":
+            raise bad_filter("The filter is empty", 1, "Leave the filter out to get every message.")
+        node = self._or()
+        token = self._peek()
+        if token.kind == "path":
+            raise bad_filter(
+                "An operator is missing before this field",
+                token.column,
+                "To divide, write a blank after the /, as in /a / /b.",
+            )
+        if token.kind != "end":
+            raise self._unexpected("an operator or the end")
+        return node
+
+    # Reading tokens.
+
+    def _peek(self) -> Token:
+        return self._tokens[self._at]
+
+    def _take(self) -> Token:
+        token = self._tokens[self._at]
+        self._at += 1
+        return token
+
+    def _accept(self, *kinds: str) -> Token | None:
+        return self._take() if self._tokens[self._at].kind in kinds else None
+
+    def _expect(self, kind: str, wanted: str) -> Token:
+        if self._peek().kind != kind:
+            raise self._unexpected(wanted)
+        return self._take()
+
+    def _unexpected(self, wanted: str) -> Exception:
+        token = self._peek()
+        return bad_filter(f"Here should be {wanted}, not {_WORDS.get(token.kind, token.kind)}", token.column)
+
+    def _deeper(self, token: Token) -> None:
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            raise bad_filter(f"Parentheses, NOT and minus nest {MAX_NESTING} deep at most", token.column)
+
+    # The grammar.
+
+    def _or(self) -> Node:
+        parts = [self._and()]
+        while self._accept("OR"):
+            parts.append(self._and())
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+    def _and(self) -> Node:
+        parts = [self._not()]
+        while self._accept("AND"):
+            parts.append(self._not())
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def _not(self) -> Node:
+        token = self._accept("NOT")
+        if token is None:
+            return self._test()
+        self._deeper(token)
+        node = Not(self._not())
+        self._nesting -= 1
+        return node
+
+    def _test(self) -> Node:
+        left = self._sum()
+        token = self._accept(*_COMPARISONS)
+        if token is not None:
+            node: Node = Comparison(_COMPARISONS[token.kind], left, self._sum())
+            if self._peek().kind in _COMPARISONS:
+                raise bad_filter(
+                    "Comparisons can't be chained", self._peek().column, "Use AND, BETWEEN or parentheses."
+                )
+            return node
+        if self._accept("IS"):
+            negated = self._accept("NOT") is not None
+            self._expect("NULL", "NULL or NOT NULL")
+            return Not(IsNull(left)) if negated else IsNull(left)
+        if self._accept("NOT"):
+            if self._peek().kind not in ("IN", "BETWEEN", "LIKE"):
+                raise self._unexpected("IN, BETWEEN or LIKE")
+            return Not(self._set_test(left))
+        return self._set_test(left)
+
+    def _set_test(self, left: Node) -> Node:
+        if self._accept("IN"):
+            self._expect("(", "a list in parentheses")
+            items = [self._sum()]
+            while self._accept(","):
+                items.append(self._sum())
+            self._expect(")", "a comma or )")
+            return Among(left, tuple(items))
+        if self._accept("BETWEEN"):
+            low = self._sum()
+            self._expect("AND", "AND and the upper limit")
+            return Between(left, low, self._sum())
+        if self._accept("LIKE"):
+            return Like(left, self._pattern())
+        return left
+
+    def _pattern(self) -> str:
+        token = self._expect("text", "a pattern in quotes")
+        self._patterns += 1
+        if self._patterns > MAX_PATTERNS:
+            raise bad_filter(
+                f"A filter has {MAX_PATTERNS} LIKE patterns at most",
+                token.column,
+                "Join patterns with | into one.",
+            )
+        pattern = cast(str, token.value)
+        try:
+            compile_pattern(pattern)
+        except re2.error as error:
+            reason = error.args[0].decode(errors="replace") if error.args else "it isn't RE2"
+            raise bad_filter(
+                f"The pattern can't be used: {reason}",
+                token.column,
+                "Patterns are RE2, which has no backreferences and no look-around.",
+            ) from None
+        return pattern
+
+    def _sum(self) -> Node:
+        return self._chain(self._product, "+", "-")
+
+    def _product(self) -> Node:
+        return self._chain(self._unary, "*", "/", "%", "MOD")
+
+    def _chain(self, part: Callable[[], Node], *operators: str) -> Node:
+        first = part()
+        rest: list[tuple[str, Node]] = []
+        while (token := self._accept(*operators)) is not None:
+            rest.append(("%" if token.kind == "MOD" else token.kind, part()))
+        return Arithmetic(first, tuple(rest)) if rest else first
+
+    def _unary(self) -> Node:
+        token = self._take()
+        kind, value = token.kind, token.value
+        if kind == "path":
+            return Path(cast(tuple[Step, ...], value))
+        if kind in ("number", "text"):
+            return Constant(cast(str | int | float, value))
+        if kind in _CONSTANTS:
+            return Constant(_CONSTANTS[kind])
+        if kind in ("-", "("):
+            return self._nested(token)
+        self._at -= 1
+        raise self._unexpected("a field, a value or (")
+
+    def _nested(self, token: Token) -> Node:
+        self._deeper(token)
+        if token.kind == "-":
+            node: Node = Negative(self._unary())
+        else:
+            node = self._or()
+            self._expect(")", "an operator or )")
+        self._nesting -= 1
+        return node

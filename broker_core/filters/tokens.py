@@ -1,0 +1,181 @@
+"""Cuts a filter's text into tokens, each with its column. Everything a filter may be made of is listed here.
+
+/path/to/field   /items[0]/price   [/unit price]     identifiers; a name in brackets may hold blanks
+12  1.5  2e3     'text'  "text"                      a quote inside is doubled; backslashes stay as they are
+= == != <> < <= > >=   + - * / %   ( ) ,             "/" directly before a name starts an identifier
+AND OR NOT IN BETWEEN LIKE IS NULL TRUE FALSE MOD    in any case
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker_core.errors import ClientError
+
+MAX_FILTER_TEXT = 4_096
+"""Characters of a filter."""
+MAX_STEPS = 32
+"""Steps of one identifier: names and array positions."""
+MAX_POSITION_DIGITS = 9
+
+KEYWORDS = frozenset(("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL", "TRUE", "FALSE", "MOD"))
+_SYMBOLS = ("==", "!=", "<>", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",")
+_NAME_MARKS = "_-.:@$#"
+_DIGITS = "0123456789"
+
+Step = str | int
+Value = str | int | float | tuple[Step, ...]
+
+
+class Token(NamedTuple):
+    """One token. kind is "path", "number", "text", "end", a keyword, or the symbol itself."""
+
+    kind: str
+    value: Value
+    column: int
+
+
+def bad_filter(
+    sentence: str, column: int, fix: str = "See docs/filters.md for what a filter can say."
+) -> ClientError:
+    """The error for a filter's text; columns count from 1."""
+    return ClientError("bad_filter", f"{sentence} (column {column} of the filter).", fix, column=column)
+
+
+def is_name_character(character: str) -> bool:
+    """Whether an identifier's name may hold it without brackets."""
+    return character.isalnum() or character in _NAME_MARKS
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of a filter, the last one being "end". Raises ClientError bad_filter."""
+    if len(text) > MAX_FILTER_TEXT:
+        raise bad_filter(
+            f"A filter has {MAX_FILTER_TEXT} characters at most, not {len(text)}", MAX_FILTER_TEXT + 1
+        )
+    tokens: list[Token] = []
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+        else:
+            token, at = _next_token(text, at)
+            tokens.append(token)
+    tokens.append(Token("end", "", len(text) + 1))
+    return tokens
+
+
+def _next_token(text: str, at: int) -> tuple[Token, int]:
+    character, following = text[at], text[at + 1 : at + 2]
+    if (character == "/" and following and is_name_character(following)) or text.startswith("[/", at):
+        return _path(text, at)
+    if character in "'\"":
+        return _text(text, at)
+    if character in _DIGITS or (character == "." and following and following in _DIGITS):
+        return _number(text, at)
+    if character.isalpha() or character == "_":
+        return _keyword(text, at)
+    for symbol in _SYMBOLS:
+        if text.startswith(symbol, at):
+            return Token(symbol, symbol, at + 1), at + len(symbol)
+    raise bad_filter(f"{character!r} has no meaning here", at + 1)
+
+
+def _path(text: str, start: int) -> tuple[Token, int]:
+    steps: list[Step] = []
+    at = start
+    while at < len(text):
+        following = text[at + 1 : at + 2]
+        if text.startswith("[/", at):
+            names, at = _bracketed(text, at)
+            steps += names
+        elif text[at] == "[":
+            position, at = _position(text, at)
+            steps.append(position)
+        elif text[at] == "/" and following and is_name_character(following):
+            end = at + 1
+            while end < len(text) and is_name_character(text[end]):
+                end += 1
+            steps.append(text[at + 1 : end])
+            at = end
+        else:
+            break
+    if len(steps) > MAX_STEPS:
+        raise bad_filter(f"An identifier has {MAX_STEPS} steps at most, not {len(steps)}", start + 1)
+    return Token("path", tuple(steps), start + 1), at
+
+
+def _bracketed(text: str, start: int) -> tuple[list[str], int]:
+    end = text.find("]", start)
+    if end < 0:
+        raise bad_filter("The bracket of this name isn't closed", start + 1, "Write it like [/unit price].")
+    names = text[start + 2 : end].split("/")
+    if not all(names):
+        raise bad_filter("A name in brackets is empty", start + 1, "Write it like [/unit price].")
+    return names, end + 1
+
+
+def _position(text: str, start: int) -> tuple[int, int]:
+    end = text.find("]", start)
+    digits = text[start + 1 : end] if end > 0 else ""
+    if not 0 < len(digits) <= MAX_POSITION_DIGITS or any(digit not in _DIGITS for digit in digits):
+        raise bad_filter("An array position is a number from 0", start + 1, "Write it like /items[0]/price.")
+    return int(digits), end + 1
+
+
+def _text(text: str, start: int) -> tuple[Token, int]:
+    quote, parts, at = text[start], [], start + 1
+    while True:
+        end = text.find(quote, at)
+        if end < 0:
+            raise bad_filter("This text isn't closed", start + 1, f"End it with {quote}.")
+        parts.append(text[at:end])
+        if text[end + 1 : end + 2] != quote:
+            return Token("text", quote.join(parts), start + 1), end + 1
+        at = end + 2
+
+
+def _number(text: str, start: int) -> tuple[Token, int]:
+    end = _skip_digits(text, start)
+    whole = True
+    if text[end : end + 1] == ".":
+        whole, end = False, _skip_digits(text, end + 1)
+    if text[end : end + 1] in ("e", "E"):
+        mark = end + 2 if text[end + 1 : end + 2] in ("+", "-") else end + 1
+        after = _skip_digits(text, mark)
+        if after == mark:
+            raise bad_filter("The exponent of this number is missing", end + 1)
+        whole, end = False, after
+    if end < len(text) and text[end] != "-" and is_name_character(text[end]):
+        raise bad_filter(f"{text[start : end + 1]!r} isn't a number", start + 1)
+    return Token("number", _number_value(text[start:end], whole, start), start + 1), end
+
+
+def _number_value(digits: str, whole: bool, start: int) -> int | float:
+    # 64-bit integers stay exact, as orjson reads them; longer ones are floating point there and here.
+    if whole and len(digits.lstrip("0")) <= 20 and int(digits) < 2**64:
+        return int(digits)
+    value = float(digits)
+    if value == float("inf"):
+        raise bad_filter("This number is too large", start + 1)
+    return value
+
+
+def _skip_digits(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _DIGITS:
+        at += 1
+    return at
+
+
+def _keyword(text: str, start: int) -> tuple[Token, int]:
+    end = start
+    while end < len(text) and (text[end].isalnum() or text[end] == "_"):
+        end += 1
+    word = text[start:end]
+    if word.upper() not in KEYWORDS:
+        raise bad_filter(
+            f"{word[:40]!r} isn't a word of filters",
+            start + 1,
+            f"Write a field as /{word[:40]} and a text as '{word[:40]}'.",
+        )
+    return Token(word.upper(), word.upper(), start + 1), end

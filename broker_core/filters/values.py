@@ -1,0 +1,216 @@
+"""What values mean in filters: NULL, conversion, comparison with three results, and arithmetic.
+
+A value is what orjson makes of a message: text, number, boolean, NULL, an array, an object. As in AMPS:
+
+* NULL is what isn't there, null, the empty text and the empty array. An object has no value to compare: it
+  compares as unknown, and yet IS NOT NULL.
+* Two texts compare as texts, two numbers as numbers (TRUE is 1, FALSE is 0). Of a text and a number the text
+  is converted; a text that is no number is greater than any number.
+* Tests look at every element of an array and are TRUE if any element is; arithmetic takes the first element.
+* A result is True, False or None (unknown). Nothing here raises, whatever the values are.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+Verdict = bool | None
+Number = int | float
+
+OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
+_LONGEST_NUMBER = 64
+"""A longer text isn't taken for a number: converting costs more than linear time."""
+_INTEGERS: Final = 2**64
+
+
+def number_of(text: str) -> Number | None:
+    """The number a text stands for in decimal notation, or None."""
+    if len(text) > _LONGEST_NUMBER or _DECIMAL.fullmatch(text) is None:
+        return None
+    try:
+        return _limited(int(text))
+    except ValueError:
+        return _finite(float(text))
+
+
+def leaves(array: list[Any]) -> list[Any]:
+    """The elements of an array, those of arrays in it too, in order."""
+    if not any(type(element) is list for element in array):
+        return array
+    found: list[Any] = []
+    waiting = array[::-1]
+    while waiting:
+        element = waiting.pop()
+        if type(element) is list:
+            waiting += element[::-1]
+        else:
+            found.append(element)
+    return found
+
+
+def scalar(value: Any) -> Any:
+    """The value itself, or the first element of an array; the empty text is NULL."""
+    while type(value) is list:
+        value = value[0] if value else None
+    return None if value == "" else value
+
+
+def truth(value: Any) -> Verdict:
+    """A value where a condition is wanted: a number is TRUE unless it is 0; what is no number is unknown."""
+    number = to_number(value)
+    return None if number is None else number != 0
+
+
+def to_number(value: Any) -> Number | None:
+    """The value as a number for arithmetic, or None."""
+    value = scalar(value)
+    if isinstance(value, str):
+        return number_of(value)
+    return value if isinstance(value, int | float) else None
+
+
+def to_text(value: Any) -> str | None:
+    """One element as text for LIKE, as it stands in JSON; None when it has none."""
+    if isinstance(value, str):
+        return value or None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, int | float) else None
+
+
+# ------------------------------------------------------------------------------------------------- comparison
+
+
+def compare(sign: str, left: Any, right: Any) -> Verdict:
+    """left sign right, whatever the two are."""
+    if type(left) is list:
+        if type(right) is list:
+            return compare_arrays(sign, leaves(left), leaves(right))
+        return any_of([_compare_one(sign, element, right) for element in leaves(left)])
+    if type(right) is list:
+        return any_of([_compare_one(sign, left, element) for element in leaves(right)])
+    return _compare_one(sign, left, right)
+
+
+def any_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """TRUE if one is, else unknown if one is or there is none, else FALSE."""
+    if True in verdicts:
+        return True
+    return None if None in verdicts or not verdicts else False
+
+
+def _compare_one(sign: str, left: Any, right: Any) -> Verdict:
+    if (
+        left is None
+        or right is None
+        or left == ""
+        or right == ""
+        or type(left) is dict
+        or type(right) is dict
+    ):
+        return None
+    test = OPERATORS[sign]
+    if isinstance(left, str) is isinstance(right, str):
+        return test(left, right)
+    if isinstance(left, str):
+        number = number_of(left)
+        return test(1, 0) if number is None else test(number, right)
+    number = number_of(right)
+    return test(0, 1) if number is None else test(left, number)
+
+
+class _Side:
+    """One array's elements by kind, so that two arrays compare in linear time and not pair by pair."""
+
+    __slots__ = ("converted", "numbers", "texts", "unknown", "words")
+
+    def __init__(self, elements: Sequence[Any]) -> None:
+        self.numbers = [element for element in elements if isinstance(element, int | float)]
+        self.texts = [element for element in elements if isinstance(element, str) and element]
+        self.unknown = not elements or len(self.numbers) + len(self.texts) < len(elements)
+        self.converted: list[Number] = []
+        self.words = False
+
+    def convert(self) -> None:
+        """Fill in the numbers the texts stand for, and whether a text stands for none."""
+        found = [number_of(text) for text in self.texts]
+        self.converted = [number for number in found if number is not None]
+        self.words = None in found
+
+
+def compare_arrays(sign: str, left: Sequence[Any], right: Sequence[Any]) -> Verdict:
+    """Whether any element of one compares with any of the other; neither holds arrays."""
+    one, other = _Side(left), _Side(right)
+    if _any_pair(sign, one.numbers, other.numbers) or _any_pair(sign, one.texts, other.texts):
+        return True
+    if one.numbers and other.texts:
+        other.convert()
+        if _any_pair(sign, one.numbers, other.converted) or (other.words and OPERATORS[sign](0, 1)):
+            return True
+    if other.numbers and one.texts:
+        one.convert()
+        if _any_pair(sign, one.converted, other.numbers) or (one.words and OPERATORS[sign](1, 0)):
+            return True
+    return None if one.unknown or other.unknown else False
+
+
+def _any_pair(sign: str, left: list[Any], right: list[Any]) -> bool:
+    """For two lists of one kind, where an order exists."""
+    if not left or not right:
+        return False
+    if sign == "=":
+        return not set(left).isdisjoint(right)
+    if sign == "!=":
+        return len(set(left) | set(right)) > 1
+    if sign in ("<", "<="):
+        return OPERATORS[sign](min(left), max(right))
+    return OPERATORS[sign](max(left), min(right))
+
+
+# ------------------------------------------------------------------------------------------------- arithmetic
+
+
+def calculate(sign: str, left: Number | None, right: Number | None) -> Number | None:
+    """left sign right; NULL when an operand is, for division by zero, and where floating point ends."""
+    if left is None or right is None:
+        return None
+    if sign == "+":
+        return _limited(left + right)
+    if sign == "-":
+        return _limited(left - right)
+    if sign == "*":
+        return _limited(left * right)
+    if right == 0:
+        return None
+    return _limited(left / right) if sign == "/" else _remainder(left, right)
+
+
+def _remainder(left: Number, right: Number) -> Number | None:
+    # The sign is the first operand's (AMPS and C), where Python's own % takes the second's.
+    if isinstance(left, int) and isinstance(right, int):
+        rest = abs(left) % abs(right)
+        return rest if left >= 0 else -rest
+    return math.fmod(left, right)
+
+
+def _limited(value: Number) -> Number | None:
+    """Integers beyond 64 bits go on as floating point, lest a filter compute with thousands of digits."""
+    if isinstance(value, int):
+        return value if -_INTEGERS < value < _INTEGERS else float(value)
+    return _finite(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

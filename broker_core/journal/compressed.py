@@ -1,0 +1,157 @@
+"""Compressed segments: a gzip file of independent members, so that `zcat` reads it and a bookmark still seeks in it.
+
+Member 0 holds the segment's 4,096-byte header alone; each further member holds about 1 MiB of whole batches.
+Every member's gzip header carries an extra field (RFC 1952, 2.3.1.1), by which a reader steps from member to
+member without inflating anything:
+
+    +--------------------------------------------------------------------------------+
+    | 0 1f 8b 08 04 | 4 mtime u32 = 0 | 8 xfl u8 = 0 | 9 os u8 = 255 | 10 xlen u16 = 20 |
+    | 12 "SJ" | 14 field length u16 = 16 | 16 member_length u32 | 20 raw_length u32     |
+    | 24 raw_offset u64                                                                |
+    | 32 deflate data ... | crc32 u32 | raw_length u32                                 |
+    +--------------------------------------------------------------------------------+
+
+member_length counts the whole member from 1f to its last byte. raw_offset is where its content starts in the
+uncompressed file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from threading import Lock
+from typing import NamedTuple
+
+from isal import isal_zlib
+
+from broker_core.batch import Buffer
+from broker_core.journal.files import OpenFile
+from broker_core.journal.segment import damaged
+
+MEMBER_SIZE = 1024 * 1024
+"""Raw bytes of a member, about: a member ends with the batch that passes it."""
+LEVEL = 2
+_PREFIX = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff"
+_HEAD = struct.Struct("<10sH2sHIIQ")
+_TAIL = struct.Struct("<II")
+_CACHED_MEMBERS = 8
+_INFLATE_ERRORS = (isal_zlib.IsalError, OverflowError, ValueError)
+
+
+class Member(NamedTuple):
+    """Where one member stands in the compressed file, and what it holds of the raw one."""
+
+    offset: int
+    length: int
+    raw_offset: int
+    raw_length: int
+
+
+def encode_member(raw: Buffer, raw_offset: int) -> bytes:
+    """One gzip member with its extra field."""
+    packer = isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15)
+    data = packer.compress(raw) + packer.flush()
+    length = _HEAD.size + len(data) + _TAIL.size
+    head = _HEAD.pack(_PREFIX, 20, b"SJ", 16, length, len(raw), raw_offset)
+    return head + data + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
+
+
+def read_members(file: OpenFile) -> list[Member]:
+    """Every member of a compressed segment that is whole by its extra field.
+
+    Where the chain is broken the next member is searched for; what is missing shows as a jump of `raw_offset`.
+    """
+    size = os.fstat(file.fd).st_size
+    members: list[Member] = []
+    offset = raw_end = 0
+    while offset < size:
+        member = _member_at(file, offset, size, raw_end)
+        if member is None:
+            found = _find_member(file, offset + 1, size, raw_end)
+            if found is None:
+                break
+            offset = found
+            continue
+        members.append(member)
+        offset += member.length
+        raw_end = member.raw_offset + member.raw_length
+    return members
+
+
+def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> Member | None:
+    head = os.pread(file.fd, _HEAD.size, offset)
+    if len(head) < _HEAD.size:
+        return None
+    prefix, extra, tag, field, length, raw_length, raw_offset = _HEAD.unpack(head)
+    if (prefix, extra, tag, field) != (_PREFIX, 20, b"SJ", 16) or raw_offset < raw_end or raw_length == 0:
+        return None
+    if length < _HEAD.size + _TAIL.size or offset + length > size:
+        return None
+    return Member(offset, length, raw_offset, raw_length)
+
+
+def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | None:
+    while offset < size:
+        stretch = os.pread(file.fd, MEMBER_SIZE, offset)
+        found = stretch.find(_PREFIX)
+        while found >= 0:
+            if _member_at(file, offset + found, size, raw_end) is not None:
+                return offset + found
+            found = stretch.find(_PREFIX, found + 1)
+        # The stretches overlap, so that a prefix on the border isn't missed.
+        offset += max(len(stretch) - len(_PREFIX) + 1, 1)
+    return None
+
+
+class CompressedSource:
+    """Reads raw offsets of a compressed segment; the last few inflated members are kept for readers that go on."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self.file = file
+        self.members = read_members(file)
+        self.length = self.members[-1].raw_offset + self.members[-1].raw_length if self.members else 0
+        self._starts = [member.raw_offset for member in self.members]
+        self._cache: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = Lock()
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Up to `length` raw bytes from `offset`, at most to the end of its member: no batch crosses that."""
+        if offset >= self.length:
+            return memoryview(b"")
+        number = bisect_right(self._starts, offset) - 1
+        start = offset - self._starts[number] if number >= 0 else 0
+        if number < 0 or start >= self.members[number].raw_length:
+            raise damaged(self.file.path, offset, "a gzip member is missing or its header is damaged")
+        return memoryview(self._inflate(number))[start : start + length]
+
+    def after_damage(self, offset: int) -> int:
+        """Where to look for whole batches again when the bytes at `offset` can't be read: at the next member."""
+        number = bisect_right(self._starts, offset)
+        return self._starts[number] if number < len(self._starts) else max(self.length, offset + 8)
+
+    def _inflate(self, number: int) -> bytes:
+        with self._lock:
+            kept = self._cache.get(number)
+            if kept is not None:
+                self._cache.move_to_end(number)
+                return kept
+        raw = inflate(self.file, self.members[number])
+        with self._lock:
+            self._cache[number] = raw
+            if len(self._cache) > _CACHED_MEMBERS:
+                self._cache.popitem(last=False)
+        return raw
+
+
+def inflate(file: OpenFile, member: Member) -> bytes:
+    """A member's content, checked by its own length and CRC; JournalError journal_damaged if they don't fit."""
+    stored = os.pread(file.fd, member.length, member.offset)
+    try:
+        raw: bytes = isal_zlib.decompress(stored[_HEAD.size : -_TAIL.size], -15, member.raw_length)
+    except _INFLATE_ERRORS:
+        raise damaged(file.path, member.offset, "a gzip member can't be inflated") from None
+    if (isal_zlib.crc32(raw), len(raw)) != _TAIL.unpack(stored[-_TAIL.size :]) or len(raw) != member.raw_length:
+        raise damaged(file.path, member.offset, "a gzip member's checksum doesn't fit")
+    return raw

@@ -1,0 +1,89 @@
+"""Segments as the journal holds them, their open files, and pins on what must stay."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from broker_core.journal.index import SegmentIndex
+from broker_core.journal.reader import Source, open_source
+from broker_core.journal.segment import SegmentInfo
+
+MAX_OPEN_SOURCES = 64
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """One segment: where its file is, and what is in it. A swap replaces the object; the index is shared."""
+
+    path: Path
+    archived: bool
+    compressed: bool
+    index: SegmentIndex
+    sealed: bool
+
+    @property
+    def first_sequence(self) -> int:
+        return self.index.first_sequence
+
+    def info(self) -> SegmentInfo:
+        """The segment as operators see it."""
+        index = self.index
+        state = "archived" if self.archived else "sealed" if self.sealed else "current"
+        size = self.path.stat().st_size if self.compressed and self.path.exists() else index.end
+        return SegmentInfo(
+            self.path.name, self.path, index.first_sequence, index.last_sequence, index.first_at, index.last_at,
+            size, state, self.compressed, index.records,
+        )
+
+
+class Sources:
+    """Open files for reading, the least recently used closed first. A reader keeps its own alive by holding it."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, Source] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, segment: Segment) -> Source:
+        """The segment's source. FileNotFoundError when a swap has just moved it: look the segment up again."""
+        with self._lock:
+            source = self._open.get(segment.path)
+            if source is None:
+                source = self._open[segment.path] = open_source(segment.path)
+                if len(self._open) > MAX_OPEN_SOURCES:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(segment.path)
+            return source
+
+    def forget(self, path: Path) -> None:
+        """Let go of a file that was removed or moved."""
+        with self._lock:
+            self._open.pop(path, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._open.clear()
+
+
+class Pin:
+    """Holds everything from `sequence` on in the log, for a replay or a spool, until it is released."""
+
+    __slots__ = ("_release", "owner", "sequence")
+
+    def __init__(self, owner: str, sequence: int, release: Callable[[Pin], None]) -> None:
+        self.owner = owner
+        self.sequence = sequence
+        self._release = release
+
+    def move(self, sequence: int) -> None:
+        """Let go of what is before `sequence`; a pin never moves back."""
+        if sequence > self.sequence:
+            self.sequence = sequence
+
+    def release(self) -> None:
+        """Hold nothing any more. Releasing twice is harmless."""
+        self._release(self)

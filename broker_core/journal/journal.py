@@ -1,0 +1,339 @@
+"""The journal: the ordered segments of one instance, written at one end and read anywhere.
+
+    write -> sync -> read up to the durable frontier      (group commit and the frontier's use: runtime/)
+
+One writer by a directory lock. `write`, `sync`, `preallocate`, reading and swaps may run in different threads; what
+they share changes under one lock, and readers take none: they work on an immutable tuple of segments and on files
+that stay open for as long as somebody reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise, repeat
+from pathlib import Path
+from threading import Lock
+
+from broker_core.batch import EXPLICIT_SEQUENCES, Batch, hash64
+from broker_core.errors import JournalError
+from broker_core.journal.acks import acks_path, write_acks
+from broker_core.journal.appender import Appender, JournalOptions, Part, Tail
+from broker_core.journal.files import Files, OpenFile, journal_error, replace_durably, take_lock
+from broker_core.journal.frontier import FrontierFile, frontier_path
+from broker_core.journal.held import Pin, Segment
+from broker_core.journal.index import Hole
+from broker_core.journal.log_reader import LogReader
+from broker_core.journal.recovery import Recovery, RecoveryReport
+from broker_core.journal.segment import Position, SegmentInfo, index_path
+from broker_core.journal.swaps import Receipt, Swaps
+
+
+DEFAULT_OPTIONS = JournalOptions()
+
+
+class _Full:
+    """A segment that is full and not closed yet, with the publishers as they were when it was."""
+
+    __slots__ = ("publishers", "tail")
+
+    def __init__(self, tail: Tail, publishers: dict[str, int]) -> None:
+        self.tail = tail
+        self.publishers = publishers
+
+
+class Journal:
+    """The transaction log of one instance. Made by `Journal.open`."""
+
+    def __init__(
+        self, files: Files, lock: OpenFile, directory: Path, found: Recovery, options: JournalOptions
+    ) -> None:
+        self.instance = found.instance
+        self.origin = hash64(found.instance)
+        self.epoch = found.epoch
+        self.directory = directory
+        self.options = options
+        self.recovery: RecoveryReport = found.report
+        self.publishers: dict[str, int] = found.publishers
+        self.next_sequence = found.next_sequence
+        self.durable_sequence = found.next_sequence - 1
+        self._files = files
+        self._directory_lock = lock
+        self._lock = Lock()
+        self._pins: set[Pin] = set()
+        self._log = LogReader(found.instance, tuple(found.segments))
+        self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._needed_by)
+        self._appender = Appender(files, directory, found.instance, found.epoch, options)
+        self._full: list[_Full] = []
+        self._syncing = Lock()
+        self._failed: JournalError | None = None
+        self._frontier = FrontierFile(frontier_path(directory, found.instance))
+        last = found.segments[-1] if found.segments else None
+        if last is not None and not last.sealed:
+            self._go_on(last)
+        self.note_frontier()
+
+    def _go_on(self, last: Segment) -> None:
+        self._appender.go_on_in(last)
+        if last.index.last_sequence + 1 != self.next_sequence:
+            # Records behind it are lost: what comes goes into a segment of its own, so that names tell the truth.
+            tail, self._appender.tail = self._appender.tail, None
+            assert tail is not None
+            self._full.append(_Full(tail, dict(self.publishers)))
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        instance: str,
+        archive_directory: Path | None = None,
+        options: JournalOptions = DEFAULT_OPTIONS,
+        *,
+        now_ns: int = 0,
+        files: Files | None = None,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> Journal:
+        """Lock the directory, recover, and be ready to write. `.recovery` says what was found.
+
+        Raises OperatorError journal_locked, or JournalError when the disk refuses. `now_ns` and `stopwatch` (seconds)
+        are only for the report; the core doesn't read clocks.
+        """
+        files = files or Files()
+        started = stopwatch() if stopwatch else 0.0
+        try:
+            for place in (directory, archive_directory):
+                if place is not None:
+                    place.mkdir(parents=True, exist_ok=True)
+            lock = take_lock(directory / f"{instance}.lock")
+            try:
+                found = Recovery(files, directory, instance, archive_directory)
+                found.run()
+                journal = cls(files, lock, directory, found, options)
+            except BaseException:
+                lock.close()
+                raise
+        except OSError as error:
+            raise journal_error(error, "opening the journal") from error
+        journal.recovery.opened_at = now_ns
+        journal.recovery.seconds = stopwatch() - started if stopwatch else 0.0
+        return journal
+
+    # ------------------------------------------------------------------------------------------------ writing
+
+    def write(self, batches: Sequence[Batch]) -> list[Position]:
+        """Append stamped batches, in sequence order; where each stands. Nothing is durable before `sync`.
+
+        All or none: a disk that is full raises JournalError disk_full, what was written of them is cut off again,
+        and the next write can succeed. Costs one pwritev for up to 1,024 batches.
+        """
+        if not batches:
+            return []
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            following = self._check(batches)
+            try:
+                parts = self._appender.append(batches)
+            except OSError as error:
+                raise journal_error(error, "the journal") from error
+            self._commit(parts)
+            self.next_sequence = following
+        if len(parts) == 1:
+            return list(map(Position, repeat(parts[0].tail.segment.first_sequence), parts[0].offsets))
+        return [Position(part.tail.segment.first_sequence, offset) for part in parts for offset in part.offsets]
+
+    def _check(self, batches: Sequence[Batch]) -> int:
+        expected = self.next_sequence
+        for batch in batches:
+            header = batch.header
+            if header.first_sequence != expected or header.flags & EXPLICIT_SEQUENCES:
+                raise ValueError(f"batch {header.first_sequence} written where {expected} was expected")
+            expected += header.count
+        return expected
+
+    def _commit(self, parts: Sequence[Part]) -> None:
+        publishers, log = self.publishers, self._log
+        new = tuple(part.tail.segment for part in parts if part.tail is not self._appender.tail)
+        # Publishers part by part: what is kept with a full segment must not know of later ones.
+        for part in parts:
+            self._full += [_Full(tail, dict(publishers)) for tail in self._appender.commit([part])]
+            for batch in part.batches:
+                if batch.header.first_publisher_sequence:
+                    publishers[batch.publisher_name] = batch.last_publisher_sequence
+        if new:
+            log.replace((*log.segments, *new))
+
+    def sync(self) -> None:
+        """Make everything written so far durable; `durable_sequence` and the frontier file then say so.
+
+        Raises JournalError journal_failed when the disk refuses; the journal then takes nothing more, because what
+        a failed sync left of the written pages can't be known.
+        """
+        with self._syncing:
+            with self._lock:
+                if self._failed is not None:
+                    raise self._failed
+                written = self.next_sequence - 1
+                tails = [full.tail for full in self._full]
+                if self._appender.tail is not None:
+                    tails.append(self._appender.tail)
+                directory_changed, self._appender.directory_changed = self._appender.directory_changed, False
+            if written == self.durable_sequence:
+                return
+            try:
+                for tail in tails:
+                    self._files.fdatasync(tail.file.fd)
+                if directory_changed:
+                    self._files.sync_directory(self.directory)
+            except OSError as error:
+                self._failed = journal_error(error, "a sync of the journal")
+                raise self._failed from error
+            self.durable_sequence = written
+            self.note_frontier()
+        if len(self._full) > 1:
+            self.finish_sealed()
+
+    def note_frontier(self) -> None:
+        """Tell other processes how far the log is durable. `sync` does; once more costs nothing."""
+        with suppress(OSError):
+            self._frontier.write(self.durable_sequence)  # behind is allowed, see frontier.py
+
+    def preallocate(self) -> int:
+        """The chores that make the next roll cheap: spare segments, and closing full ones. Returns spares made.
+
+        For a thread that isn't in a hurry; safe at any time. JournalError disk_full when there is no room for
+        spares: the journal then makes segments when it needs them.
+        """
+        self.finish_sealed()
+        try:
+            return self._appender.spares.fill()
+        except OSError as error:
+            raise journal_error(error, "spare segments") from error
+
+    def finish_sealed(self) -> None:
+        """Close full segments: sync, cut to the content, write sidecar and `.clients.ack`. Then they may be moved."""
+        with self._syncing:
+            with self._lock:
+                full = list(self._full)
+            for one in full:
+                self._seal(one)
+                with self._lock:
+                    self._full.remove(one)
+
+    def _seal(self, one: _Full) -> None:
+        segment, file = one.tail.segment, one.tail.file
+        try:
+            self._files.fdatasync(file.fd)
+            self._files.truncate(file.fd, segment.index.end)
+            self._files.fsync(file.fd)
+        except OSError as error:
+            raise journal_error(error, f"closing {segment.path.name}") from error
+        with suppress(OSError):
+            # Both can be rebuilt from the segments; without room for them the journal goes on.
+            write_acks(self._files, acks_path(self.directory, self.instance), segment.index.last_sequence,
+                       one.publishers)
+            replace_durably(self._files, index_path(segment.path), segment.index.encode())
+        file.close()
+        segment.sealed = True
+
+    def close(self) -> None:
+        """Sync, close what is open, note the publishers, and let go of the directory."""
+        try:
+            if self._failed is None:
+                self.sync()
+                self.finish_sealed()
+                write_acks(self._files, acks_path(self.directory, self.instance), self.durable_sequence,
+                           self.publishers)
+        except OSError as error:
+            raise journal_error(error, "closing the journal") from error
+        finally:
+            self._appender.close()
+            self._log.close()
+            self._frontier.close()
+            self._directory_lock.close()
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    @property
+    def first_sequence(self) -> int:
+        """The oldest record held; `next_sequence` when the log is empty."""
+        segments = self._log.segments
+        return segments[0].first_sequence if segments else self.next_sequence
+
+    @property
+    def holes(self) -> list[Hole]:
+        """Everything known to be unreadable, oldest first, between segments too."""
+        segments = self._log.segments
+        found = [hole for segment in segments for hole in segment.index.holes]
+        for earlier, later in pairwise(segments):
+            if later.first_sequence > earlier.index.last_sequence + 1:
+                found.append(Hole(earlier.first_sequence, earlier.index.end, 0, earlier.index.last_sequence + 1,
+                                  later.first_sequence - 1, "the records aren't there"))
+        return sorted(found, key=lambda hole: hole.first_sequence)
+
+    def read(self, sequence: int, max_bytes: int, upto: int) -> list[Batch]:
+        """Whole, checked batches from the one with `sequence` on, about `max_bytes`, none with records > `upto`.
+
+        One batch at least if there is one; [] at the end. The first may start before `sequence`. If the records
+        from `sequence` on can't be read, the first starts behind it: the records between are a hole, told in
+        `holes`; a read never goes over a hole in its middle. JournalError bookmark_gone when `sequence` is older
+        than the log.
+        """
+        return self._read(sequence, max_bytes, upto)[1]
+
+    def read_located(self, sequence: int, max_bytes: int, upto: int) -> list[tuple[Position, Batch]]:
+        """As `read`, with each batch's position."""
+        segment, batches, offsets = self._read(sequence, max_bytes, upto)
+        return list(zip(map(Position, repeat(segment), offsets), batches, strict=False))
+
+    def _read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
+        first = self.first_sequence
+        if sequence < first:
+            raise JournalError(
+                "bookmark_gone", f"Record {sequence} isn't in the log any more; the oldest is {first}.",
+                "Go on from the oldest record, or from now.", first=first, sequence=sequence,
+            )
+        if sequence > upto or sequence >= self.next_sequence:
+            return 0, [], []
+        return self._log.read(sequence, max_bytes, upto)
+
+    def read_at(self, position: Position, length: int) -> Batch:
+        """The batch of `length` bytes at a position, as `write` gave it. JournalError if it is gone or damaged."""
+        return self._log.read_at(position, length)
+
+    def sequence_at(self, moment_ns: int) -> int:
+        """The first record accepted at or after a moment; `next_sequence` when there is none yet."""
+        found = self._log.sequence_at(moment_ns)
+        return self.next_sequence if found is None else found
+
+    def segments(self) -> list[SegmentInfo]:
+        """All segments, oldest first."""
+        return [segment.info() for segment in self._log.segments]
+
+    # ------------------------------------------------------------------------------------------------ keeping
+
+    def pin(self, sequence: int, owner: str = "") -> Pin:
+        """Keep everything from `sequence` on until the pin moves or is released."""
+        pin = Pin(owner, sequence, self._pins.discard)
+        with self._lock:
+            self._pins.add(pin)
+        return pin
+
+    def pins(self) -> list[Pin]:
+        """Who holds what."""
+        return list(self._pins.copy())
+
+    def _needed_by(self, last_sequence: int) -> list[str]:
+        return sorted({pin.owner or "a reader" for pin in self.pins() if pin.sequence <= last_sequence})
+
+    def archive_swap(self, name: str, prepared: Path) -> Receipt:
+        """Replace a sealed segment by its verified copy in the archive directory (see swaps.py)."""
+        return self._swaps.archive(name, prepared)
+
+    def compress_swap(self, name: str, prepared: Path) -> Receipt:
+        """Replace a sealed or archived segment by its compressed form (see swaps.py)."""
+        return self._swaps.compress(name, prepared)
+
+    def remove(self, names: Sequence[str]) -> Receipt:
+        """Remove the oldest segments, all named, none of them current or pinned (see swaps.py)."""
+        return self._swaps.remove(names)

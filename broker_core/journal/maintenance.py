@@ -1,0 +1,178 @@
+"""The heavy part of archiving and compressing: pure file work, for a worker process while the broker runs.
+
+Reads a sealed segment, writes a temporary file, syncs it and reads it back. The broker alone then swaps it in
+(`Journal.archive_swap`, `compress_swap`). `progress(done, total)` is called about once a MiB, in bytes of the
+source; it may raise to cancel, and the unfinished file is then removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from broker_core.batch import hash64
+from broker_core.errors import JournalError, OperatorError
+from broker_core.journal.compressed import MEMBER_SIZE, CompressedSource, encode_member, inflate
+from broker_core.journal.files import OpenFile, journal_error
+from broker_core.journal.index import Hole
+from broker_core.journal.reader import Source, next_batch, open_source, read_header, walk
+from broker_core.journal.scan import scan
+from broker_core.journal.segment import HEADER_SIZE, SUFFIX, SUFFIX_COMPRESSED, damaged
+
+Progress = Callable[[int, int], None]
+
+
+def _silent(done: int, total: int) -> None:
+    """Progress nobody asked for."""
+
+
+class CompressResult(NamedTuple):
+    """What compressing made of a segment."""
+
+    raw_bytes: int
+    stored_bytes: int
+    members: int
+
+    @property
+    def ratio(self) -> float:
+        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
+
+
+class VerifyReport(NamedTuple):
+    """What a segment's file holds. `problem` is what is wrong with its header; `torn_bytes` stand behind its content."""
+
+    path: Path
+    first_sequence: int
+    last_sequence: int
+    records: int
+    content_bytes: int
+    holes: tuple[Hole, ...]
+    torn_bytes: int
+    problem: str
+
+    @property
+    def ok(self) -> bool:
+        return not (self.holes or self.torn_bytes or self.problem)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the command line, as JSON."""
+        plain = self._asdict()
+        return {**plain, "path": str(self.path), "holes": [hole._asdict() for hole in self.holes], "ok": self.ok}
+
+
+@contextmanager
+def _made(path: Path) -> Iterator[OpenFile]:
+    """A new file, synced and closed at the end; removed if anything goes wrong. A full disk gets its own error."""
+    handle = OpenFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        yield handle
+        os.fsync(handle.fd)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise journal_error(error, str(path)) from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        handle.close()
+
+
+def copy_verified(src: Path, dst: Path, progress: Progress = _silent) -> str:
+    """Copy a sealed segment, compressed or not, and read the copy back. Returns its SHA-256 (hexadecimal)."""
+    written = hashlib.sha256()
+    total = src.stat().st_size
+    with src.open("rb") as source, _made(dst) as target:
+        done = 0
+        while chunk := source.read(MEMBER_SIZE):
+            _write(target, chunk)
+            written.update(chunk)
+            done += len(chunk)
+            progress(done, total)
+        os.fsync(target.fd)
+        _forget_cache(target)
+        if _digest(target) != written.hexdigest():
+            raise JournalError(
+                "journal_damaged", f"The copy {dst} isn't what was read from {src.name}.",
+                "Check the disk it is on, then archive again.",
+            )
+    return written.hexdigest()
+
+
+def _digest(file: OpenFile) -> str:
+    found = hashlib.sha256()
+    offset = 0
+    while chunk := os.pread(file.fd, MEMBER_SIZE, offset):
+        found.update(chunk)
+        offset += len(chunk)
+    return found.hexdigest()
+
+
+def _forget_cache(file: OpenFile) -> None:
+    """Ask for the copy to be read from the disk rather than from memory."""
+    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _write(file: OpenFile, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file.fd, rest) :]
+
+
+def compress_segment(src: Path, dst: Path, progress: Progress = _silent) -> CompressResult:
+    """Make the seekable gzip of a sealed segment and read it back, byte for byte (see compressed.py)."""
+    if src.name.endswith(SUFFIX_COMPRESSED):
+        raise OperatorError("journal_compressed", f"{src.name} is compressed already.", "Nothing is left to do.")
+    source = open_source(src)
+    with _made(dst) as target:
+        members = 0
+        for offset, raw in _stretches(source):
+            _write(target, encode_member(raw, offset))
+            members += 1
+            progress(offset + len(raw), source.length)
+        os.fsync(target.fd)
+        _forget_cache(target)
+        _compare(source, target)
+        stored = os.fstat(target.fd).st_size
+    return CompressResult(source.length, stored, members)
+
+
+def _stretches(source: Source) -> Iterator[tuple[int, memoryview]]:
+    """(offset, raw bytes): the header alone, then whole batches of about a MiB. Damaged bytes are carried along as
+    they are, in a member of their own, so that compressing loses nothing that a repair might use."""
+    yield 0, source.read(0, HEADER_SIZE)
+    origin, after, offset = hash64(read_header(source).instance), 0, HEADER_SIZE
+    while offset < source.length:
+        found = walk(source, offset, source.length, MEMBER_SIZE)
+        if found.batches:
+            after, stop = found.batches[-1].last_sequence, found.stopped_at
+        else:
+            stop = next_batch(source, offset, source.length, origin, after) or source.length
+        yield offset, source.read(offset, stop - offset)
+        offset = stop
+
+
+def _compare(source: Source, target: OpenFile) -> None:
+    packed = CompressedSource(target)
+    if packed.length != source.length:
+        raise damaged(target.path, 0, f"it holds {packed.length} of {source.length} bytes")
+    for member in packed.members:
+        if inflate(target, member) != source.read(member.raw_offset, member.raw_length):
+            raise damaged(target.path, member.offset, "a member isn't what was compressed")
+
+
+def verify_segment(path: Path) -> VerifyReport:
+    """Read every batch of a segment's file, compressed or not, and check it. Changes nothing; needs no lock."""
+    instance, _, digits = path.name.removesuffix(".gz").removesuffix(SUFFIX).rpartition(".")
+    if not instance or len(digits) != 20 or not digits.isdigit():
+        raise OperatorError("unknown_journal", f"{path.name} isn't the name of a segment.", "See `journal ls`.")
+    found = scan(open_source(path), instance, int(digits))
+    torn = found.torn[1] - found.torn[0] if found.torn else 0
+    index = found.index
+    return VerifyReport(
+        path, index.first_sequence, index.last_sequence, index.records, index.end, index.holes, torn,
+        found.header_problem or "",
+    )

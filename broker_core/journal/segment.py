@@ -1,0 +1,171 @@
+"""THE FORMAT of one segment: names of the files, and the header before the batches.
+
+    <instance>.<first sequence, 20 digits>.journal        header, batches, and while it is current zeros
+    <instance>.<first sequence, 20 digits>.journal.gz     the same bytes as gzip members (see compressed.py)
+    <instance>.<first sequence, 20 digits>.index.gz       sidecar (see index.py); can be rebuilt, is never trusted
+    <instance>.clients.ack                                last publisher sequences (see acks.py)
+    <instance>.durable                                    newest sequence known to be on disk (see frontier.py)
+    <instance>.lock                                       held by the one writer
+    <instance>.spare.<number>                             zeros, to become the next segment
+
+Little-endian. A segment starts with 4,096 bytes:
+
+    +-----------------------------------------------------------------------------------+
+    | 0  magic "SLUICEJ1" | 8 version u32 = 1 | 12 header_crc u32                        |
+    | 16 origin u64 | 24 epoch u32 | 28 zero u32 | 32 first_sequence u64                 |
+    | 40 created_at i64 | 48 name_length u16 | 50 instance name, 64 bytes, zero-padded   |
+    | 114 zeros to 4,096                                                                 |
+    +-----------------------------------------------------------------------------------+
+
+* header_crc is the CRC32C of the 4,096 bytes with its own field zero.
+* Batches follow back to back, each a multiple of 8 bytes (batch.py). The first eight zero bytes where a batch
+  should start end the content: a preallocated file is zeros behind it, and zeros are never data.
+* epoch is one more at each opening of the journal, so that a log that was wiped and regrown to the same sequence
+  doesn't look like the one before.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from broker_core.batch import Buffer, hash64
+from broker_core.errors import JournalError
+
+MAGIC = b"SLUICEJ1"
+VERSION = 1
+HEADER_SIZE = 4_096
+_HEADER = struct.Struct("<8sIIQIIQqH64s")
+_CRC_AT = 12
+SUFFIX = ".journal"
+SUFFIX_COMPRESSED = ".journal.gz"
+SUFFIX_INDEX = ".index.gz"
+
+
+class Position(NamedTuple):
+    """Where a batch stands: its segment's first sequence, and the offset in the uncompressed file.
+
+    It stays true when the segment is archived or compressed.
+    """
+
+    segment: int
+    offset: int
+
+
+class SegmentHeader(NamedTuple):
+    """What the first 4,096 bytes say."""
+
+    instance: str
+    origin: int
+    epoch: int
+    first_sequence: int
+    created_at: int
+
+
+class SegmentInfo(NamedTuple):
+    """One segment as operators see it. `current` is being written or closed; times are nanoseconds UTC, 0 unknown."""
+
+    name: str
+    path: Path
+    first_sequence: int
+    last_sequence: int
+    first_at: int
+    last_at: int
+    nbytes: int
+    state: str
+    compressed: bool
+    records: int
+
+
+class SegmentFile(NamedTuple):
+    """A file in the journal's directories whose name says that it is a segment of this instance."""
+
+    path: Path
+    first_sequence: int
+    archived: bool
+    compressed: bool
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """The first 4,096 bytes of a segment."""
+    name = header.instance.encode()
+    whole = bytearray(HEADER_SIZE)
+    _HEADER.pack_into(
+        whole, 0, MAGIC, VERSION, 0, header.origin, header.epoch, 0, header.first_sequence, header.created_at,
+        len(name), name,
+    )
+    struct.pack_into("<I", whole, _CRC_AT, crc32c(whole))
+    return bytes(whole)
+
+
+def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
+    """The header in the first 4,096 bytes; JournalError journal_damaged says what is wrong with it."""
+    if len(raw) < HEADER_SIZE:
+        raise damaged(path, 0, f"its header has {len(raw)} of {HEADER_SIZE} bytes")
+    magic, version, crc, origin, epoch, _, first, created_at, length, name = _HEADER.unpack_from(raw)
+    if magic != MAGIC:
+        raise damaged(path, 0, "it doesn't start with SLUICEJ1")
+    if version != VERSION:
+        raise damaged(path, 8, f"version {version} isn't known")
+    plain = bytearray(raw[:HEADER_SIZE])
+    plain[_CRC_AT : _CRC_AT + 4] = bytes(4)
+    if crc32c(plain) != crc:
+        raise damaged(path, _CRC_AT, "its header's checksum doesn't fit")
+    return SegmentHeader(name[:length].decode(), origin, epoch, first, created_at)
+
+
+def new_header(instance: str, epoch: int, first_sequence: int, created_at: int) -> SegmentHeader:
+    """The header of a segment of this instance."""
+    return SegmentHeader(instance, hash64(instance), epoch, first_sequence, created_at)
+
+
+def damaged(path: Path, offset: int, why: str) -> JournalError:
+    """The error for bytes that can't be what they should be."""
+    return JournalError(
+        "journal_damaged",
+        f"{path.name} is damaged at byte {offset}: {why}.",
+        "Run `manage.py journal verify`, then `repair`; the damaged bytes are kept.",
+        file=path.name,
+        offset=offset,
+    )
+
+
+def segment_name(instance: str, first_sequence: int, *, compressed: bool = False) -> str:
+    """The file name of a segment."""
+    return f"{instance}.{first_sequence:020d}{SUFFIX_COMPRESSED if compressed else SUFFIX}"
+
+
+def index_path(segment: Path) -> Path:
+    """The sidecar that belongs to a segment's file, compressed or not."""
+    return segment.with_name(segment.name.removesuffix(".gz").removesuffix(SUFFIX) + SUFFIX_INDEX)
+
+
+def parse_name(name: str, instance: str) -> tuple[int, bool] | None:
+    """(first sequence, compressed) of a segment's file name; None if the file is foreign to this instance."""
+    rest = name.removeprefix(f"{instance}.")
+    digits, suffix = rest[:20], rest[20:]
+    if rest == name or len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+        return None
+    if suffix not in (SUFFIX, SUFFIX_COMPRESSED):
+        return None
+    return int(digits), suffix == SUFFIX_COMPRESSED
+
+
+def discover(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentFile]:
+    """The segment files of an instance, oldest first; needs no lock.
+
+    Live ones are listed before archived ones, so that a segment that moves meanwhile is seen twice rather than not
+    at all. When a segment is there in two forms (a swap was cut short, or is going on), the older form comes first.
+    """
+    found: list[SegmentFile] = []
+    for place, archived in ((directory, False), (archive_directory, True)):
+        if place is None or not place.is_dir():
+            continue
+        for path in place.iterdir():
+            parsed = parse_name(path.name, instance)
+            if parsed is not None and path.is_file():
+                found.append(SegmentFile(path, parsed[0], archived, parsed[1]))
+    return sorted(found, key=lambda file: (file.first_sequence, file.archived, file.compressed))

@@ -1,0 +1,80 @@
+"""Spare segments: files of zeros made in advance, so that a roll is a rename and an fdatasync stays cheap.
+
+`<instance>.spare.<number>` exists under that name only when it is complete and synced. Filling happens outside the
+journal's lock, in whatever thread calls `fill`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from broker_core.journal.files import Files, OpenFile
+
+
+class Spares:
+    """The spare files of one journal."""
+
+    def __init__(self, files: Files, directory: Path, instance: str, size: int, wanted: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._prefix = f"{instance}.spare."
+        self._size = size
+        self._wanted = wanted
+        self._filling = Lock()
+        self._ready = self._find()
+
+    def _find(self) -> list[Path]:
+        """Spares an earlier run left; unfinished ones and those of another size are removed."""
+        ready: list[Path] = []
+        for path in sorted(self._directory.glob(f"{self._prefix}*")):
+            if path.suffix != ".tmp" and path.stat().st_size == self._size and len(ready) < self._wanted:
+                ready.append(path)
+            else:
+                self._files.unlink(path)
+        return ready
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def fill(self) -> int:
+        """Make what is missing of the wanted number; returns how many were made. OSError when there is no room."""
+        made = 0
+        with self._filling:
+            while len(self._ready) < self._wanted:
+                self._ready.append(self._make())
+                made += 1
+        return made
+
+    def _make(self) -> Path:
+        taken = {path.name for path in self._ready}
+        number = next(n for n in range(1, self._wanted + 2) if f"{self._prefix}{n}" not in taken)
+        path = self._directory / f"{self._prefix}{number}"
+        temporary = path.with_name(path.name + ".tmp")
+        handle = OpenFile(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            self._files.zero_fill(handle.fd, self._size)
+            self._files.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                self._files.unlink(temporary)
+            raise
+        finally:
+            handle.close()
+        return path
+
+    def take(self, path: Path) -> OpenFile:
+        """A file of zeros under the name of the next segment: a spare, or one made now whose blocks are reserved."""
+        if self._ready:
+            self._files.rename(self._ready.pop(0), path)
+            return OpenFile(path, os.O_RDWR)
+        handle = OpenFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            self._files.reserve(handle.fd, self._size)
+        except OSError:
+            handle.close()
+            self._files.unlink(path)
+            raise
+        return handle

@@ -1,0 +1,174 @@
+"""Archive, compress and remove: the short part, done by the broker alone, while replays go on.
+
+The heavy part (copy, check, compress) was done elsewhere on a temporary file (`maintenance.py`). Durable order:
+
+1. the prepared file is checked against the segment: its header, its length, and it was synced by who made it;
+2. it is renamed to its final name, and its directory is synced: now the segment is there twice, which is harmless;
+3. the sidecar is written beside it;
+4. readers are pointed at the new file; who reads the old one keeps it open and goes on;
+5. the old file and its sidecar are unlinked, and their directory is synced.
+
+A crash before 5 leaves both forms; opening keeps the older one and removes the other.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from broker_core.errors import JournalError, OperatorError
+from broker_core.journal.compressed import CompressedSource
+from broker_core.journal.files import Files, journal_error, replace_durably
+from broker_core.journal.held import Segment
+from broker_core.journal.log_reader import LogReader
+from broker_core.journal.reader import open_source, read_header
+from broker_core.journal.segment import index_path
+
+
+class Receipt(NamedTuple):
+    """What a swap or a removal did."""
+
+    action: str
+    names: list[str]
+    nbytes: int
+    freed_bytes: int
+    records: int
+    first_sequence: int
+    last_sequence: int
+    first_held: int
+
+    def as_dict(self) -> dict[str, object]:
+        return self._asdict()
+
+
+class Swaps:
+    """Replaces and removes sealed segments of a log."""
+
+    def __init__(
+        self, files: Files, log: LogReader, lock: Lock, archive_directory: Path | None,
+        needed_by: Callable[[int], list[str]],
+    ) -> None:
+        self._files = files
+        self._log = log
+        self._lock = lock
+        self._one_at_a_time = Lock()
+        self._archive_directory = archive_directory
+        self._needed_by = needed_by
+
+    def archive(self, name: str, prepared: Path) -> Receipt:
+        """Put a verified copy into the archive directory in place of the segment."""
+        if self._archive_directory is None:
+            raise OperatorError(
+                "no_archive", "This instance has no archive directory.", "Set one in the instance's settings."
+            )
+        with self._one_at_a_time:
+            old = self._sealed(name)
+            if old.archived:
+                raise OperatorError("journal_archived", f"{name} is archived already.", "Nothing is left to do.")
+            path = self._archive_directory / old.path.name
+            return self._swap("archive", old, prepared, Segment(path, True, old.compressed, old.index, sealed=True))
+
+    def compress(self, name: str, prepared: Path) -> Receipt:
+        """Put a compressed form beside where the segment is, in its place."""
+        with self._one_at_a_time:
+            old = self._sealed(name)
+            if old.compressed:
+                raise OperatorError("journal_compressed", f"{name} is compressed already.", "Nothing is left to do.")
+            path = old.path.with_name(f"{old.path.name}.gz")
+            return self._swap("compress", old, prepared, Segment(path, old.archived, True, old.index, sealed=True))
+
+    def _sealed(self, name: str) -> Segment:
+        for segment in self._log.segments:
+            if segment.path.name == name:
+                if segment.sealed:
+                    return segment
+                raise OperatorError("journal_current", f"{name} is being written.", "Wait until it is full.")
+        raise OperatorError("unknown_journal", f"There is no segment {name}.", "See `manage.py journal ls`.")
+
+    def _swap(self, action: str, old: Segment, prepared: Path, new: Segment) -> Receipt:
+        freed = old.info().nbytes
+        self._check(old, prepared, compressed=new.compressed)
+        try:
+            self._files.rename(prepared, new.path)
+            self._files.sync_directory(new.path.parent)
+            replace_durably(self._files, index_path(new.path), new.index.encode())
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                raise OperatorError(
+                    "bad_prepared_file", f"{prepared} isn't on the file system of {new.path.parent}.",
+                    "Prepare the file in the directory it goes to.",
+                ) from None
+            raise journal_error(error, f"the swap of {old.path.name}") from error
+        with self._lock:
+            self._log.replace(tuple(new if one is old else one for one in self._log.segments))
+        self._unlink(old, keep_sidecar=new.path.parent == old.path.parent)
+        nbytes = new.info().nbytes
+        return self._receipt(action, [new], nbytes, freed if old.path.parent != new.path.parent else freed - nbytes)
+
+    def _check(self, old: Segment, prepared: Path, *, compressed: bool) -> None:
+        """A cheap look that it is the right file; its content was verified by who made it."""
+        try:
+            source = open_source(prepared)
+            header = read_header(source)
+        except (OSError, JournalError) as error:
+            raise OperatorError(
+                "bad_prepared_file", f"{prepared} can't take the place of {old.path.name}: {error}.",
+                "Prepare the file again.",
+            ) from None
+        gzipped = isinstance(source, CompressedSource)
+        if gzipped != compressed or source.length != old.index.end or header.first_sequence != old.first_sequence:
+            raise OperatorError(
+                "bad_prepared_file", f"{prepared} isn't the content of {old.path.name}.", "Prepare the file again.",
+            )
+
+    def _unlink(self, old: Segment, *, keep_sidecar: bool) -> None:
+        try:
+            self._files.unlink(old.path)
+            if not keep_sidecar:
+                with suppress(FileNotFoundError):
+                    self._files.unlink(index_path(old.path))
+            self._files.sync_directory(old.path.parent)
+        except OSError as error:
+            raise journal_error(error, f"the removal of {old.path.name}") from error
+
+    def remove(self, names: Sequence[str]) -> Receipt:
+        """Remove the oldest segments. They must be named all, and nothing may need them: no gaps, no surprises."""
+        with self._one_at_a_time:
+            segments = self._log.segments
+            chosen = segments[: len(names)]
+            if [segment.path.name for segment in chosen] != list(names) or len(chosen) == 0:
+                raise OperatorError(
+                    "journal_gap", "Only the oldest segments can be removed, in order, without leaving out one.",
+                    "Ask for a plan again; the log has changed since.",
+                )
+            for segment in chosen:
+                self._refuse_if_needed(segment)
+            infos = [segment.info() for segment in chosen]
+            with self._lock:
+                self._log.replace(self._log.segments[len(chosen) :])
+            for segment in chosen:
+                self._unlink(segment, keep_sidecar=False)
+            total = sum(info.nbytes for info in infos)
+            return self._receipt("remove", chosen, total, total)
+
+    def _refuse_if_needed(self, segment: Segment) -> None:
+        if not segment.sealed:
+            raise OperatorError("journal_current", f"{segment.path.name} is being written.", "Wait until it is full.")
+        owners = self._needed_by(segment.index.last_sequence)
+        if owners:
+            raise OperatorError(
+                "journal_pinned", f"{segment.path.name} is needed by {', '.join(owners)}.",
+                "Wait until they have read it, or disconnect them.", needed_by=owners,
+            )
+
+    def _receipt(self, action: str, segments: Sequence[Segment], nbytes: int, freed: int) -> Receipt:
+        held = self._log.segments
+        return Receipt(
+            action, [segment.path.name for segment in segments], nbytes, freed,
+            sum(segment.index.records for segment in segments), segments[0].first_sequence,
+            segments[-1].index.last_sequence, held[0].first_sequence if held else 0,
+        )

@@ -1,0 +1,15 @@
+"""What instances and clients may be called. Checked once per distinct text."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+MAX_NAME = 64
+"""Characters of a client's or an instance's name."""
+
+
+@lru_cache(maxsize=65_536)
+def is_name(text: str) -> bool:
+    """Whether a client or an instance may be called so: 1 to 64 letters, digits, dots, dashes, underscores."""
+    return 0 < len(text) <= MAX_NAME and _NAME_CHARACTERS.issuperset(text)

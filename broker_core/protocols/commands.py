@@ -1,0 +1,168 @@
+"""What a client says: one typed struct for each command, and the one function that reads them.
+
+Fields that aren't known are refused, by name: a misspelt `bookmark` that is silently ignored would lose messages.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from broker_core.errors import ClientError
+from broker_core.protocols.names import check_client_name, check_subscription_id, check_topic
+
+MAX_TOKEN = 4_096
+MAX_HEARTBEAT_MS = 3_600_000
+MIN_HEARTBEAT_MS = 100
+
+_Id = Annotated[str, msgspec.Meta(max_length=128)]
+_Secret = Annotated[str, msgspec.Meta(max_length=MAX_TOKEN)]
+_Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
+
+class _Base(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="c"
+):
+    """What all commands have in common: the field `c` says which it is."""
+
+
+class Logon(_Base, frozen=True, kw_only=True, tag="logon"):
+    """The first command of a connection. `name` is unique; a second client of that name replaces the first."""
+
+    name: str
+    version: int = 1
+    id: _Id | None = None
+    user: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    password: _Secret | None = None
+    token: _Secret | None = None
+    heartbeat_ms: Annotated[int, msgspec.Meta(ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)] | None = None
+
+    def __repr__(self) -> str:
+        # Secrets must not reach a log through a traceback.
+        return f"Logon(name={self.name!r}, user={self.user!r}, version={self.version})"
+
+
+class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
+    """One message as JSON, for people and small tools; programs send record batches instead.
+
+    `data` is any JSON and is kept as it was written; `text` is a string whose UTF-8 becomes the body. One of them.
+    Without `ack` nothing but errors is answered.
+    """
+
+    topic: str
+    data: msgspec.Raw = msgspec.Raw()
+    text: str | None = None
+    sequence: _Sequence | None = None
+    ack: list[Literal["processed", "persisted"]] = []
+    id: _Id | None = None
+
+    def body(self) -> bytes:
+        """The record's body."""
+        return bytes(self.data) if self.text is None else self.text.encode()
+
+
+class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
+    """Ask for the records of a topic pattern, of these with a filter, from a bookmark on. `id` is the client's choice."""
+
+    id: str
+    topic: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    filter: str | None = None
+    bookmark: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+
+
+class Unsubscribe(_Base, frozen=True, kw_only=True, tag="unsubscribe"):
+    """End a subscription."""
+
+    id: str
+
+
+class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
+    """I am here."""
+
+
+class Flush(_Base, frozen=True, kw_only=True, tag="flush"):
+    """Answered `completed` when everything published before it is acknowledged."""
+
+    id: _Id
+
+
+Command = Logon | Publish | Subscribe | Unsubscribe | Heartbeat | Flush
+NAMES = ("logon", "publish", "subscribe", "unsubscribe", "heartbeat", "flush")
+
+
+class _Tag(msgspec.Struct):
+    c: Any = None
+    id: Any = None
+
+
+_decode = msgspec.json.Decoder(Command).decode
+_decode_tag = msgspec.json.Decoder(_Tag).decode
+
+
+def parse_command(payload: bytes | bytearray | memoryview | str) -> Command:
+    """The command in a COMMAND frame's payload or a WebSocket text.
+
+    Raises ClientError bad_command, unknown_command, bad_topic or bad_client_name; details name the field, or the
+    byte when it isn't JSON, and repeat the command's `c` and `id` when they could be read.
+    """
+    try:
+        command: Command = _decode(payload)
+    except msgspec.ValidationError as problem:
+        raise _refusal(payload, str(problem)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise ClientError("bad_command", f"The command isn't JSON: {problem}.", _FIX) from None
+    try:
+        _check(command)
+    except ClientError as error:
+        error.details.setdefault("c", command.__struct_config__.tag)
+        if identity := getattr(command, "id", None):
+            error.details.setdefault("id", identity)
+        raise
+    return command
+
+
+_FIX = 'A command is one JSON object with the field "c"; docs/protocol.md lists them.'
+
+
+def _check(command: Command) -> None:
+    if isinstance(command, Publish):
+        check_topic(command.topic)
+        if bool(bytes(command.data)) == (command.text is not None):
+            raise ClientError(
+                "bad_command", "publish takes `data` or `text`, and exactly one of them.",
+                'Send {"c":"publish","topic":"a.b","data":{"x":1}}.', field="data",
+            )
+    elif isinstance(command, Subscribe | Unsubscribe):
+        check_subscription_id(command.id)
+    elif isinstance(command, Logon):
+        check_client_name(command.name)
+        if command.version != 1:
+            raise ClientError(
+                "bad_logon", f"Protocol version {command.version} isn't spoken here.", "Use version 1.", field="version"
+            )
+
+
+def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> ClientError:
+    try:
+        tag = _decode_tag(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ClientError("bad_command", "A command is a JSON object, and this is something else.", _FIX)
+    details: dict[str, Any] = {"id": tag.id} if isinstance(tag.id, str) else {}
+    if tag.c is None:
+        return ClientError("bad_command", 'The field "c", which names the command, is missing.', _FIX, field="c", **details)
+    if tag.c not in NAMES:
+        return ClientError(
+            "unknown_command", f"There is no command {str(tag.c)[:40]!r}.", f"The commands are {', '.join(NAMES)}.",
+            field="c", **details,
+        )
+    return ClientError(
+        "bad_command", f"{tag.c}: {problem}.", f"docs/protocol.md lists the fields of {tag.c}.",
+        c=tag.c, field=_field_of(problem), **details,
+    )
+
+
+def _field_of(problem: str) -> str:
+    # msgspec writes "... - at `$.topic`" and "... missing required field `topic`", the field between back-ticks.
+    quoted = problem.split("`")[1::2]
+    return quoted[-1].removeprefix("$.") if quoted else ""

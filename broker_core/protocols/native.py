@@ -1,0 +1,215 @@
+"""The native protocol's frames: eight bytes of header, then a JSON command or a record batch.
+
+    0  payload length u32 | 4 kind u8 | 5 flags u8 (zero) | 6 stream u16      little-endian, then the payload
+
+On TCP frames stand back to back. A WebSocket binary message holds one or more whole frames. A WebSocket text
+message holds one JSON command without a frame header (see `text`). `docs/protocol.md` is the specification.
+
+A reader checks a frame's header before it takes a byte of its payload, so nobody can make it hold more than the
+limit, and its memory grows only as bytes really arrive. After an error the stream can't be trusted any more and
+the reader takes nothing further; frames that came whole before the bad one are still handed out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from broker_core.batch import MAX_BATCH_BYTES
+from broker_core.errors import ClientError
+from broker_core.protocols.close_codes import CLOSE_CODES, CloseCode, close_code
+from broker_core.protocols.commands import Command, parse_command
+from broker_core.protocols.replies import Reply, parse_reply
+
+__all__ = [
+    "ALL_KINDS", "CLOSE_CODES", "COMMAND", "DELIVER", "FROM_BROKER", "FROM_CLIENT", "MAX_COMMAND", "MAX_FRAME",
+    "PROTOCOL_VERSION", "PUBLISH", "CloseCode", "Command", "Frame", "FrameReader", "Reply", "close_code",
+    "encode_command", "encode_frame_header", "parse_command", "parse_message", "parse_reply",
+]
+
+PROTOCOL_VERSION = 1
+FRAME_HEADER = struct.Struct("<IBBH")
+FRAME_HEADER_SIZE = FRAME_HEADER.size
+
+COMMAND, PUBLISH, DELIVER = 1, 2, 3
+ALL_KINDS = frozenset({COMMAND, PUBLISH, DELIVER})
+FROM_CLIENT = frozenset({COMMAND, PUBLISH})
+FROM_BROKER = frozenset({COMMAND, DELIVER})
+
+MAX_FRAME = MAX_BATCH_BYTES
+"""Payload bytes of one frame."""
+MAX_COMMAND = 1024 * 1024
+"""Bytes of one JSON command."""
+FIRST_BUFFER = 4 * 1024
+"""A connection starts with this much, so that a thousand idle ones cost little; it grows while it fills."""
+USUAL_BUFFER = 256 * 1024
+
+_encode_json = msgspec.json.Encoder().encode
+_pack = FRAME_HEADER.pack
+_unpack_from = FRAME_HEADER.unpack_from
+
+
+class Frame(NamedTuple):
+    """One whole frame. The payload is the frame's own copy; a broker may stamp a batch in it."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytearray
+
+
+def encode_frame_header(kind: int, stream: int, length: int) -> bytes:
+    """The eight bytes before a payload of that length."""
+    return _pack(length, kind, 0, stream)
+
+
+def encode_command(message: dict[str, Any] | msgspec.Struct) -> bytes:
+    """A COMMAND frame, header and all, of a dict or of a struct of `commands` or `replies`."""
+    payload = _encode_json(message)
+    return _pack(len(payload), COMMAND, 0, 0) + payload
+
+
+def _bad_frame(sentence: str, position: int, **details: Any) -> ClientError:
+    return ClientError(
+        "bad_frame", f"{sentence} (at byte {position} of the stream).",
+        "Send frames as docs/protocol.md has them: length u32, kind u8, flags u8, stream u16, little-endian.",
+        position=position, **details,
+    )
+
+
+class FrameReader:
+    """Cuts a byte stream into frames, for asyncio's BufferedProtocol (get_buffer, buffer_updated) or by feed().
+
+    `kinds` are the kinds this side takes; `max_frame` and `max_command` may be changed at any time, as after logon.
+    `error` is set once the stream is broken. The call that meets the bad frame raises it, or, when good frames came
+    before it, returns those; then `error` says so at once and the next call raises.
+    """
+
+    __slots__ = ("_buffer", "_end", "_position", "_view", "error", "kinds", "max_command", "max_frame")
+
+    def __init__(
+        self, max_frame: int = MAX_FRAME, *, max_command: int = MAX_COMMAND, kinds: Iterable[int] = ALL_KINDS
+    ) -> None:
+        self.max_frame = max_frame
+        self.max_command = max_command
+        self.kinds = frozenset(kinds)
+        self.error: ClientError | None = None
+        self._buffer = bytearray(FIRST_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._end = 0
+        self._position = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that isn't whole yet."""
+        return self._end
+
+    def get_buffer(self, hint: int = -1) -> memoryview:
+        """Where the next bytes go. Never empty."""
+        if self._end == len(self._buffer):
+            self._grow(self._end * 2)
+        return self._view[self._end :]
+
+    def buffer_updated(self, received: int) -> list[Frame]:
+        """The frames that are whole now that `received` more bytes stand in the buffer."""
+        if self.error is not None:
+            raise self.error
+        self._end += received
+        size = len(self._buffer)
+        full = self._end == size
+        frames, used = self._cut(self._view[: self._end])
+        if used:
+            self._keep(used)
+        if full and size < USUAL_BUFFER:
+            self._grow(size * 4)
+        elif size > USUAL_BUFFER and self._end <= USUAL_BUFFER // 2:
+            self._grow(USUAL_BUFFER)
+        if self.error is not None and not frames:
+            raise self.error
+        return frames
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        """The frames that are whole with these bytes; for callers that hold the bytes already."""
+        if self.error is not None:
+            raise self.error
+        if self._end == 0:
+            view = memoryview(data)
+            frames, used = self._cut(view)
+            rest = view[used:]
+        else:
+            frames, rest = [], memoryview(data)
+        while rest and self.error is None:
+            room = self.get_buffer()
+            take = min(len(room), len(rest))
+            room[:take] = rest[:take]
+            rest = rest[take:]
+            frames += self.buffer_updated(take) if not frames else self._continue(take)
+        if self.error is not None and not frames:
+            raise self.error
+        return frames
+
+    def _continue(self, received: int) -> list[Frame]:
+        try:
+            return self.buffer_updated(received)
+        except ClientError:
+            return []  # `error` holds it; the frames before it go out first
+
+    def _cut(self, view: memoryview) -> tuple[list[Frame], int]:
+        frames: list[Frame] = []
+        at, end, kinds = 0, len(view), self.kinds
+        while end - at >= FRAME_HEADER_SIZE:
+            length, kind, flags, stream = _unpack_from(view, at)
+            if kind not in kinds or flags or length > self.max_frame or (kind == COMMAND and length > self.max_command):
+                self.error = self._refusal(length, kind, flags, self._position + at)
+                break
+            stop = at + FRAME_HEADER_SIZE + length
+            if stop > end:
+                break
+            frames.append(Frame(kind, flags, stream, bytearray(view[at + FRAME_HEADER_SIZE : stop])))
+            at = stop
+        self._position += at
+        return frames, at
+
+    def _refusal(self, length: int, kind: int, flags: int, position: int) -> ClientError:
+        if kind not in self.kinds:
+            return _bad_frame(f"Frame kind {kind} isn't one this side takes", position, kind=kind)
+        if flags:
+            return _bad_frame(f"Frame flags {flags:#x} aren't known", position, flags=flags)
+        limit = min(self.max_frame, self.max_command) if kind == COMMAND else self.max_frame
+        return ClientError(
+            "frame_too_large", f"A frame of {length} bytes is over the limit of {limit} (at byte {position}).",
+            "Send smaller batches; the logon acknowledgement says the limit in max_frame.",
+            position=position, length=length, limit=limit,
+        )
+
+    def _keep(self, used: int) -> None:
+        rest = self._end - used
+        if rest:
+            self._buffer[:rest] = self._view[used : self._end]
+        self._end = rest
+
+    def _grow(self, size: int) -> None:
+        # A new buffer, never a resize: the loop may still hold a view of the old one.
+        fresh = bytearray(size)
+        fresh[: self._end] = self._view[: self._end]
+        self._buffer = fresh
+        self._view = memoryview(fresh)
+
+
+def parse_message(
+    data: bytes | bytearray | memoryview, *, max_frame: int = MAX_FRAME, max_command: int = MAX_COMMAND,
+    kinds: Iterable[int] = ALL_KINDS,
+) -> list[Frame]:
+    """The frames of one WebSocket binary message, which must be whole; ClientError otherwise, and none of them."""
+    reader = FrameReader.__new__(FrameReader)
+    reader.max_frame, reader.max_command, reader.kinds = max_frame, max_command, frozenset(kinds)
+    reader.error, reader._position = None, 0
+    frames, used = reader._cut(memoryview(data))
+    if reader.error is not None:
+        raise reader.error
+    if used != len(data) or not frames:
+        raise _bad_frame("A WebSocket message ends in the middle of a frame", used)
+    return frames

@@ -1,0 +1,153 @@
+"""What the broker says: typed structs, which encode as they are and which a client reads leniently.
+
+A client ignores fields and replies that it doesn't know, so that a newer broker can say more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from broker_core.errors import ClientError, SluiceError
+
+
+class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
+    """What all replies have in common: the field `c` says which it is."""
+
+
+class Ack(_Base, frozen=True, kw_only=True, tag="ack"):
+    """Something was done: `ack` says how far (processed, persisted, completed), `of` which command.
+
+    Without `of` it acknowledges publishing, by publisher sequence: `persisted` everything up to `sequence`,
+    `processed` the records `first` to `sequence`, which no journal keeps.
+    """
+
+    ack: str
+    of: str | None = None
+    id: str | None = None
+    sequence: int | None = None
+    first: int | None = None
+    name: str | None = None
+    instance: str | None = None
+    version: int | None = None
+    max_frame: int | None = None
+    stream: int | None = None
+    bookmark: str | None = None
+    heartbeat_ms: int | None = None
+
+
+class Error(_Base, frozen=True, kw_only=True, tag="error"):
+    """Something couldn't be done. `of` and `id` name the command; a publish has `first` and `sequence` instead."""
+
+    code: str
+    message: str = ""
+    fix: str = ""
+    details: dict[str, Any] = {}
+    of: str | None = None
+    id: str | None = None
+    first: int | None = None
+    sequence: int | None = None
+
+
+class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
+    """The broker is here."""
+
+
+class Gap(_Base, frozen=True, kw_only=True, tag="gap", rename={"first": "from", "last": "to"}):
+    """Records of a subscription that the log no longer holds: the exact interval, and why."""
+
+    id: str
+    first: str | int
+    last: str | int
+    why: str = ""
+
+
+class Notice(_Base, frozen=True, kw_only=True, tag="notice"):
+    """A policy acts on this client: what was observed, the limit, what is kept and lost, and where to resume."""
+
+    code: str
+    message: str = ""
+    observed: float | int | None = None
+    limit: float | int | None = None
+    unit: str = ""
+    resume: str | None = None
+    kept: Any = None
+    lost: Any = None
+    retry_after_ms: int | None = None
+    details: dict[str, Any] = {}
+
+
+class Closing(_Base, frozen=True, kw_only=True, tag="closing"):
+    """The last word before a close."""
+
+    code: str
+    message: str = ""
+    fix: str = ""
+    retry_after_ms: int | None = None
+
+
+class Message(_Base, frozen=True, kw_only=True, tag="message"):
+    """One record in text mode."""
+
+    sub: str
+    topic: str
+    bookmark: str | None = None
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    encoding: str | None = None
+
+
+Reply = Ack | Error | Heartbeat | Gap | Notice | Closing | Message
+
+_decode = msgspec.json.Decoder(Reply).decode
+_NAMES = frozenset({"ack", "error", "heartbeat", "gap", "notice", "closing", "message"})
+
+
+class _Tag(msgspec.Struct):
+    c: str
+
+
+def persisted(sequence: int) -> Ack:
+    """Everything this publisher numbered up to `sequence` is on disk."""
+    return Ack(ack="persisted", sequence=sequence)
+
+
+def processed(first: int, last: int) -> Ack:
+    """The records `first` to `last` were handed on; their topics aren't journaled."""
+    return Ack(ack="processed", first=first, sequence=last)
+
+
+def error_reply(
+    error: SluiceError, *, of: str | None = None, id: str | None = None, first: int | None = None,
+    sequence: int | None = None,
+) -> Error:
+    """The reply that carries an error, to the command or the published records it is about."""
+    details = {key: value for key, value in error.details.items() if key not in ("c", "id")}
+    return Error(
+        code=error.code, message=error.sentence, fix=error.fix, details=details, of=of or error.details.get("c"),
+        id=id or error.details.get("id"), first=first, sequence=sequence,
+    )
+
+
+def parse_reply(payload: bytes | bytearray | memoryview | str) -> Reply | None:
+    """The reply in a COMMAND frame or a text; None for one of a kind this version doesn't know."""
+    try:
+        reply: Reply = _decode(payload)
+    except msgspec.ValidationError as problem:
+        if _unknown(payload):
+            return None
+        raise _bad(problem) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise _bad(problem) from None
+    return reply
+
+
+def _unknown(payload: bytes | bytearray | memoryview | str) -> bool:
+    try:
+        return msgspec.json.decode(payload, type=_Tag).c not in _NAMES
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+def _bad(problem: Exception) -> ClientError:
+    return ClientError("bad_frame", f"The broker's reply can't be read: {problem}.", "Is this a Sluice broker?")

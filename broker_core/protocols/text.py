@@ -1,0 +1,53 @@
+"""Text mode: everything as JSON text, for a person with `wscat` or a page in a browser.
+
+A WebSocket whose logon came as text is in text mode: commands and replies are JSON texts without frame headers, and
+each delivered record is a text of its own. That costs an object per record, so programs use frames.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import msgspec
+import orjson
+
+from broker_core.batch import Batch
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+def encode_text(message: dict[str, Any] | msgspec.Struct) -> str:
+    """A command or reply as text."""
+    return _encode_json(message).decode()
+
+
+def message_texts(batch: Batch, subscription: str, instance: str) -> list[str]:
+    """One text for each record of a delivered batch.
+
+    A body that is JSON stands in `data` as it is, other UTF-8 as a string, and anything else as base64 with
+    `"encoding":"base64"`. Records that no journal keeps have no bookmark.
+    """
+    texts: list[str] = []
+    for record in batch.records():
+        message: dict[str, Any] = {"c": "message", "sub": subscription, "topic": record.topic}
+        if record.sequence:
+            message["bookmark"] = f"{instance}|{record.sequence}|"
+        data, encoding = _data(record.body)
+        message["data"] = data
+        if encoding:
+            message["encoding"] = encoding
+        texts.append(orjson.dumps(message).decode())
+    return texts
+
+
+def _data(body: bytes) -> tuple[Any, str | None]:
+    try:
+        orjson.loads(body)
+        return orjson.Fragment(body), None
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return b64encode(body).decode(), "base64"

@@ -1,0 +1,164 @@
+"""A whole broker: the host, its listeners, the control socket and the one-second tick, started and stopped in order.
+
+Start: lock and recover the journal, remove what dead spools left, listen, serve control.
+Stop: listen no more, tell the clients, finish the journal, close control last, so that the control plane can see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.errors import OperatorError, SluiceError
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.journal import Journal
+from broker_core.runtime import clock
+from broker_core.runtime.control import ControlServer
+from broker_core.runtime.handlers import handlers
+from broker_core.runtime.host import Host
+from broker_core.runtime.statistics import Statistics
+from broker_core.runtime.tcp import TcpListener
+from broker_core.spool.spool import clean_up
+
+log = structlog.get_logger("sluice.broker")
+TICK_S = 1.0
+
+
+class Listener(Protocol):
+    """What a kind of transport must offer."""
+
+    async def listen(self) -> tuple[str, int]:
+        """Start listening; the address. Raises OSError when the port is taken."""
+
+    async def stop_listening(self) -> None:
+        """Take no new connections."""
+
+
+ListenerFactory = Callable[[Host, TransportSettings], Listener]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPaths:
+    """Where an instance keeps its files."""
+
+    journal: Path
+    archive: Path
+    spool: Path
+    control: Path
+
+    @classmethod
+    def under(cls, home: Path, instance: str) -> BrokerPaths:
+        """The usual places below the data directory."""
+        return cls(home / "journal", home / "archive", home / "spool", home / "run" / f"{instance}.sock")
+
+
+class Broker:
+    """One running instance. `on_tick(snapshot)` is awaited once a second, for whoever reports to the control plane."""
+
+    def __init__(self, policy: PolicyDocument, paths: BrokerPaths, websocket: ListenerFactory) -> None:
+        self.paths = paths
+        self._factories: dict[str, ListenerFactory] = {"tcp": TcpListener, "websocket": websocket}
+        options = JournalOptions(segment_size=policy.instance.journal_size, preallocated=policy.instance.preallocated_files)
+        paths.spool.mkdir(parents=True, exist_ok=True)
+        journal = Journal.open(paths.journal, policy.instance.name, paths.archive, options, stopwatch=clock.seconds)
+        # Only the holder of the journal's lock may touch files of this instance's name.
+        clean_up(paths.spool, policy.instance.name)
+        self.host = Host(journal, policy, paths.spool, host_memory(), memory_ulimit())
+        self.statistics = Statistics(self.host)
+        self._listeners: dict[str, tuple[TransportSettings, Listener]] = {}
+        self._ports: dict[str, int] = {}
+        self._control = ControlServer(paths.control, handlers(self))
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self, on_tick: Callable[[dict[str, Any]], Awaitable[None]] | None = None) -> None:
+        """Listen and tick. Raises OperatorError port_taken, and nothing stays open."""
+        try:
+            await self._listen(self.host.policy)
+            await self._control.listen()
+        except SluiceError:
+            await self.stop()
+            raise
+        self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
+        log.info("broker_started", instance=self.host.instance, recovery=self.host.journal.recovery.as_dict())
+
+    async def apply(self, policy: PolicyDocument) -> None:
+        """Put a revision in force without a restart: limits at once, transports started and stopped as it says."""
+        if policy.instance.name != self.host.instance:
+            raise OperatorError("bad_policy", f"The policy is for {policy.instance.name}, not {self.host.instance}.")
+        await self._listen(policy)
+        self.host.apply(policy)
+        log.info("policy_applied", revision=policy.revision)
+
+    async def _listen(self, policy: PolicyDocument) -> None:
+        wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
+        for name, (settings, listener) in list(self._listeners.items()):
+            there = wanted.get(name)
+            if there is None or (there.kind, there.host, there.port) != (settings.kind, settings.host, settings.port):
+                await listener.stop_listening()
+                del self._listeners[name]
+                self.host.close_transport(name)
+        for name, settings in wanted.items():
+            if name not in self._listeners:
+                listener = self._factories[settings.kind](self.host, settings)
+                try:
+                    _, port = await listener.listen()
+                except OSError as problem:
+                    raise OperatorError(
+                        "port_taken", f"Transport {name} can't listen on {settings.host}:{settings.port}: {problem}.",
+                        "Stop what listens there, or give the transport another port.",
+                    ) from None
+                self._listeners[name] = (settings, listener)
+                self._ports[name] = port
+        self.statistics.transports = [
+            {"name": t.name, "kind": t.kind, "host": t.host, "port": self._ports.get(t.name, t.port), "enabled": t.enabled}
+            for t in policy.transports
+        ]
+
+    async def _tick(self, on_tick: Callable[[dict[str, Any]], Awaitable[None]] | None) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.statistics.look()
+                self.host.tick()
+                self.host.journal_chores()
+                if on_tick is not None:
+                    await on_tick(self.statistics.snapshot())
+            except Exception:
+                # The tick judges slow clients; one failure, such as a Redis that is away, must not end it.
+                log.exception("tick_failed")
+
+    async def stop(self) -> None:
+        """Stop in order. Nothing that was acknowledged is lost."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticking
+        for _, listener in self._listeners.values():
+            await listener.stop_listening()
+        self._listeners.clear()
+        await self.host.close()
+        await self._control.close()
+        log.info("broker_stopped", instance=self.host.instance)
+
+
+def host_memory() -> int:
+    """Memory of this machine, in bytes."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1_024
+    raise OperatorError("no_memory_figure", "/proc/meminfo has no MemTotal.", "Set MessageMemoryLimit.")
+
+
+def memory_ulimit() -> int | None:
+    """The resident memory this process may use, in bytes (`ulimit -m`); None when there is no limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
+    return None if soft == resource.RLIM_INFINITY else soft

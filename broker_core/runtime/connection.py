@@ -1,0 +1,276 @@
+"""One client's connection: reads its commands, holds its subscriptions, and answers.
+
+A command that can't be done is answered with an error and loses nobody else's data. Frames or logons that can't be
+trusted end the connection, after an error that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker_core import batch as batches
+from broker_core.batch import Batch
+from broker_core.bookmark import Bookmark
+from broker_core.delivery import ClientState, Event, next_state
+from broker_core.errors import ClientError, SluiceError
+from broker_core.protocols import commands, replies
+from broker_core.protocols.close_codes import CLOSE_CODES
+from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, Frame, parse_command
+from broker_core.runtime.backlog import Backlog
+from broker_core.runtime.sink import Sink
+from broker_core.slow_clients.accounts import Account
+from broker_core.subscriptions.subscription import Subscription
+
+if TYPE_CHECKING:
+    from broker_core.runtime.host import Host
+
+MAX_SUBSCRIPTIONS = 1_000
+"""Subscriptions of one client at a time."""
+MAX_UNREAD_REPLIES = 1_000
+"""Answers that may wait for a peer whose socket takes nothing."""
+MAX_STREAM = 65_535
+"""Stream numbers aren't used again on a connection, so a late delivery can't reach the wrong subscription."""
+
+
+@dataclass(slots=True, eq=False)
+class ClientSubscription:
+    """A subscription of a connected client: what it asked for, and where it stands."""
+
+    connection: Connection
+    subscription: Subscription
+    topic: str
+    filter_text: str | None
+    bookmark: str | None
+    journaled_only: bool
+    replaying: bool = False
+    next_sequence: int = 0
+    delivered_messages: int = 0
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class Connection:
+    """One connection, from its first byte to its last."""
+
+    def __init__(self, host: Host, transport: str, sink: Sink) -> None:
+        self.host = host
+        self.transport = transport
+        self.sink = sink
+        self.backlog = Backlog(self, sink)
+        self.account: Account | None = None
+        self.name = ""
+        self.user = ""
+        self.connected_at = host.now_ns()
+        self.heard_at = host.monotonic_ms()
+        self.heartbeat_ms = 0
+        self.spoke_at = self.heard_at
+        self.published_messages = 0
+        self.uncommitted = 0
+        self.subscriptions: dict[str, ClientSubscription] = {}
+        self._by_stream: dict[int, ClientSubscription] = {}
+        self._last_stream = 0
+        self._flushes: list[str] = []
+        self._reading = True
+        self._unread_replies = 0
+
+    @property
+    def logged_on(self) -> bool:
+        return self.name != ""
+
+    @property
+    def closed(self) -> bool:
+        return self.backlog.state is ClientState.CLOSED
+
+    # From the transport.
+
+    def receive(self, frames: Sequence[Frame]) -> None:
+        """Take whole frames, in order."""
+        self.heard_at = self.host.monotonic_ms()
+        for frame in frames:
+            if self.closed:
+                return
+            try:
+                if frame.kind == COMMAND:
+                    self._command(parse_command(frame.payload))
+                else:
+                    self._publish_batch(frame.payload)
+            except ClientError as error:
+                self._refuse(error)
+
+    def receive_text(self, text: str) -> None:
+        """Take one command as text."""
+        self.heard_at = self.host.monotonic_ms()
+        if self.closed:
+            return
+        try:
+            self._command(parse_command(text))
+        except ClientError as error:
+            self._refuse(error)
+
+    def on_writable(self) -> None:
+        """The transport takes bytes again."""
+        if not self.closed:
+            self.backlog.on_writable()
+
+    def on_closed(self) -> None:
+        """The transport is gone."""
+        self.host.disconnected(self)
+
+    # Answers.
+
+    def reply(self, reply: replies.Reply) -> None:
+        """Send an answer; it doesn't wait behind deliveries.
+
+        A peer that asks and never reads would make answers pile up below the outbox, so their number is bounded.
+        """
+        if self.closed:
+            return
+        self._unread_replies = 0 if self.sink.writable else self._unread_replies + 1
+        if self._unread_replies > MAX_UNREAD_REPLIES:
+            self.host.disconnected(self, "bad_command")
+            self.sink.close("bad_command", "It asks and doesn't read the answers.")
+            return
+        self.spoke_at = self.host.monotonic_ms()
+        self.sink.send_reply(reply)
+
+    def _refuse(self, error: ClientError) -> None:
+        # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection.
+        if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch"):
+            self.fail(error)
+        else:
+            self.reply(replies.error_reply(error))
+
+    def fail(self, error: SluiceError) -> None:
+        """Say what was wrong and end the connection."""
+        if not self.closed:
+            self.reply(replies.error_reply(error))
+            self.close(error.code, error.sentence, error.fix)
+
+    def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None:
+        """End the connection with a last word. Everything that waits for it is forgotten."""
+        if self.closed:
+            return
+        come_back = retry_after_ms if retry_after_ms is not None else (
+            1_000 if code in CLOSE_CODES and CLOSE_CODES[code].reconnect else None
+        )
+        self.reply(replies.Closing(code=code, message=message, fix=fix, retry_after_ms=come_back))
+        self.host.disconnected(self, code)
+        self.sink.close(code, message)
+
+    # Commands.
+
+    def _command(self, command: commands.Command) -> None:
+        match command:
+            case commands.Logon():
+                self._logon(command)
+            case _ if not self.logged_on:
+                raise ClientError("not_logged_on", "The first command must be a logon.",
+                                  'Send {"c":"logon","name":"..."} first.')
+            case commands.Publish():
+                self._publish_one(command)
+            case commands.Subscribe():
+                self._subscribe(command)
+            case commands.Unsubscribe():
+                self._unsubscribe(command)
+            case commands.Flush():
+                self._flushes.append(command.id)
+                self.committed(0)
+            case commands.Heartbeat():
+                self.reply(replies.Heartbeat())
+
+    def _logon(self, command: commands.Logon) -> None:
+        if self.logged_on:
+            raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
+        self.host.admit(self, command.name)
+        self.name, self.user = command.name, command.user or ""
+        self.heartbeat_ms = command.heartbeat_ms or 0
+        self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
+        self.reply(replies.Ack(
+            ack="processed", of="logon", id=command.id, name=self.name, instance=self.host.instance,
+            version=PROTOCOL_VERSION, sequence=self.host.publisher_sequence(self.name), max_frame=MAX_FRAME,
+            heartbeat_ms=self.heartbeat_ms or None,
+        ))
+
+    def _publish_batch(self, payload: bytearray) -> None:
+        if not self.logged_on:
+            raise ClientError("not_logged_on", "The first command must be a logon.", "Log on before publishing.")
+        batch = Batch.parse(payload)
+        self.published_messages += batch.count
+        self.host.publish(self, batch, ())
+
+    def _publish_one(self, command: commands.Publish) -> None:
+        built = batches.build_one_topic(self.name, command.topic, [command.body()], command.sequence or 0)
+        self.published_messages += 1
+        answers = [replies.Ack(ack=ack, of="publish", id=command.id) for ack in command.ack]
+        self.host.publish(self, Batch.parse(built, verify=False), answers)
+
+    def submitted(self) -> None:
+        """One of its batches is on its way to the disk; read no more from it while too much is."""
+        self.uncommitted += 1
+        if self.host.congested and self._reading:
+            self._reading = False
+            self.sink.pause_reading()
+            self.host.wait_for_room(self)
+
+    def may_read(self) -> None:
+        """There is room for what it publishes again."""
+        if not self._reading and not self.closed:
+            self._reading = True
+            self.sink.resume_reading()
+
+    def committed(self, number: int) -> None:
+        """That many of its batches are done; answer the flushes that waited for them."""
+        self.uncommitted -= number
+        if self.uncommitted == 0 and self._flushes:
+            for flush in self._flushes:
+                self.reply(replies.Ack(ack="completed", of="flush", id=flush))
+            self._flushes.clear()
+
+    # Subscriptions.
+
+    def _subscribe(self, command: commands.Subscribe) -> None:
+        if command.id in self.subscriptions:
+            raise ClientError("bad_command", f"There is a subscription {command.id!r} already.",
+                              "Unsubscribe it first, or use another id.", c="subscribe", id=command.id)
+        if len(self.subscriptions) >= MAX_SUBSCRIPTIONS or self._last_stream >= MAX_STREAM:
+            raise ClientError("too_many_subscriptions", f"A client has {MAX_SUBSCRIPTIONS} subscriptions at most.",
+                              "Use topic patterns, or a second client.", c="subscribe", id=command.id)
+        self._last_stream += 1
+        try:
+            self.host.subscribe(self, command, self._last_stream)
+        except ClientError as error:
+            error.details.setdefault("c", "subscribe")
+            error.details.setdefault("id", command.id)
+            raise
+
+    def add(self, subscription: ClientSubscription) -> None:
+        """Enter a subscription that the host has accepted."""
+        self.subscriptions[subscription.subscription.id] = subscription
+        self._by_stream[subscription.subscription.stream] = subscription
+
+    def _unsubscribe(self, command: commands.Unsubscribe) -> None:
+        subscription = self.subscriptions.pop(command.id, None)
+        if subscription is None:
+            raise ClientError("unknown_subscription", f"There is no subscription {command.id!r}.",
+                              "Use the id it was subscribed with.", c="unsubscribe", id=command.id)
+        stream = subscription.subscription.stream
+        del self._by_stream[stream]
+        self.host.unsubscribe(subscription)
+        self.backlog.outbox.drop_stream(stream)
+        self.host.judge(self)
+        self.reply(replies.Ack(ack="processed", of="unsubscribe", id=command.id))
+
+    def has_stream(self, stream: int) -> bool:
+        """Whether the subscription of that stream number is still there."""
+        return stream in self._by_stream
+
+    def subscription_id(self, stream: int) -> str:
+        """The client's own name of a stream; "" when it was unsubscribed meanwhile."""
+        found = self._by_stream.get(stream)
+        return found.subscription.id if found else ""
+
+    def bookmark_before(self, sequence: int) -> str:
+        """The bookmark after which a new subscription goes on with that record."""
+        return str(Bookmark(self.host.instance, sequence - 1))

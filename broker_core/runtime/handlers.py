@@ -1,0 +1,148 @@
+"""What the control plane may ask of a broker, by name; see `control` for the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from broker_core.config import PolicyDocument
+from broker_core.errors import OperatorError
+from broker_core.journal import retention
+from broker_core.protocols.names import check_topic
+from broker_core.runtime.control import Handler
+
+if TYPE_CHECKING:
+    from broker_core.runtime.broker import Broker
+
+
+def handlers(broker: Broker) -> dict[str, Handler]:
+    """The table of requests."""
+    answers = _Answers(broker)
+    names = (
+        "status", "snapshot", "clients", "client", "disconnect", "apply", "journals", "journal_plan", "journal_swap",
+        "journal_remove", "decisions", "publish",
+    )
+    return {name: getattr(answers, name) for name in names}
+
+
+class _Answers:
+    """One method per request; each takes the request's fields and returns what is JSON."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        # One swap at a time: each is several steps on the same directory.
+        self._swapping = asyncio.Lock()
+
+    @property
+    def _host(self) -> Any:
+        return self._broker.host
+
+    async def status(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._broker.statistics.status()
+
+    async def snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._broker.statistics.snapshot()
+
+    async def clients(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        return self._broker.statistics.clients()
+
+    async def client(self, request: dict[str, Any]) -> dict[str, Any]:
+        connection = self._connection(request)
+        return self._broker.statistics.client(connection, self._host.now_ns())
+
+    async def disconnect(self, request: dict[str, Any]) -> dict[str, Any]:
+        connection = self._connection(request)
+        reason = _text(request, "reason")
+        connection.close("operator_disconnect", f"An operator disconnected this client: {reason}", retry_after_ms=1_000)
+        return {"name": connection.name, "reason": reason}
+
+    async def apply(self, request: dict[str, Any]) -> dict[str, Any]:
+        policy = PolicyDocument.from_dict(request.get("policy") or {})
+        await self._broker.apply(policy)
+        return {"revision": policy.revision}
+
+    async def journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": segment.name, "path": str(segment.path), "state": segment.state,
+                "compressed": segment.compressed, "first_sequence": segment.first_sequence,
+                "last_sequence": segment.last_sequence, "first_at": segment.first_at, "last_at": segment.last_at,
+                "bytes": segment.nbytes, "records": segment.records,
+                "pinned_by": [pin.owner for pin in self._host.journal.pins() if pin.sequence <= segment.last_sequence],
+            }
+            for segment in self._host.journal.segments()
+        ]
+
+    async def journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        plan = self._plan(request)
+        return {
+            "action": request["action"],
+            "chosen": [segment.name for segment in plan.chosen],
+            "skipped": [{"name": name, "why": why} for name, why in plan.skipped],
+            "bytes": plan.nbytes,
+        }
+
+    def _plan(self, request: dict[str, Any]) -> retention.Plan:
+        action, age = request.get("action"), request.get("age_s")
+        if action not in ("archive", "compress", "remove"):
+            raise OperatorError("bad_request", "action must be archive, compress or remove.", "Name one of them.")
+        if isinstance(age, bool) or not isinstance(age, int | float) or age < 0:
+            raise OperatorError("bad_request", "age_s must be seconds, 0 or more.", "Say how old a segment must be.")
+        now, journal = self._host.now_ns(), self._host.journal
+        return retention.plan(action, journal.segments(), now - int(age * 1e9), journal.pins(), now)
+
+    async def journal_swap(self, request: dict[str, Any]) -> dict[str, Any]:
+        journal, name = self._host.journal, _text(request, "name")
+        swap: dict[str, Callable[[str, Path], Any]] = {
+            "archive": journal.archive_swap, "compress": journal.compress_swap,
+        }
+        chosen = swap.get(str(request.get("action")))
+        if chosen is None:
+            raise OperatorError("bad_request", "action must be archive or compress.", "Name one of them.")
+        async with self._swapping:
+            await asyncio.to_thread(chosen, name, Path(_text(request, "prepared")))
+        return {"name": name, "action": request["action"]}
+
+    async def journal_remove(self, request: dict[str, Any]) -> dict[str, Any]:
+        names = request.get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise OperatorError("bad_request", "names must be a list of segments.", "Take them from journal_plan.")
+        async with self._swapping:
+            # Planned again here: a replay may have begun since the caller's plan.
+            plan = self._plan({**request, "action": "remove"})
+            allowed = {segment.name for segment in plan.chosen}
+            refused = [name for name in names if name not in allowed]
+            if refused:
+                why = dict(plan.skipped)
+                raise OperatorError("journal_in_use", f"{refused[0]} can't be removed: {why.get(refused[0], 'unknown')}.",
+                                    "Plan again.", refused=refused)
+            receipt = await asyncio.to_thread(self._host.journal.remove, names)
+        made: dict[str, Any] = receipt.as_dict()
+        return made
+
+    async def decisions(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        since = int(request.get("since") or 0)
+        return [made for decision in self._host.decisions if (made := decision.as_dict())["at"] >= since]
+
+    async def publish(self, request: dict[str, Any]) -> dict[str, Any]:
+        topic = check_topic(_text(request, "topic"))
+        self._host.publish_own(topic, [orjson.dumps(request.get("data"))])
+        return {"topic": topic}
+
+    def _connection(self, request: dict[str, Any]) -> Any:
+        name = _text(request, "name")
+        connection = self._host.clients.get(name)
+        if connection is None:
+            raise OperatorError("unknown_client", f"No client {name!r} is connected.", "See the clients page.")
+        return connection
+
+
+def _text(request: dict[str, Any], key: str) -> str:
+    value = request.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= 4_096:
+        raise OperatorError("bad_request", f"{key} must be a text.", "Give it.")
+    return value

@@ -1,0 +1,489 @@
+"""The hallway of the engine: publish → journal → match → queue → judge → socket, on one event loop.
+
+Decisions are made elsewhere (`subscriptions`, `slow_clients`, `delivery`), pure; here they are carried out. All
+methods run on the loop unless they say otherwise. Nothing is done per record here: the unit is the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import structlog
+
+from broker_core import batch as batches
+from broker_core.batch import Batch
+from broker_core.bookmark import After, Epoch, Moment, Now, parse_bookmark
+from broker_core.config import PolicyDocument
+from broker_core.delivery import ClientState, OutboxEntry
+from broker_core.errors import ClientError, JournalError
+from broker_core.filters import compile_filter
+from broker_core.journal.held import Pin
+from broker_core.journal.journal import Journal
+from broker_core.journal.segment import Position
+from broker_core.protocols import commands, replies
+from broker_core.protocols.names import check_client_name, check_topic
+from broker_core.runtime import clock
+from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.events import ClientEvents
+from broker_core.runtime.group_commit import GroupCommit, Pending
+from broker_core.runtime.journaled import JournaledTopics
+from broker_core.runtime.replayer import replay
+from broker_core.runtime.sink import Sink
+from broker_core.slow_clients.decision import Decision
+from broker_core.slow_clients.guard import SlowClientGuard
+from broker_core.slow_clients.rules import Action
+from broker_core.spool.spool import Spool
+from broker_core.subscriptions.registry import Registry
+from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.topics import TopicPattern
+
+log = structlog.get_logger("sluice.host")
+T = TypeVar("T")
+MAX_CONNECTIONS = 20_000
+LOGON_WITHIN_MS = 10_000
+"""A connection that hasn't logged on by then is closed."""
+DECISIONS_KEPT = 1_000
+BROKER_NAME = "$SLUICE"
+"""The publisher of the broker's own events."""
+
+
+class Host:
+    """One running instance."""
+
+    def __init__(
+        self, journal: Journal, policy: PolicyDocument, spool_directory: Path, host_memory: int, ulimit: int | None
+    ) -> None:
+        self.journal = journal
+        self.instance = journal.instance
+        self.policy = policy
+        self.started_at = clock.now_ns()
+        self.clients: dict[str, Connection] = {}
+        self.connections: set[Connection] = set()
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
+        self.decisions_made = 0
+        self.events = ClientEvents()
+        self.dispatched_sequence = journal.next_sequence - 1
+        self.messages_in = self.bytes_in = self.messages_out = self.bytes_out = 0
+        self.gone_messages = self.gone_bytes = 0
+        """What clients that have left were sent; the others keep their own counts."""
+        self._spools = 0
+        self._surroundings = (host_memory, ulimit, str(spool_directory))
+        self._registry = Registry()
+        self._publishers = dict(journal.publishers)
+        self._commit = GroupCommit(journal, self._committed, self._failed)
+        self._readers = ThreadPoolExecutor(1, "reader")
+        self._chores: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._journaled = JournaledTopics(policy.instance)
+        self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
+
+    # Time and threads, for those who belong to this host.
+
+    def now_ns(self) -> int:
+        return clock.now_ns()
+
+    def monotonic_ms(self) -> int:
+        return clock.monotonic_ms()
+
+    async def in_reader_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work that reads the journal where it doesn't stop the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+
+    def pin(self, sequence: int, owner: str) -> Pin:
+        """Keep the journal from sequence on while a replay or a spool needs it."""
+        return self.journal.pin(sequence, owner)
+
+    def journal_chores(self) -> None:
+        """Have spare segments made and full ones closed, in a thread, one round at a time."""
+        if self._chores is None or self._chores.done():
+            self._chores = self._spawn(self._do_chores())
+
+    async def _do_chores(self) -> None:
+        try:
+            await asyncio.to_thread(self.journal.preallocate)
+        except JournalError as error:
+            # The journal goes on without spares, and writing says so itself when the disk is full.
+            log.warning("journal_chores_failed", code=error.code, why=error.sentence)
+
+    # Connections.
+
+    def connected(self, transport: str, sink: Sink) -> Connection:
+        """A transport has a new connection."""
+        connection = Connection(self, transport, sink)
+        self.connections.add(connection)
+        if len(self.connections) > MAX_CONNECTIONS:
+            connection.close("too_many_connections", f"This instance takes {MAX_CONNECTIONS} connections.")
+        return connection
+
+    def admit(self, connection: Connection, name: str) -> None:
+        """Let a client log on by that name. A client of the same name that is connected is told, and replaced."""
+        check_client_name(name)
+        before = self.clients.get(name)
+        if before is not None:
+            before.close("client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}.")
+        self.clients[name] = connection
+        connection.account = self.guard.register(name, connection.transport, connection.backlog)
+        self.events.add(self.now_ns(), name, "connect", "live")
+
+    def disconnected(self, connection: Connection, why: str = "closed") -> None:
+        """A connection is gone: its transport ended, or it is being closed. Calling it twice is harmless."""
+        self.connections.discard(connection)
+        if connection.closed:
+            return
+        self.gone_messages += connection.backlog.sent_messages
+        self.gone_bytes += connection.backlog.sent_bytes
+        connection.backlog.close()
+        for subscription in connection.subscriptions.values():
+            self.unsubscribe(subscription)
+        if connection.account is not None:
+            self.guard.unregister(connection.account)
+            if self.clients.get(connection.name) is connection:
+                del self.clients[connection.name]
+            self.events.add(self.now_ns(), connection.name, "disconnect", why)
+
+    def close_transport(self, name: str) -> None:
+        """A transport was disabled or moved: its clients are told and closed."""
+        for connection in list(self.connections):
+            if connection.transport == name:
+                connection.close("transport_closed", f"The transport {name} was closed by an operator.")
+
+    def publisher_sequence(self, name: str) -> int:
+        """The last of a publisher's own numbers that this instance has taken."""
+        return self._publishers.get(name, 0)
+
+    # Publish.
+
+    @property
+    def congested(self) -> bool:
+        """Whether more waits for the disk than should."""
+        return self._commit.full
+
+    def wait_for_room(self, connection: Connection) -> None:
+        """Let a publisher be read again when the disk has caught up."""
+        self._spawn(self._resume(connection))
+
+    async def _resume(self, connection: Connection) -> None:
+        await self._commit.room()
+        connection.may_read()
+
+    def publish(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]) -> None:
+        """Take a batch from a client. Raises ClientError bad_batch or bad_topic, and nothing of it is stored."""
+        if batch.publisher_name != connection.name:
+            raise ClientError("bad_batch", f"The batch says it is from {batch.publisher_name[:64]!r}.",
+                              "Build batches with the name that logged on.")
+        topics = batch.topics
+        for topic in topics:
+            check_topic(topic)
+        self.messages_in += batch.count
+        self.bytes_in += batch.nbytes
+        fresh = self._without_repeats(connection, batch, answers)
+        if fresh is None:
+            return
+        journaled = self._journaled.all_journaled(topics)
+        if journaled is None:
+            self._publish_mixed(connection, fresh, answers)
+        elif journaled:
+            self._to_journal(connection, fresh, answers)
+        else:
+            self._pass_on(connection, fresh, answers)
+
+    def _without_repeats(
+        self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]
+    ) -> Batch | None:
+        """The part of a batch that wasn't published before, by publisher sequence; None when there is none."""
+        first = batch.first_publisher_sequence
+        if first == 0:
+            return batch
+        known, last = self._publishers.get(connection.name, 0), batch.last_publisher_sequence
+        if last <= known:
+            # On disk already, or on its way there: then the commit acknowledges it.
+            if connection.uncommitted == 0 and self.journal.publishers.get(connection.name, 0) >= last:
+                connection.reply(replies.persisted(last))
+            for answer in answers:
+                connection.reply(answer)
+            return None
+        self._publishers[connection.name] = last
+        if first > known:
+            return batch
+        rows = np.nonzero(batch.publisher_sequences() > known)[0]
+        return batch.select(rows, explicit=False)
+
+    def _publish_mixed(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]) -> None:
+        """Some topics are journaled and some aren't: two batches, each in its order."""
+        wanted = np.array([False, *map(self._journaled.is_journaled, batch.topics)])[batch.topic_indexes]
+        for rows, take in ((np.nonzero(~wanted)[0], self._pass_on), (np.nonzero(wanted)[0], self._to_journal)):
+            if len(rows):
+                take(connection, batch.select(rows, explicit=False), answers if take == self._to_journal else ())
+
+    def _to_journal(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]) -> None:
+        for answer in answers:
+            if answer.ack == "processed":
+                connection.reply(answer)
+        waiting = [answer for answer in answers if answer.ack == "persisted"]
+        self._commit.submit(Pending(batch, connection, batch.last_publisher_sequence, waiting))
+        connection.submitted()
+
+    def _pass_on(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]) -> None:
+        """A batch that no journal keeps: deliver it now."""
+        batch.stamp(origin=self.journal.origin, epoch=self.journal.epoch, first_sequence=0, accepted_at=self.now_ns())
+        touched: dict[Connection, None] = {}
+        self._deliver(batch, None, touched)
+        self._flush(touched)
+        for answer in answers:
+            connection.reply(answer)
+        if batch.first_publisher_sequence:
+            connection.reply(replies.processed(batch.first_publisher_sequence, batch.last_publisher_sequence))
+
+    def publish_own(self, topic: str, bodies: list[bytes]) -> None:
+        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any."""
+        for start in range(0, len(bodies), batches.MAX_RECORDS):
+            built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
+            batch = Batch.parse(built, verify=False)
+            if self._journaled.is_journaled(topic):
+                self._commit.submit(Pending(batch, None, 0, []))
+            else:
+                batch.stamp(origin=self.journal.origin, epoch=self.journal.epoch, first_sequence=0,
+                            accepted_at=self.now_ns())
+                touched: dict[Connection, None] = {}
+                self._deliver(batch, None, touched)
+                self._flush(touched)
+
+    # After the disk.
+
+    def _committed(self, group: list[Pending], positions: list[Position]) -> None:
+        """A group is durable: deliver it and acknowledge it, once per publisher."""
+        touched: dict[Connection, None] = {}
+        acks: dict[str, int] = {}
+        done: dict[Connection, int] = {}
+        for pending, position in zip(group, positions, strict=True):
+            self._deliver(pending.batch, position, touched)
+            owner = pending.owner
+            if owner is not None:
+                done[owner] = done.get(owner, 0) + 1
+                if pending.last_publisher_sequence:
+                    acks[owner.name] = pending.last_publisher_sequence
+                for answer in pending.answers:
+                    owner.reply(answer)
+        self.dispatched_sequence = group[-1].batch.header.first_sequence + group[-1].batch.count - 1
+        self._flush(touched)
+        for name, sequence in acks.items():
+            client = self.clients.get(name)
+            if client is not None:
+                client.reply(replies.persisted(sequence))
+        for owner, number in done.items():
+            owner.committed(number)
+
+    def _failed(self, group: list[Pending], error: JournalError) -> None:
+        """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
+        failed: dict[Connection, list[int]] = {}
+        for pending in group:
+            if pending.owner is not None:
+                numbers = failed.setdefault(pending.owner, [])
+                if pending.last_publisher_sequence:
+                    numbers += (pending.batch.first_publisher_sequence, pending.last_publisher_sequence)
+        for owner, numbers in failed.items():
+            # What was taken but not stored is no longer known: its republishing must not look like a repeat.
+            self._publishers[owner.name] = self.journal.publishers.get(owner.name, 0)
+            owner.reply(replies.error_reply(
+                error, of="publish", first=min(numbers, default=None), sequence=max(numbers, default=None)
+            ))
+            owner.close(error.code, error.sentence, error.fix)
+
+    def _deliver(self, batch: Batch, position: Position | None, touched: dict[Connection, None]) -> None:
+        made: dict[int, Batch] = {}
+        nbytes, count, at = batch.nbytes, batch.count, batch.accepted_at
+        for subscription, rows in self._registry.match(batch):
+            target: Any = subscription.client
+            if position is None and target.journaled_only:
+                continue
+            connection = target.connection
+            if rows is None:
+                entry = OutboxEntry(subscription.stream, batch, None, position, nbytes, count, nbytes, at)
+            else:
+                part = made.get(id(rows))
+                if part is None:
+                    part = made[id(rows)] = batch.select(rows)
+                entry = OutboxEntry(subscription.stream, part, rows, position, nbytes, part.count, part.nbytes, at)
+            target.delivered_messages += entry.count
+            connection.backlog.offer(entry)
+            touched[connection] = None
+
+    def _flush(self, touched: dict[Connection, None]) -> None:
+        for connection in touched:
+            if not connection.closed:
+                connection.backlog.flush()
+
+    # Subscribe.
+
+    def subscribe(self, connection: Connection, command: commands.Subscribe, stream: int) -> None:
+        """Start a subscription; ClientError bad_pattern, bad_filter, bad_bookmark or not_journaled."""
+        pattern = TopicPattern.parse(command.topic)
+        chosen = compile_filter(command.filter) if command.filter else None
+        by_bookmark = command.bookmark is not None
+        start, notice = self._start(command) if by_bookmark else (self.dispatched_sequence + 1, None)
+        if by_bookmark and pattern.exact is not None and not self._journaled.is_journaled(pattern.exact):
+            raise ClientError("not_journaled", f"{command.topic} isn't journaled, so there is nothing to replay.",
+                              "Subscribe without a bookmark, or have the topic journaled.")
+        target = ClientSubscription(
+            connection, Subscription(None, command.id, stream, pattern, chosen), command.topic, command.filter,
+            command.bookmark, by_bookmark, next_sequence=start,
+        )
+        target.subscription.client = target
+        connection.add(target)
+        connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
+        if notice is not None:
+            connection.reply(notice)
+        if start > self.dispatched_sequence:
+            self.make_live(target)
+            if by_bookmark:
+                connection.reply(replies.Ack(ack="completed", of="subscribe", id=command.id))
+        else:
+            target.replaying = True
+            target.task = self._spawn(replay(self, target))
+
+    def _start(self, command: commands.Subscribe) -> tuple[int, replies.Reply | None]:
+        """The first sequence to deliver, and what the client must know about it."""
+        assert command.bookmark is not None
+        start = parse_bookmark(command.bookmark)
+        oldest, newest = self.journal.first_sequence, self.dispatched_sequence
+        match start:
+            case Epoch():
+                return oldest, None
+            case Now():
+                return newest + 1, None
+            case Moment(at):
+                return self.journal.sequence_at(at), None
+            case After(bookmarks):
+                mine = [bookmark.sequence for bookmark in bookmarks if bookmark.origin == self.instance]
+                if not mine or mine[0] > newest:
+                    return newest + 1, _notice_unknown(command)
+                if mine[0] + 1 < oldest:
+                    return oldest, replies.Gap(
+                        id=command.id, first=f"{self.instance}|{mine[0] + 1}|", last=f"{self.instance}|{oldest - 1}|",
+                        why="These records were removed from the log.",
+                    )
+                return mine[0] + 1, None
+
+    def make_live(self, target: ClientSubscription) -> None:
+        """Hand a subscription over to live delivery. No await may stand between its last look and this."""
+        target.replaying = False
+        target.task = None
+        self._registry.add(target.subscription)
+
+    def unsubscribe(self, target: ClientSubscription) -> None:
+        """End a subscription, live or replaying."""
+        if target.task is not None:
+            target.task.cancel()
+            target.task = None
+        if not target.replaying:
+            self._registry.remove(target.subscription)
+        target.replaying = False
+
+    # Slow clients.
+
+    def judge(self, connection: Connection) -> None:
+        """Tell policy what a client holds now, and carry out what it decides."""
+        account, backlog = connection.account, connection.backlog
+        if account is None or connection.closed:
+            return
+        decision = None
+        memory = backlog.outbox.nbytes - account.memory
+        if memory > 0:
+            decision = self.guard.queued(account, memory, clock.now_ns())
+        elif memory < 0:
+            self.guard.released(account, -memory)
+        disk = backlog.spool_bytes - account.disk
+        if disk > 0:
+            decision = self.guard.spooled(account, disk, clock.now_ns()) or decision
+        elif disk < 0:
+            self.guard.unspooled(account, -disk)
+        if decision is not None:
+            self.carry_out(decision)
+
+    def carry_out(self, decision: Decision) -> None:
+        """Do what was decided, and keep the decision for everybody who asks."""
+        connection = self.clients.get(decision.client)
+        if connection is None:
+            return
+        if decision.action is Action.OFFLINE and connection.backlog.state is ClientState.LIVE:
+            connection.backlog.go_offline(self._new_spool(connection))
+            self.events.add(decision.at, connection.name, "offline_start", "offlined")
+            self.judge(connection)
+        elif decision.action is Action.DISCONNECT:
+            connection.reply(replies.Notice(**decision.notice(), retry_after_ms=1_000))
+            connection.close(decision.reason.value, decision.sentence())
+        self.decisions.append(decision)
+        self.decisions_made += 1
+        self.events.decided(decision)
+
+    def _new_spool(self, connection: Connection) -> Spool:
+        self._spools += 1
+        directory = Path(self.guard.pool_of(connection.transport).disk_path)
+        directory.mkdir(parents=True, exist_ok=True)
+        return Spool(directory / f"{self.instance}.{connection.name}.{self._spools}.spool")
+
+    def went_live(self, connection: Connection) -> None:
+        """A client has drained its spool."""
+        self.judge(connection)
+        if connection.account is not None:
+            self.guard.returned(connection.account)
+        self.events.add(self.now_ns(), connection.name, "offline_stop", "live")
+
+    def tick(self) -> None:
+        """Once a second: ages, logons that never came, heartbeats."""
+        now, at = clock.monotonic_ms(), self.now_ns()
+        for decision in self.guard.tick(at):
+            self.carry_out(decision)
+        for connection in list(self.connections):
+            if not connection.logged_on:
+                if now - connection.heard_at > LOGON_WITHIN_MS:
+                    connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
+            elif connection.heartbeat_ms:
+                if now - connection.heard_at > 2 * connection.heartbeat_ms + 1_000:
+                    connection.close("heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms.")
+                elif now - connection.spoke_at >= connection.heartbeat_ms:
+                    connection.reply(replies.Heartbeat())
+        for topic, bodies in self.events.take().items():
+            self.publish_own(topic, bodies)
+
+    # Control.
+
+    def apply(self, policy: PolicyDocument) -> None:
+        """Put a revision in force, whole. Clients that are over its limits are acted on at the next look."""
+        self.policy = policy
+        self._journaled = JournaledTopics(policy.instance)
+        self.guard.apply_policy(policy, *self._surroundings)
+        for decision in self.guard.tick(self.now_ns()):
+            self.carry_out(decision)
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Tell the clients, finish what they have published, close the journal."""
+        for connection in list(self.connections):
+            connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
+        for topic, bodies in self.events.take().items():
+            self.publish_own(topic, bodies)
+        for task in list(self._tasks):
+            task.cancel()
+        await self._commit.close()
+        self._readers.shutdown(wait=True)
+        self.journal.close()
+
+
+def _notice_unknown(command: commands.Subscribe) -> replies.Notice:
+    return replies.Notice(
+        code="bookmark_unknown",
+        message=f"The bookmark {command.bookmark} is not in this log; the subscription {command.id} starts now.",
+        details={"id": command.id},
+    )

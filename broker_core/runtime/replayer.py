@@ -1,0 +1,102 @@
+"""Serves a bookmark subscription from the journal, then hands it over to live delivery.
+
+The law: replay(b) then live equals everything after b, once, in order. It holds because the hand-over is one turn of
+the loop without an await: the cursor has passed everything that was dispatched to live subscribers, and the
+subscription enters the registry before the next group is dispatched.
+
+A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it
+can't make its own client slow. Reading and checking happen in the reader thread, a chunk at a time, so that many
+replays take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker_core.batch import Batch, Rows
+from broker_core.delivery import OutboxEntry
+from broker_core.errors import JournalError
+from broker_core.journal.segment import Position
+from broker_core.protocols import replies
+from broker_core.subscriptions.replay import select_for
+
+if TYPE_CHECKING:
+    from broker_core.runtime.connection import ClientSubscription
+    from broker_core.runtime.host import Host
+
+CHUNK_BYTES = 512 * 1024
+"""Journal bytes of one turn of a replay."""
+
+
+class _Chosen(NamedTuple):
+    """What a replay delivers of one batch: where the batch stands, the rows of it (None: all), and these as a batch."""
+
+    source: Position
+    length: int
+    rows: Rows | None
+    batch: Batch
+
+
+async def replay(host: Host, subscription: ClientSubscription) -> None:
+    """Deliver everything from subscription.next_sequence on, then make the subscription live."""
+    pin = host.pin(subscription.next_sequence, f"replay of {subscription.connection.name}")
+    target = host.dispatched_sequence
+    completed = False
+    try:
+        while not subscription.connection.closed:
+            if not completed and subscription.next_sequence > target:
+                # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
+                await subscription.connection.backlog.room()
+                completed = True
+                _say_completed(subscription)
+            if subscription.next_sequence > host.dispatched_sequence:
+                host.make_live(subscription)
+                return
+            await subscription.connection.backlog.room()
+            await _one_chunk(host, subscription)
+            pin.move(subscription.next_sequence)
+    except JournalError as error:
+        # The client must not take silence for "nothing there": it is told, and can subscribe again.
+        subscription.connection.fail(error)
+    finally:
+        pin.release()
+
+
+async def _one_chunk(host: Host, subscription: ClientSubscription) -> None:
+    start = subscription.next_sequence
+    upto = host.dispatched_sequence
+    found = await host.in_reader_thread(_read, host, subscription, start, upto)
+    connection = subscription.connection
+    if connection.closed or not connection.has_stream(subscription.subscription.stream):
+        raise asyncio.CancelledError
+    last, chosen = found
+    now = host.now_ns()
+    stream = subscription.subscription.stream
+    for source, length, rows, batch in chosen:
+        subscription.delivered_messages += batch.count
+        connection.backlog.offer(OutboxEntry(stream, batch, rows, source, length, batch.count, batch.nbytes, now))
+    subscription.next_sequence = last + 1
+    connection.backlog.flush()
+
+
+def _read(host: Host, subscription: ClientSubscription, start: int, upto: int) -> tuple[int, list[_Chosen]]:
+    """The wanted part of the next batches, and the last sequence looked at. Runs in the reader thread."""
+    read = host.journal.read_located(start, CHUNK_BYTES, upto)
+    if not read:
+        raise JournalError("journal_failed", f"The log ends before record {upto}, which was there.",
+                           "Run `manage.py journal verify`.", sequence=start)
+    chosen = []
+    for position, batch in read:
+        rows = select_for(subscription.subscription, batch, start)
+        if rows is None:
+            chosen.append(_Chosen(position, batch.nbytes, None, batch))
+        elif len(rows):
+            chosen.append(_Chosen(position, batch.nbytes, rows, batch.select(rows)))
+    return read[-1][1].last_sequence, chosen
+
+
+def _say_completed(subscription: ClientSubscription) -> None:
+    subscription.connection.reply(
+        replies.Ack(ack="completed", of="subscribe", id=subscription.subscription.id)
+    )

@@ -1,0 +1,40 @@
+"""The port between the engine and a transport: what a transport must offer for one connection.
+
+A transport below it (asyncio's for TCP, daphne's for WebSocket) may hold 256 KiB that the kernel hasn't taken; it
+clears `writable` when it holds more and calls `Connection.on_writable` when it has drained. So whatever a client
+doesn't read waits in the outbox, where policy sees it, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker_core.delivery.outbox import OutboxEntry
+from broker_core.protocols.replies import Reply
+
+TRANSPORT_HIGH_BYTES = 256 * 1024
+"""Bytes a transport may hold below the outbox."""
+
+
+class Sink(Protocol):
+    """One connection's way out."""
+
+    protocol: str
+    remote: str
+    writable: bool
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        """Hand deliveries to the transport, in order. Called only while `writable`."""
+
+    def send_reply(self, reply: Reply) -> None:
+        """Send an ack, an error or a notice. Small, and allowed while not writable: the caller bounds them."""
+
+    def pause_reading(self) -> None:
+        """Stop taking bytes from the peer."""
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+
+    def close(self, code: str, message: str) -> None:
+        """Send what was handed over as far as the peer takes it within a moment, then close."""

@@ -1,0 +1,159 @@
+"""What the control plane sees: the status of the instance and one entry per client, made once a second at most."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+from broker_core.delivery import ClientState
+from broker_core.runtime import clock
+from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.events import SAMPLE_EVERY_MS
+from broker_core.runtime.host import Host
+
+_MS = 1_000_000
+
+
+class Statistics:
+    """Counts and rates of a host. `look` is called once a second; the rest reads what it found."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._before = (clock.monotonic_ms(), 0, 0, 0, 0)
+        self._delivered: dict[str, int] = {}
+        self._rates: dict[str, float] = {}
+        self._sampled_at = 0
+        self.rates = {"messages_in": 0.0, "bytes_in": 0.0, "messages_out": 0.0, "bytes_out": 0.0}
+        self.transports: list[dict[str, Any]] = []
+
+    def look(self) -> None:
+        """Renew the rates, and publish samples of clients that wait for something."""
+        host, now = self._host, clock.monotonic_ms()
+        sent = sum(connection.backlog.sent_messages for connection in host.clients.values())
+        sent_bytes = sum(connection.backlog.sent_bytes for connection in host.clients.values())
+        host.messages_out, host.bytes_out = host.gone_messages + sent, host.gone_bytes + sent_bytes
+        after = (now, host.messages_in, host.bytes_in, host.messages_out, host.bytes_out)
+        seconds = max(now - self._before[0], 1) / 1_000
+        for index, key in enumerate(self.rates, 1):
+            self.rates[key] = round((after[index] - self._before[index]) / seconds, 1)
+        self._before = after
+        delivered = {name: connection.backlog.sent_messages for name, connection in host.clients.items()}
+        self._rates = {
+            name: round((count - self._delivered.get(name, 0)) / seconds, 1) for name, count in delivered.items()
+        }
+        self._delivered = delivered
+        if now - self._sampled_at >= SAMPLE_EVERY_MS:
+            self._sampled_at = now
+            for client in self.clients():
+                if client["lag_messages"] or client["state"] != "live":
+                    host.events.sample(host.now_ns(), client)
+
+    def status(self) -> dict[str, Any]:
+        """The instance: sequences, transports, pools, rates, clients by state, recovery, journal."""
+        host = self._host
+        segments = host.journal.segments()
+        return {
+            "instance": host.instance,
+            "pid": os.getpid(),
+            "started_at": host.started_at // _MS,
+            "uptime_s": (host.now_ns() - host.started_at) // 1_000_000_000,
+            "revision": host.policy.revision,
+            "next_sequence": host.journal.next_sequence,
+            "durable_sequence": host.dispatched_sequence,
+            "transports": self._transports(),
+            "pools": self._pools(),
+            "rates": dict(self.rates),
+            "totals": {
+                "messages_in": host.messages_in, "bytes_in": host.bytes_in,
+                "messages_out": host.messages_out, "bytes_out": host.bytes_out, "decisions": host.decisions_made,
+            },
+            "clients_by_state": dict(Counter(_state(connection) for connection in host.clients.values())),
+            "connections": len(host.connections),
+            "recovery": host.journal.recovery.as_dict(),
+            "journal": {"segments": len(segments), "bytes": sum(segment.nbytes for segment in segments)},
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """Status and clients at one moment."""
+        return {"at": self._host.now_ns() // _MS, "status": self.status(), "clients": self.clients()}
+
+    def clients(self) -> list[dict[str, Any]]:
+        """One entry per client that is logged on."""
+        now = self._host.now_ns()
+        return [self.client(connection, now) for connection in self._host.clients.values()]
+
+    def client(self, connection: Connection, now: int) -> dict[str, Any]:
+        """One client's entry: who it is, how far it lags, what it uses, its subscriptions."""
+        backlog, spool = connection.backlog, connection.backlog.spool
+        pool = self._host.guard.pool_of(connection.transport)
+        spool_messages = spool.messages if spool is not None else 0
+        spool_backlog = spool.backlog_bytes if spool is not None else 0
+        oldest = backlog.oldest_at
+        return {
+            "name": connection.name,
+            "transport": connection.transport,
+            "protocol": connection.sink.protocol,
+            "remote": connection.sink.remote,
+            "user": connection.user,
+            "state": _state(connection),
+            "connected_at": connection.connected_at // _MS,
+            "lag_messages": backlog.outbox.messages + spool_messages,
+            "lag_bytes": backlog.outbox.nbytes + spool_backlog,
+            "lag_ms": max(0, now - oldest) // _MS if oldest else 0,
+            "outbox_bytes": backlog.outbox.nbytes,
+            "outbox_messages": backlog.outbox.messages,
+            "spool_bytes": backlog.spool_bytes,
+            "spool_messages": spool_messages,
+            "offlined_since": backlog.offlined_at // _MS if backlog.offlined_at else None,
+            "delivered_messages": backlog.sent_messages,
+            "delivered_bytes": backlog.sent_bytes,
+            "published_messages": connection.published_messages,
+            "rate_out_messages": self._rates.get(connection.name, 0.0),
+            "write_blocked_ms": (now - backlog.blocked_since) // _MS if backlog.blocked_since else 0,
+            "pool": pool.name,
+            "memory_percent": _percent(backlog.outbox.nbytes, pool.memory_limit),
+            "disk_percent": _percent(backlog.spool_bytes, pool.disk_limit),
+            "revision": self._host.policy.revision,
+            "subscriptions": [self._subscription(target) for target in connection.subscriptions.values()],
+        }
+
+    def _subscription(self, target: ClientSubscription) -> dict[str, Any]:
+        behind = self._host.dispatched_sequence - target.next_sequence + 1 if target.replaying else 0
+        return {
+            "id": target.subscription.id,
+            "topic": target.topic,
+            "filter": target.filter_text,
+            "bookmark": target.bookmark,
+            "state": "replaying" if target.replaying else "live",
+            "delivered_messages": target.delivered_messages,
+            "lag_messages": max(behind, 0),
+        }
+
+    def _transports(self) -> list[dict[str, Any]]:
+        numbers = Counter(connection.transport for connection in self._host.clients.values())
+        return [
+            transport | {"clients": numbers[transport["name"]], "pool": self._host.guard.pool_of(transport["name"]).name}
+            for transport in self.transports
+        ]
+
+    def _pools(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name, "transports": transports, "memory_used": pool.memory_used,
+                "memory_limit": pool.memory_limit, "disk_used": pool.disk_used, "disk_limit": pool.disk_limit,
+                "disk_path": pool.disk_path,
+            }
+            for name, (pool, transports) in self._host.guard.pools().items()
+        ]
+
+
+def _state(connection: Connection) -> str:
+    state = connection.backlog.state
+    if state is ClientState.LIVE and any(target.replaying for target in connection.subscriptions.values()):
+        return "replaying"
+    return state.value
+
+
+def _percent(used: int, limit: int) -> float:
+    return round(100 * used / limit, 1) if limit else 0.0

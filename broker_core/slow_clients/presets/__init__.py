@@ -1,0 +1,1 @@
+"""Presets: the settings of a system that operators know, compiled to rules."""

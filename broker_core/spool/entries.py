@@ -1,0 +1,120 @@
+"""THE FORMAT of a spool's entries.
+
+A spool is files `<path>.<number, 6 digits>`, each of at most about 16 MiB, read from the lowest number up and
+removed when read. They live as long as the client's connection; nothing of them is needed after a restart, so
+nothing is synced. Little-endian, entries back to back, each a multiple of 8 bytes:
+
+    +-----------------------------------------------------------------------------------+
+    | 0 crc u32 | 4 kind u8 | 5 flags u8 | 6 stream u16 | 8 count u32 | 12 length u32     |
+    | 16 nbytes u32 | 20 place u32 | 24 segment u64 | 32 accepted_at i64                 |
+    | 40 kind 2: the batch, `length` bytes                                              |
+    | 40 flag 1: row numbers, count x u16, zero-padded to 8                             |
+    +-----------------------------------------------------------------------------------+
+
+* crc is the CRC32C of the entry behind it.
+* kind 1, a reference: the batch of `length` bytes at offset 8 x `place` of the segment that starts with sequence
+  `segment`; with flag 1 only the rows listed. kind 2, a copy: the batch follows.
+* count is the records delivered, nbytes what the entry counts for in the client's backlog.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from broker_core.batch import Batch
+from broker_core.errors import JournalError
+from broker_core.journal.segment import Position
+
+ENTRY = struct.Struct("<IBBHIIIIQq")
+ENTRY_SIZE = ENTRY.size
+REFERENCE = 1
+COPY = 2
+HAS_ROWS = 1
+Rows = npt.NDArray[np.int64]
+_CRC = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolEntry:
+    """One delivery that waits. A reference has `position` and `length` and perhaps `rows`; a copy has `batch`."""
+
+    stream: int
+    kind: str
+    position: Position
+    length: int
+    rows: Rows | None
+    batch: Batch | None
+    count: int
+    nbytes: int
+    accepted_at: int
+
+
+class EntryHead(NamedTuple):
+    """An entry's fixed part."""
+
+    crc: int
+    kind: int
+    flags: int
+    stream: int
+    records: int
+    length: int
+    nbytes: int
+    place: int
+    segment: int
+    accepted_at: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole entry."""
+        if self.kind == COPY:
+            return ENTRY_SIZE + self.length
+        rows = 2 * self.records if self.flags & HAS_ROWS else 0
+        return ENTRY_SIZE + rows + (-rows % 8)
+
+
+def encode_reference(
+    stream: int, position: Position, length: int, count: int, nbytes: int, accepted_at: int, rows: Rows | None
+) -> bytes:
+    """A reference's bytes."""
+    listed = b"" if rows is None else rows.astype("<u2").tobytes()
+    flags = 0 if rows is None else HAS_ROWS
+    tail = ENTRY.pack(0, REFERENCE, flags, stream, count, length, nbytes, position.offset // 8, position.segment,
+                      accepted_at)[4:] + listed + bytes(-len(listed) % 8)
+    return _CRC.pack(crc32c(tail)) + tail
+
+
+def encode_copy(stream: int, batch: Batch) -> bytes:
+    """A copy's bytes."""
+    head = ENTRY.pack(0, COPY, 0, stream, batch.count, batch.nbytes, batch.nbytes, 0, 0, batch.accepted_at)
+    tail = head[4:] + bytes(batch.buf)
+    return _CRC.pack(crc32c(tail)) + tail
+
+
+def decode_head(view: memoryview, offset: int) -> EntryHead:
+    """The fixed part at an offset; its checksum is the whole entry's, checked by `decode`."""
+    return EntryHead._make(ENTRY.unpack_from(view, offset))
+
+
+def decode(view: memoryview, offset: int, head: EntryHead) -> SpoolEntry:
+    """The whole entry at an offset. JournalError spool_damaged when its checksum doesn't fit."""
+    end = offset + head.size
+    if crc32c(view[offset + 4 : end]) != head.crc or head.kind not in (REFERENCE, COPY):
+        raise JournalError(
+            "spool_damaged", f"A spool entry is damaged at byte {offset}.",
+            "Check the disk of the spools; the client has to subscribe again from its bookmark.", offset=offset,
+        )
+    if head.kind == COPY:
+        batch = Batch.parse(bytes(view[offset + ENTRY_SIZE : end]), verify=False)
+        return SpoolEntry(head.stream, "copy", Position(0, 0), head.length, None, batch, head.records, head.nbytes,
+                          head.accepted_at)
+    rows: Rows | None = None
+    if head.flags & HAS_ROWS:
+        rows = np.frombuffer(view, "<u2", head.records, offset + ENTRY_SIZE).astype(np.int64)
+    return SpoolEntry(head.stream, "reference", Position(head.segment, head.place * 8), head.length, rows, None,
+                      head.records, head.nbytes, head.accepted_at)

@@ -1,0 +1,296 @@
+"""One offlined client's disk backlog: entries go in at the end and come out at the front, in order.
+
+References are 40 bytes a batch; memory holds the counts, up to 16 KiB not yet written, and one sequence per 1,024
+entries, whatever the backlog. Files are rolled at about 16 MiB and removed when read, so a client that drains while
+more arrives doesn't keep what it has read on the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_core.batch import Batch
+from broker_core.errors import JournalError
+from broker_core.journal.files import Files, OpenFile, journal_error, write_all
+from broker_core.journal.segment import Position
+from broker_core.spool.entries import (
+    ENTRY_SIZE,
+    EntryHead,
+    Rows,
+    SpoolEntry,
+    decode,
+    decode_head,
+    encode_copy,
+    encode_reference,
+)
+
+PART_BYTES = 16 * 1024 * 1024
+FLUSH_BYTES = 16 * 1024
+READ_BYTES = 64 * 1024
+BLOCK_ENTRIES = 1_024
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """One file of the spool and the bytes in it; or bytes that were read before they were written."""
+
+    file: OpenFile | None
+    size: int = 0
+    memory: bytes = b""
+
+
+@dataclass(slots=True)
+class _Block:
+    """The smallest journal sequence among some consecutive entries; 0 when none of them refers to the journal."""
+
+    entries: int = 0
+    least: int = 0
+
+
+class Spool:
+    """The backlog of one client. Not thread-safe: it belongs to its client's task.
+
+    `backlog_bytes` counts what the client has yet to get, `disk_bytes` what the files take. `first_sequence` is
+    never above the oldest record of the journal that a waiting entry refers to; 0 when none does.
+    """
+
+    def __init__(self, path: Path, *, files: Files | None = None) -> None:
+        self.path = path
+        self.messages = 0
+        self.copied_messages = 0
+        self.backlog_bytes = 0
+        self.entries = 0
+        self._files = files or Files()
+        self._parts: deque[_Part] = deque()
+        self._made = 0
+        self._unwritten = bytearray()
+        self._read_at = 0
+        self._window = memoryview(b"")
+        self._window_at = 0
+        self._blocks: deque[_Block] = deque()
+
+    @property
+    def empty(self) -> bool:
+        return self.entries == 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the files, and of what is about to be written to them."""
+        return sum(part.size for part in self._parts if part.file is not None) + len(self._unwritten)
+
+    @property
+    def first_sequence(self) -> int:
+        return min((block.least for block in self._blocks if block.least), default=0)
+
+    @property
+    def oldest_at(self) -> int:
+        """When the oldest waiting delivery was accepted, ns UTC; 0 when nothing waits."""
+        return 0 if self.entries == 0 else self._head().accepted_at
+
+    # In.
+
+    def append_reference(
+        self,
+        stream: int,
+        position: Position,
+        length: int,
+        count: int,
+        accepted_at: int,
+        first_sequence: int,
+        rows: Rows | None = None,
+        nbytes: int | None = None,
+    ) -> None:
+        """Queue `count` records of the journaled batch of `length` bytes at `position`: all, or the given rows.
+
+        `nbytes` is what it counts for in the backlog; by default the batch's length. JournalError disk_full when
+        the disk takes no more: the entry isn't queued then, and those before it stay.
+        """
+        counted = length if nbytes is None else nbytes
+        self._append(encode_reference(stream, position, length, count, counted, accepted_at, rows))
+        self._count(count, counted, first_sequence)
+
+    def append_copy(self, stream: int, batch: Batch) -> None:
+        """Queue a batch that isn't journaled, whole. Errors as for a reference."""
+        self._append(encode_copy(stream, batch))
+        self._count(batch.count, batch.nbytes, 0)
+        self.copied_messages += batch.count
+
+    def _append(self, entry: bytes) -> None:
+        self._unwritten += entry
+        if len(self._unwritten) >= FLUSH_BYTES:
+            try:
+                self._flush()
+            except JournalError:
+                del self._unwritten[len(self._unwritten) - len(entry) :]
+                raise
+
+    def _flush(self) -> None:
+        """Write what is in memory, whole, to the last file."""
+        try:
+            part, file = self._last_file()
+            try:
+                write_all(self._files, file.fd, [self._unwritten], part.size)
+            except OSError:
+                self._files.truncate(file.fd, part.size)
+                raise
+        except OSError as error:
+            raise journal_error(error, "a client's spool") from error
+        part.size += len(self._unwritten)
+        self._unwritten = bytearray()
+
+    def _last_file(self) -> tuple[_Part, OpenFile]:
+        if self._parts:
+            last = self._parts[-1]
+            if last.file is not None and last.size < PART_BYTES:
+                return last, last.file
+        self._made += 1
+        file = OpenFile(self.path.with_name(f"{self.path.name}.{self._made:06d}"), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        # Says to clean_up that somebody lives here.
+        fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._parts.append(_Part(file))
+        return self._parts[-1], file
+
+    def _count(self, count: int, nbytes: int, first_sequence: int) -> None:
+        self.entries += 1
+        self.messages += count
+        self.backlog_bytes += nbytes
+        if not self._blocks or self._blocks[-1].entries == BLOCK_ENTRIES:
+            self._blocks.append(_Block())
+        block = self._blocks[-1]
+        block.entries += 1
+        if first_sequence and (block.least == 0 or first_sequence < block.least):
+            block.least = first_sequence
+
+    # Out.
+
+    def peek(self, max_bytes: int) -> list[SpoolEntry]:
+        """As `pull`, and everything stays. A look ends where a file ends, so it may show less than a pull takes."""
+        taken: list[SpoolEntry] = []
+        size = 0
+        if self.entries:
+            self._next_part()
+        place = self._read_at
+        while self._parts and place < self._parts[0].size and (not taken or size < max_bytes):
+            head, entry = self._entry(place)
+            taken.append(entry)
+            size += entry.nbytes
+            place += head.size
+        return taken
+
+    def pull(self, max_bytes: int) -> list[SpoolEntry]:
+        """Take the oldest entries, up to about `max_bytes` of backlog, one at least; [] when the spool is empty.
+
+        JournalError spool_damaged when the disk gave back something else than was written.
+        """
+        taken: list[SpoolEntry] = []
+        size = 0
+        while self.entries and (not taken or size < max_bytes):
+            self._next_part()
+            head, entry = self._entry(self._read_at)
+            self._read_at += head.size
+            self._uncount(entry)
+            taken.append(entry)
+            size += entry.nbytes
+        if self.entries == 0:
+            self._start_anew()
+        return taken
+
+    def _uncount(self, entry: SpoolEntry) -> None:
+        self.entries -= 1
+        self.messages -= entry.count
+        self.backlog_bytes -= entry.nbytes
+        if entry.batch is not None:
+            self.copied_messages -= entry.count
+        block = self._blocks[0]
+        block.entries -= 1
+        if block.entries == 0 and (len(self._blocks) > 1 or self.entries == 0):
+            self._blocks.popleft()
+
+    def _head(self) -> EntryHead:
+        self._next_part()
+        return decode_head(self._load(self._read_at, ENTRY_SIZE), 0)
+
+    def _entry(self, place: int) -> tuple[EntryHead, SpoolEntry]:
+        head = decode_head(self._load(place, ENTRY_SIZE), 0)
+        return head, decode(self._load(place, head.size), 0, head)
+
+    def _next_part(self) -> None:
+        """Be on a part that has something to read; what isn't written yet is read from memory."""
+        while self._parts and self._read_at >= self._parts[0].size:
+            self._drop(self._parts.popleft())
+            self._read_at = 0
+        if not self._parts:
+            self._parts.append(_Part(None, len(self._unwritten), bytes(self._unwritten)))
+            self._unwritten = bytearray()
+
+    def _load(self, place: int, size: int) -> memoryview:
+        """`size` bytes at `place` of the first part, through a window of it."""
+        start = place - self._window_at
+        if start < 0 or start + size > len(self._window):
+            part = self._parts[0]
+            raw = part.memory[place:] if part.file is None else self._read(part.file, place, max(size, READ_BYTES))
+            self._window, self._window_at, start = memoryview(raw), place, 0
+        found = self._window[start : start + size]
+        if len(found) < size:
+            raise JournalError(
+                "spool_damaged", f"The spool {self.path.name} ends in the middle of an entry.",
+                "Check the disk of the spools; the client has to subscribe again from its bookmark.",
+            )
+        return found
+
+    def _read(self, file: OpenFile, place: int, size: int) -> bytes:
+        try:
+            return os.pread(file.fd, size, place)
+        except OSError as error:
+            raise journal_error(error, "reading a client's spool") from error
+
+    def _drop(self, part: _Part) -> None:
+        self._window, self._window_at = memoryview(b""), 0
+        if part.file is not None:
+            part.file.close()
+            with suppress(OSError):
+                self._files.unlink(part.file.path)
+
+    def _start_anew(self) -> None:
+        while self._parts:
+            self._drop(self._parts.popleft())
+        self._read_at = 0
+
+    def close(self, remove: bool = True) -> None:
+        """End the spool. What waited is gone with `remove`; without, its files stay until `clean_up`."""
+        while self._parts:
+            part = self._parts.popleft()
+            if remove:
+                self._drop(part)
+            elif part.file is not None:
+                part.file.close()
+        self._blocks.clear()
+        self._unwritten = bytearray()
+        self._window = memoryview(b"")
+        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self._read_at = 0
+
+
+def clean_up(directory: Path, instance: str) -> list[Path]:
+    """Remove the spools an earlier run of this instance left; those in use by anybody stay. Returns what went."""
+    removed: list[Path] = []
+    if not directory.is_dir():
+        return removed
+    for path in sorted(directory.iterdir()):
+        stem, _, number = path.name.rpartition(".")
+        if not (path.name.startswith(f"{instance}.") and stem.endswith(".spool") and number.isdigit()):
+            continue
+        handle = OpenFile(path, os.O_RDWR)
+        try:
+            fcntl.flock(handle.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            removed.append(path)
+        except BlockingIOError:
+            continue
+        finally:
+            handle.close()
+    return removed

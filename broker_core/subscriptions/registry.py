@@ -1,0 +1,189 @@
+"""Batch → which subscriptions want which of its records.
+
+Subscriptions with the same pattern form a group, and everything is decided per group: whether a topic is one
+of the group's is remembered per topic, and the matches of unfiltered subscribers are made when they subscribe
+and not when a message comes. So a batch of one topic for unfiltered subscribers costs a lookup and a copy of
+a list, and touches no record. Filters run once per batch for all subscriptions that share them.
+
+Row arrays are shared: subscriptions that want the same rows for the same reason get the same array object, so
+that the caller can make `batch.select(rows)` once per id(rows) while it holds the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from broker_core.batch import Batch, Rows
+from broker_core.filters import BatchEvaluator, Filter
+from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.topics import TopicPattern
+
+MAX_REMEMBERED_TOPICS = 65_536
+"""Topics whose groups are remembered; with more the memory starts over."""
+
+
+class Match(NamedTuple):
+    """A subscription and the rows it wants, ascending; None is all rows."""
+
+    subscription: Subscription
+    rows: Rows | None
+
+
+class _Group:
+    """The subscriptions with one pattern."""
+
+    __slots__ = ("filtered", "pattern", "whole")
+
+    def __init__(self, pattern: TopicPattern) -> None:
+        self.pattern = pattern
+        self.whole: dict[Subscription, Match] = {}
+        self.filtered: dict[Filter, dict[Subscription, Match]] = {}
+
+    def add(self, subscription: Subscription) -> None:
+        chosen = subscription.filter
+        members = self.whole if chosen is None else self.filtered.setdefault(chosen, {})
+        members[subscription] = Match(subscription, None)
+
+    def remove(self, subscription: Subscription) -> bool:
+        chosen = subscription.filter
+        if chosen is None:
+            return self.whole.pop(subscription, None) is not None
+        members = self.filtered.get(chosen, {})
+        found = members.pop(subscription, None) is not None
+        if found and not members:
+            del self.filtered[chosen]
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self.whole or self.filtered)
+
+
+class Registry:
+    """The live subscriptions of an instance. Not thread-safe: it belongs to the loop."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._remembered: dict[str, tuple[_Group, ...]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Subscription]:
+        for group in self._groups.values():
+            yield from group.whole
+            for members in group.filtered.values():
+                yield from members
+
+    def add(self, subscription: Subscription) -> None:
+        """Let a subscription take part from the next batch on."""
+        pattern = subscription.pattern
+        group = self._groups.get(pattern.text)
+        if group is None:
+            group = self._groups[pattern.text] = _Group(pattern)
+            self._forget(pattern)
+        before = self._count(group)
+        group.add(subscription)
+        self._size += self._count(group) - before
+
+    def remove(self, subscription: Subscription) -> bool:
+        """Take a subscription out; False when it wasn't in."""
+        pattern = subscription.pattern
+        group = self._groups.get(pattern.text)
+        if group is None or not group.remove(subscription):
+            return False
+        self._size -= 1
+        if not group:
+            del self._groups[pattern.text]
+            self._forget(pattern)
+        return True
+
+    def match(self, batch: Batch) -> list[Match]:
+        """Who wants which rows of a batch; the list is the caller's. Who wants none isn't in it."""
+        topic = batch.single_topic
+        if topic is None:
+            return self._match_mixed(batch)
+        found: list[Match] = []
+        evaluator: BatchEvaluator | None = None
+        for group in self._remembered.get(topic) or self._groups_of(topic):
+            found += group.whole.values()
+            if group.filtered:
+                evaluator = evaluator or BatchEvaluator(batch)
+                _match_filtered(group, evaluator, None, found)
+        return found
+
+    @staticmethod
+    def _count(group: _Group) -> int:
+        return len(group.whole) + sum(map(len, group.filtered.values()))
+
+    def _forget(self, pattern: TopicPattern) -> None:
+        """What is remembered about topics is wrong once a group appears or goes."""
+        if pattern.exact is None:
+            self._remembered.clear()
+        else:
+            self._remembered.pop(pattern.exact, None)
+
+    def _groups_of(self, topic: str) -> tuple[_Group, ...]:
+        known = self._remembered.get(topic)
+        if known is None:
+            known = tuple(group for group in self._groups.values() if group.pattern.matches(topic))
+            if len(self._remembered) >= MAX_REMEMBERED_TOPICS:
+                self._remembered.clear()
+            self._remembered[topic] = known
+        return known
+
+    def _match_mixed(self, batch: Batch) -> list[Match]:
+        """A batch of several topics: which topics each group wants, then the rows of each such set."""
+        topics = batch.topics
+        wanted: dict[_Group, int] = {}
+        for number, topic in enumerate(topics):
+            for group in self._groups_of(topic):
+                wanted[group] = wanted.get(group, 0) | 1 << number
+        found: list[Match] = []
+        parts = _Parts(batch, len(topics))
+        evaluator = BatchEvaluator(batch)
+        for group, topic_set in wanted.items():
+            rows = parts.rows(topic_set)
+            if rows is not None and not len(rows):
+                continue
+            found += group.whole.values() if rows is None else _with_rows(group.whole, rows)
+            _match_filtered(group, evaluator, rows, found)
+        return found
+
+
+class _Parts:
+    """The rows of each set of topics of one batch; a set is a bit mask in the dictionary's order."""
+
+    __slots__ = ("_batch", "_number", "_rows")
+
+    def __init__(self, batch: Batch, number: int) -> None:
+        self._batch = batch
+        self._number = number
+        self._rows: dict[int, Rows | None] = {(1 << number) - 1: None}
+
+    def rows(self, topic_set: int) -> Rows | None:
+        """The rows whose topic is in the set, None when that is all of them."""
+        if topic_set not in self._rows:
+            # Row topics count from 1, so place 0 of the table stays False.
+            table = np.array([False, *(bool(topic_set >> number & 1) for number in range(self._number))])
+            rows = np.flatnonzero(table[self._batch.topic_indexes])
+            self._rows[topic_set] = None if len(rows) == self._batch.count else rows
+        return self._rows[topic_set]
+
+
+def _match_filtered(
+    group: _Group, evaluator: BatchEvaluator, candidates: Rows | None, found: list[Match]
+) -> None:
+    for chosen, members in group.filtered.items():
+        rows = evaluator.rows(chosen, candidates)
+        if len(rows) == evaluator.count:
+            found += members.values()
+        elif len(rows):
+            found += _with_rows(members, rows)
+
+
+def _with_rows(members: Iterable[Subscription], rows: Rows) -> list[Match]:
+    return [Match(subscription, rows) for subscription in members]

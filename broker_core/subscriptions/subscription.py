@@ -1,0 +1,22 @@
+"""One subscription: who wants which records, on which stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_core.filters import Filter
+from broker_core.subscriptions.topics import TopicPattern
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """What one client asked for. Two subscriptions are never equal: identity counts."""
+
+    client: object
+    """Whoever added it; the registry hands it back and never looks at it."""
+    id: str
+    """The client's own word for the subscription."""
+    stream: int
+    """The number that stands in the frames delivered for it."""
+    pattern: TopicPattern
+    filter: Filter | None = None

@@ -1,0 +1,144 @@
+"""Topic patterns. Levels of a topic are separated by ".".
+
+    flights.AA          this topic
+    flights.*.delays    "*" stands for one whole level
+    flights.>           ">" stands for one level or more, at the end
+    ~flights\\.(AA|DL)   "~" and a regular expression (RE2) that the whole topic must match
+
+Topics that start with "$" are the broker's own: only a pattern that starts with "$" itself (or "~\\$")
+matches them, so that a subscription to ">" doesn't get the broker's events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import re2
+
+from broker_core.errors import ClientError
+
+MAX_PATTERN_BYTES = 255
+"""Bytes of a pattern that isn't an expression: as many as a topic has at most."""
+MAX_EXPRESSION = 1_024
+"""Characters of a regular expression for topics."""
+_EXPRESSION_MEMORY = 1024 * 1024
+_FIX = "Write a topic, a.*.b, a.>, or ~ and a regular expression."
+
+
+class TopicPattern:
+    """A parsed pattern. `exact` is the topic when the pattern names just one, else None."""
+
+    __slots__ = ("_test", "exact", "text")
+
+    def __init__(self, text: str, exact: str | None, test: Callable[[str], bool]) -> None:
+        self.text = text
+        self.exact = exact
+        self._test = test
+
+    @classmethod
+    def parse(cls, text: str) -> TopicPattern:
+        """The pattern, or ClientError bad_pattern with details["column"], counted from 1."""
+        return _parse(text)
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic is one of those the pattern names."""
+        return self._test(topic)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicPattern) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"TopicPattern({self.text!r})"
+
+
+def _bad(text: str, why: str, column: int) -> ClientError:
+    return ClientError(
+        "bad_pattern", f"{text[:80]!r} isn't a topic pattern: {why} (column {column}).", _FIX, column=column
+    )
+
+
+@lru_cache(maxsize=512)
+def _parse(text: str) -> TopicPattern:
+    if text.startswith("~"):
+        return TopicPattern(text, None, _expression(text))
+    levels = _levels(text)
+    if levels[-1] == ">":
+        return TopicPattern(text, None, _open_ended(levels[:-1]))
+    if "*" in levels:
+        return TopicPattern(text, None, _fixed_length(levels))
+    return TopicPattern(text, text, text.__eq__)
+
+
+def _levels(text: str) -> list[str]:
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise _bad(ascii(text), "half a surrogate pair isn't a character", error.start + 1) from None
+    if not 0 < length <= MAX_PATTERN_BYTES:
+        raise _bad(text, f"it has {length} bytes, not 1 to {MAX_PATTERN_BYTES}", 1)
+    for at, character in enumerate(text):
+        if character.isspace() or not character.isprintable():
+            raise _bad(text, f"{character!r} can't stand in a topic", at + 1)
+    levels = text.split(".")
+    column = 1
+    for number, level in enumerate(levels):
+        if not level:
+            raise _bad(text, "a level is empty", column)
+        if (level != "*" and "*" in level) or (level != ">" and ">" in level):
+            raise _bad(text, "'*' and '>' stand for whole levels", column)
+        if level == ">" and number != len(levels) - 1:
+            raise _bad(text, "'>' stands at the end", column)
+        column += len(level) + 1
+    return levels
+
+
+def _open_ended(before: list[str]) -> Callable[[str], bool]:
+    if not before:
+        return lambda topic: topic[:1] != "$"
+    if "*" not in before:
+        prefix = ".".join(before) + "."
+        return lambda topic: topic.startswith(prefix)
+    head, length, owns = before, len(before), before[0].startswith("$")
+
+    def matches(topic: str) -> bool:
+        levels = topic.split(".")
+        return len(levels) > length and topic.startswith("$") == owns and _fits(head, levels)
+
+    return matches
+
+
+def _fixed_length(pattern: list[str]) -> Callable[[str], bool]:
+    length, owns = len(pattern), pattern[0].startswith("$")
+
+    def matches(topic: str) -> bool:
+        levels = topic.split(".")
+        return len(levels) == length and topic.startswith("$") == owns and _fits(pattern, levels)
+
+    return matches
+
+
+def _fits(pattern: list[str], levels: list[str]) -> bool:
+    # Of levels, only as many as the pattern has are looked at: zip ends there.
+    return all(part in ("*", level) for part, level in zip(pattern, levels, strict=False))
+
+
+def _expression(text: str) -> Callable[[str], bool]:
+    if len(text) > MAX_EXPRESSION:
+        raise _bad(text, f"an expression has {MAX_EXPRESSION} characters at most", MAX_EXPRESSION + 1)
+    options = re2.Options()
+    options.max_mem = _EXPRESSION_MEMORY
+    options.log_errors = False
+    options.never_capture = True
+    try:
+        full = re2.compile(text[1:].encode(), options=options).fullmatch
+    except UnicodeEncodeError as error:
+        raise _bad(ascii(text), "half a surrogate pair isn't a character", error.start + 2) from None
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace") if error.args else "it isn't RE2"
+        raise _bad(text, reason, 2) from None
+    owns = text.startswith("~\\$")
+    return lambda topic: topic.startswith("$") == owns and full(topic.encode(errors="replace")) is not None

@@ -1,0 +1,81 @@
+"""Carries what a running broker has to say to the control plane: live snapshots, decisions, the revision in force.
+
+Live snapshots go over the channel layer, which may drop them: the next second brings another. What must not be lost
+(decisions, reports, samples) goes to the database, in a thread, and is tried again when the database is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+from channels.layers import get_channel_layer
+
+from broker_core.config import PolicyDocument
+from broker_core.runtime.broker import Broker
+from console.services import policies, reports
+
+LIVE_GROUP = "live"
+RECONCILE_EVERY = 5
+"""Ticks between two looks at the database for a newer revision."""
+log = structlog.get_logger("sluice.reporter")
+
+
+class BrokerReporter:
+    """Called by the broker once a second with its snapshot."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._layer = get_channel_layer()
+        self._stored: asyncio.Task[None] | None = None
+        self._told = 0
+        self._kept = 0
+        self._ticks = 0
+
+    async def report(self, snapshot: dict[str, Any]) -> None:
+        """Tell whoever watches, and store what must be kept."""
+        await self._tell(snapshot)
+        # The database may be slow; one write at a time, and the tick doesn't wait for it.
+        if self._stored is None or self._stored.done():
+            self._ticks += 1
+            self._stored = asyncio.create_task(self._store(snapshot), name="store-report")
+
+    async def _tell(self, snapshot: dict[str, Any]) -> None:
+        try:
+            await self._layer.group_send(LIVE_GROUP, {"type": "live.snapshot", "snapshot": snapshot})
+            for decision in self._new_decisions(self._told):
+                await self._layer.group_send(LIVE_GROUP, {"type": "live.decision", "decision": decision})
+            self._told = self._broker.host.decisions_made
+        except OSError as problem:
+            log.warning("live_feed_away", why=str(problem))
+        except Exception as problem:  # redis-py's errors aren't OSErrors; the feed is expendable, the tick isn't
+            log.warning("live_feed_failed", why=repr(problem))
+
+    def _new_decisions(self, known: int) -> list[dict[str, Any]]:
+        host = self._broker.host
+        number = min(host.decisions_made - known, len(host.decisions))
+        return [decision.as_dict() for decision in list(host.decisions)[len(host.decisions) - number :]]
+
+    async def _store(self, snapshot: dict[str, Any]) -> None:
+        made, decisions = self._broker.host.decisions_made, self._new_decisions(self._kept)
+        try:
+            await asyncio.to_thread(reports.record_report, snapshot)
+            await asyncio.to_thread(reports.record_decisions, decisions, self._broker.host.instance)
+            self._kept = made
+            if self._ticks % RECONCILE_EVERY == 0:
+                await self._reconcile()
+        except Exception as problem:
+            log.warning("report_not_stored", why=repr(problem))
+
+    async def _reconcile(self) -> None:
+        """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""
+        document = await asyncio.to_thread(policies.document_in_force, self._broker.host.instance)
+        if document["revision"] != self._broker.host.policy.revision:
+            await self._broker.apply(PolicyDocument.from_dict(document))
+
+    async def close(self) -> None:
+        """Store the last decisions."""
+        if self._stored is not None:
+            await asyncio.wait([self._stored], timeout=5)
+        await self._store(self._broker.statistics.snapshot())

@@ -1,0 +1,57 @@
+"""System checks: what would stop Sluice later is said at start, with what to do."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+
+from broker_core.names import is_name
+
+# A Unix socket's path has 108 bytes on Linux, with the closing zero.
+MAX_SOCKET_PATH = 107
+
+
+@register()
+def check_instance_name(**kwargs: Any) -> list[CheckMessage]:
+    """The instance's name must be one that brokers take."""
+    if is_name(settings.SLUICE_INSTANCE):
+        return []
+    return [
+        Error(
+            f"SLUICE_INSTANCE is {settings.SLUICE_INSTANCE!r}.",
+            hint="Use 1 to 64 letters, digits, dots, dashes or underscores.",
+            id="sluice.E001",
+        )
+    ]
+
+
+@register()
+def check_socket_path(**kwargs: Any) -> list[CheckMessage]:
+    """The control socket's path must fit what the system allows."""
+    path = settings.SLUICE_RUN_DIRECTORY / f"{settings.SLUICE_INSTANCE}.sock"
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
+        return []
+    return [
+        Error(
+            f"The control socket's path {path} is longer than {MAX_SOCKET_PATH} bytes.",
+            hint="Set SLUICE_HOME to a shorter path.",
+            id="sluice.E002",
+        )
+    ]
+
+
+@register()
+def check_home_writable(**kwargs: Any) -> list[CheckMessage]:
+    """The data directory must be writable."""
+    if os.access(settings.SLUICE_HOME, os.W_OK | os.X_OK):
+        return []
+    return [
+        Error(
+            f"SLUICE_HOME ({settings.SLUICE_HOME}) can't be written to.",
+            hint="Give it to the user that runs Sluice, or set SLUICE_HOME to another directory.",
+            id="sluice.E003",
+        )
+    ]

@@ -1,0 +1,45 @@
+"""What the operator reads when everything is ready. Pure: text from settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker_core.config import PolicyDocument, TransportSettings
+from console.supervisor.specs import Installation
+
+SCHEMES = {"tcp": "tcp://{host}:{port}", "websocket": "ws://{host}:{port}/"}
+
+
+def address(transport: TransportSettings) -> str:
+    """A transport's address as clients are given it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(transport.host, transport.host)
+    return SCHEMES[transport.kind].format(host=host, port=transport.port)
+
+
+def up(at: Installation, policy: PolicyDocument, project: Path) -> str:
+    """The console's address, the transports', and a first subscribe and publish to paste."""
+    enabled = [transport for transport in policy.transports if transport.enabled]
+    listed = "".join(f"  {transport.name:<12}{address(transport)}\n" for transport in enabled)
+    first = f"\nTry it, each in a terminal of its own:\n{first_commands(at, enabled[0], project)}" if enabled else ""
+    return f"""
+Sluice is up.
+
+  {"console":<12}http://{at.web_host}:{at.web_port}/
+{listed}  {"data":<12}{at.home}
+  {"output":<12}{at.home / "log"}
+{first}
+Ctrl-C stops everything.
+"""
+
+
+def first_commands(at: Installation, transport: TransportSettings, project: Path) -> str:
+    """Two lines to paste: a subscriber, and a message for it."""
+    python = Path(at.python)
+    if python.is_relative_to(project):
+        python = python.relative_to(project)
+    module = f"  {python} -m broker_core.client"
+    option = f"--address {address(transport)}"
+    return (
+        f"{module} subscribe 'greetings.>' {option}\n"
+        f"""{module} publish greetings.first '{{"hello": "world"}}' {option}\n"""
+    )

@@ -1,0 +1,35 @@
+"""`manage.py createoperator [NAME]`: make an operator and show the password once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from broker_core.errors import OperatorError
+from console.services import operators
+
+FIRST_OPERATOR = "operator"
+
+
+class Command(BaseCommand):
+    """Without a name: makes the first operator if there is none, and says nothing otherwise."""
+
+    help = "Make an operator with a random password, which is shown once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The operator's name, and whether to give an existing one a new password."""
+        parser.add_argument("name", nargs="?", default="", help="the operator's name (default: the first operator)")
+        parser.add_argument("--reset", action="store_true", help="give an existing operator a new password")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Make or reset, and print name and password."""
+        name = options["name"]
+        if not name and not options["reset"] and operators.any_operator():
+            return
+        name = name or FIRST_OPERATOR
+        try:
+            password = operators.reset_password(name) if options["reset"] else operators.create_operator(name)[1]
+        except OperatorError as problem:
+            raise CommandError(f"{problem.sentence} {problem.fix}") from problem
+        self.stdout.write(f"Operator: {name}\nPassword: {password}   (shown this once)")

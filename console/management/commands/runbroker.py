@@ -1,0 +1,67 @@
+"""`manage.py runbroker`: runs one instance's data plane until it is told to stop (SIGTERM or Ctrl-C)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from broker_core.config import PolicyDocument
+from broker_core.errors import SluiceError
+
+
+class Command(BaseCommand):
+    """Starts the broker with the policy revision that the database holds for it."""
+
+    help = "Run the data plane of one instance: its journal, its TCP and WebSocket transports, its control socket."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)")
+
+    def handle(self, *args: Any, instance: str, **options: Any) -> None:
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
+        from twisted.internet import asyncioreactor
+
+        asyncioreactor.install(loop)
+        from twisted.internet import reactor
+
+        reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
+        try:
+            loop.run_until_complete(_run(instance))
+        except SluiceError as error:
+            raise CommandError(f"{error.sentence} {error.fix}") from None
+        finally:
+            loop.close()
+
+
+async def _run(instance: str) -> None:
+    from api.websocket_listener import WebSocketListener
+    from broker_core.runtime.broker import Broker, BrokerPaths
+    from console.broker_reporter import BrokerReporter
+    from console.services.policies import document_in_force
+
+    policy = PolicyDocument.from_dict(await asyncio.to_thread(document_in_force, instance))
+    paths = BrokerPaths(
+        settings.SLUICE_JOURNAL_DIRECTORY, settings.SLUICE_ARCHIVE_DIRECTORY, settings.SLUICE_SPOOL_DIRECTORY,
+        Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance}.sock",
+    )
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = Broker(policy, paths, WebSocketListener)
+    reporter = BrokerReporter(broker)
+    await broker.start(reporter.report)
+    try:
+        await stopping.wait()
+    finally:
+        await broker.stop()
+        await reporter.close()

@@ -1,0 +1,167 @@
+"""What `up` and `demo` share: make ready, check, and start all of Sluice under the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+
+from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.errors import OperatorError
+from console.management import banner
+from console.services import policies
+from console.services.actors import SYSTEM
+from console.supervisor import ports, ready, redis_source, sockets
+from console.supervisor.specs import ChildSpec, Installation, children
+from console.supervisor.supervisor import Supervisor
+
+# The variable that gives each of the standard transports its port. The policy in force has the last word otherwise.
+PORT_VARIABLES = {"tcp": "SLUICE_TCP_PORT", "websocket": "SLUICE_WEBSOCKET_PORT"}
+
+
+def say(sentence: str) -> None:
+    """Tell the operator. A terminal that went away must not stop the brokers."""
+    try:
+        print(f"{time.strftime('%H:%M:%S')} {sentence}", flush=True)
+    except OSError:
+        pass
+
+
+def lock_home() -> TextIOWrapper | None:
+    """Hold the data directory for this supervisor as long as the file is open; None when another one holds it."""
+    file = open(settings.SLUICE_HOME / "run" / "up.lock", "a", encoding="ascii")  # noqa: SIM115  held while we run
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def prepare() -> PolicyDocument:
+    """Everything that must hold before a process starts: Redis, database, free ports, an operator."""
+    sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
+    check_given_redis()
+    call_command("check", fail_level="ERROR", verbosity=0)
+    call_command("migrate", interactive=False, verbosity=0)
+    policy = policy_in_force()
+    check_ports(policy.transports)
+    call_command("createoperator")
+    return policy
+
+
+def check_given_redis() -> None:
+    """A REDIS_URL that nobody answers at is better said now than by four processes at once."""
+    url = os.environ.get("REDIS_URL", "")
+    problem = ready.given_redis_answers(url) if url else None
+    if problem:
+        raise OperatorError(
+            "redis_away", f"REDIS_URL is set, but Redis doesn't answer: {problem}", "Start it, or unset REDIS_URL."
+        )
+
+
+def policy_in_force() -> PolicyDocument:
+    """The policy the broker will load, after the ports that were set in the environment."""
+    document = PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
+    for transport in document.transports:
+        variable = PORT_VARIABLES.get(transport.name, "")
+        wanted = os.environ.get(variable, "")
+        if wanted and int(wanted) != transport.port:
+            reason = f"{variable}={wanted} was set when Sluice was started"
+            policies.change_transport(SYSTEM, transport.name, {"port": int(wanted)}, reason=reason)
+    return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
+
+
+def check_ports(transports: Sequence[TransportSettings]) -> None:
+    """Raise port_taken with a sentence for each address that can't be had."""
+    wanted = [
+        ports.PortWanted(
+            "the console", settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port"
+        )
+    ]
+    for transport in transports:
+        variable = PORT_VARIABLES.get(transport.name)
+        move = f"Set {variable} to a free port" if variable else "Stop what holds it"
+        if transport.enabled:
+            wanted.append(
+                ports.PortWanted(f"transport {transport.name}", transport.host, transport.port, move)
+            )
+    found = ports.problems(wanted, ports.why_refused, ports.holder)
+    if found:
+        raise OperatorError("port_taken", " ".join(found), "Nothing was started.")
+
+
+def installation() -> Installation:
+    """What the children's command lines are made from, out of the settings."""
+    run = settings.SLUICE_RUN_DIRECTORY
+    given = os.environ.get("REDIS_URL", "")
+    redis = redis_source.choose(given, redis_source.on_path(), redis_source.bundled(), run / "redis.sock")
+    return Installation(
+        sys.executable,
+        settings.SLUICE_HOME,
+        run,
+        settings.SLUICE_INSTANCE,
+        settings.SLUICE_WEB_HOST,
+        settings.SLUICE_WEB_PORT,
+        redis,
+    )
+
+
+def environment(at: Installation) -> dict[str, str]:
+    """The children's environment: ours, and what we decided for all of them."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "console.project.settings"),
+        "SLUICE_HOME": str(at.home),
+        "REDIS_URL": at.redis.url,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def supervise(specs: Sequence[ChildSpec], at: Installation, when_ready: Callable[[], None], **options: Any) -> int:
+    """Run the children until they shall stop; returns the exit code."""
+    directory = Path(settings.BASE_DIR)
+    log_directory = at.home / "log"
+    supervisor = Supervisor(specs, directory, environment(at), log_directory, say, when_ready, **options)
+    return asyncio.run(supervisor.run())
+
+
+def start_everything(
+    lock: TextIOWrapper,
+    policy: PolicyDocument,
+    at: Installation,
+    extra: Sequence[ChildSpec] = (),
+    *,
+    show_output: bool = False,
+    after: str = "",
+) -> int:
+    """All of Sluice and `extra` children, while `lock` is held. `after` is said below the banner."""
+    assert not lock.closed
+    say(at.redis.sentence())
+    if at.run_directory != at.home / "run":
+        say(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
+    text = banner.up(at, policy, Path(settings.BASE_DIR)) + after
+    return supervise([*children(at), *extra], at, lambda: print(text, flush=True), show_output=show_output)
+
+
+def up(*, show_output: bool = False) -> int:
+    """The whole of `make up`; returns the exit code."""
+    lock = lock_home()
+    if lock is None:
+        raise OperatorError(
+            "already_up",
+            f"A supervisor runs Sluice from {settings.SLUICE_HOME} already.",
+            "Stop it with Ctrl-C, or set SLUICE_HOME to another directory.",
+        )
+    with lock:
+        policy = prepare()
+        return start_everything(lock, policy, installation(), show_output=show_output)

@@ -1,0 +1,25 @@
+"""What operators decide and what happened. Models hold data and invariants; services do the work."""
+
+from __future__ import annotations
+
+from console.models.access import ApiToken
+from console.models.audit import AuditEvent
+from console.models.history import ClientSample, Decision
+from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
+from console.models.revision import PolicyRevision, RevisionReport
+from console.models.run import ActionRun, Schedule
+
+__all__ = [
+    "ActionRun",
+    "ApiToken",
+    "AuditEvent",
+    "ClientPolicy",
+    "ClientSample",
+    "Decision",
+    "Instance",
+    "PolicyRevision",
+    "PoolPolicy",
+    "RevisionReport",
+    "Schedule",
+    "Transport",
+]

@@ -1,0 +1,36 @@
+"""Who did what, to what, and how it ended: append-only."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from console.choices import ActorKind, AuditResult
+from console.models.immutable import ImmutableModel
+
+
+class AuditEvent(ImmutableModel):
+    """One attempt to change something, done, denied or failed. The actor is text, so that it outlives its account."""
+
+    at = models.DateTimeField(auto_now_add=True)
+    actor_kind = models.CharField(max_length=16, choices=ActorKind.choices)
+    actor = models.CharField(max_length=200)
+    action = models.CharField(max_length=100)
+    object = models.CharField(max_length=300, blank=True)
+    before = models.JSONField(null=True, blank=True)
+    after = models.JSONField(null=True, blank=True)
+    reason = models.CharField(max_length=500, blank=True)
+    result = models.CharField(max_length=16, choices=AuditResult.choices, default=AuditResult.DONE)
+    message = models.CharField(max_length=1000, blank=True)
+    source = models.CharField(max_length=64, blank=True)
+    request_id = models.CharField(max_length=64, blank=True)
+
+    class Meta:
+        verbose_name = "audit event"
+        ordering = ["-at", "-id"]
+        indexes = [
+            models.Index(fields=["-at"], name="audit_newest"),
+            models.Index(fields=["object", "-at"], name="audit_of_object"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.action} {self.object}: {self.result}"

@@ -1,0 +1,55 @@
+"""Rows that are written once. Saving an existing one, or deleting or updating any, is refused."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from django.db import models
+
+from broker_core.errors import OperatorError
+
+
+def _refuse(what: str, act: str) -> NoReturn:
+    raise OperatorError(
+        "immutable",
+        f"A {what} can't be {act}.",
+        "Make a new one; what was recorded stays as it was.",
+    )
+
+
+class ImmutableQuerySet(models.QuerySet[Any]):
+    """A query set without the ways around `save()` and `delete()`."""
+
+    def update(self, **kwargs: Any) -> int:
+        """Refused."""
+        _refuse(self.model._meta.verbose_name or "row", "changed")
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Refused."""
+        _refuse(self.model._meta.verbose_name or "row", "deleted")
+
+    def bulk_update(self, *args: Any, **kwargs: Any) -> int:
+        """Refused."""
+        _refuse(self.model._meta.verbose_name or "row", "changed")
+
+
+class ImmutableModel(models.Model):
+    """Base of rows that are written once."""
+
+    objects = ImmutableQuerySet.as_manager()
+
+    class Meta:
+        abstract = True
+        base_manager_name = "objects"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Insert; refused for a row that is already stored."""
+        if not self._state.adding:
+            _refuse(str(self._meta.verbose_name), "changed")
+        self.full_clean()
+        kwargs["force_insert"] = True
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Refused."""
+        _refuse(str(self._meta.verbose_name), "deleted")

@@ -1,0 +1,136 @@
+"""The desired state operators edit: an instance, its transports, and the pool and client policies of both.
+
+A policy row without a transport is the instance's. Nothing reads these rows at run time: services make an immutable
+PolicyRevision of them, and that is what a broker loads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from broker_core.names import is_name
+from console.choices import TransportKind
+
+
+def check_name(value: str) -> None:
+    """Refuse names that a broker wouldn't take."""
+    if not is_name(value):
+        raise ValidationError("Use 1 to 64 letters, digits, dots, dashes or underscores.")
+
+
+def check_patterns(value: Any) -> None:
+    """Refuse anything but a list of topic patterns."""
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise ValidationError("Give a list of topic patterns.")
+
+
+def all_topics() -> list[str]:
+    """The default of journaled topics."""
+    return [">"]
+
+
+def scratch_topics() -> list[str]:
+    """The default of topics that are never journaled."""
+    return ["scratch.>"]
+
+
+class Instance(models.Model):
+    """One broker: what is journaled, and in files of what size. Its newest PolicyRevision is the state wanted."""
+
+    name = models.CharField(max_length=64, unique=True, validators=[check_name])
+    journaled_topics = models.JSONField(default=all_topics, validators=[check_patterns], blank=True)
+    unjournaled_topics = models.JSONField(default=scratch_topics, validators=[check_patterns], blank=True)
+    journal_size = models.BigIntegerField(default=128 * 1024 * 1024, validators=[MinValueValidator(1024 * 1024)])
+    preallocated_files = models.PositiveIntegerField(default=2, validators=[MinValueValidator(1), MaxValueValidator(64)])
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Transport(models.Model):
+    """One listener of an instance."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="transports")
+    name = models.CharField(max_length=64, validators=[check_name])
+    kind = models.CharField(max_length=16, choices=TransportKind.choices)
+    host = models.CharField(max_length=255, default="127.0.0.1")
+    port = models.PositiveIntegerField(validators=[MaxValueValidator(65_535)])
+    enabled = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["instance", "name"]
+        constraints = [
+            models.UniqueConstraint(fields=["instance", "name"], name="transport_name_once"),
+            models.UniqueConstraint(
+                fields=["instance", "host", "port"], condition=Q(port__gt=0), name="transport_address_once"
+            ),
+            models.CheckConstraint(condition=Q(port__lte=65_535), name="transport_port_range"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.instance.name}/{self.name}"
+
+
+class PoolPolicy(models.Model):
+    """A pool's limits in bytes, of an instance or one transport; null means the default, or the instance's value."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="pool_policies")
+    transport = models.OneToOneField(
+        Transport, on_delete=models.PROTECT, null=True, blank=True, related_name="pool_policy"
+    )
+    message_memory_limit = models.BigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    message_disk_limit = models.BigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    message_disk_path = models.CharField(max_length=1024, null=True, blank=True)  # noqa: DJ001 (null is "default")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["instance"], condition=Q(transport__isnull=True), name="instance_pool_policy_once"
+            ),
+            models.CheckConstraint(
+                condition=Q(message_memory_limit__isnull=True) | Q(message_memory_limit__gt=0),
+                name="memory_limit_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(message_disk_limit__isnull=True) | Q(message_disk_limit__gt=0), name="disk_limit_positive"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"pool policy of {self.transport or self.instance}"
+
+
+class ClientPolicy(models.Model):
+    """What one client may use, instance-wide or on one transport; null means the default, or the instance's value."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="client_policies")
+    transport = models.OneToOneField(
+        Transport, on_delete=models.PROTECT, null=True, blank=True, related_name="client_policy"
+    )
+    client_max_capacity = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(100)]
+    )
+    client_message_age_limit_ms = models.BigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["instance"], condition=Q(transport__isnull=True), name="instance_client_policy_once"
+            ),
+            models.CheckConstraint(
+                condition=Q(client_max_capacity__isnull=True) | Q(client_max_capacity__range=(1, 100)),
+                name="capacity_percent",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"client policy of {self.transport or self.instance}"

@@ -1,0 +1,52 @@
+"""Policy revisions, which are immutable, and what brokers report about the one they run."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+from console.models.immutable import ImmutableModel
+from console.models.instance import Instance
+
+
+class PolicyRevision(ImmutableModel):
+    """One numbered policy document of an instance, with author and reason. The highest number is the one wanted."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="revisions")
+    number = models.PositiveIntegerField()
+    document = models.JSONField()
+    author = models.CharField(max_length=200)
+    author_user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.DO_NOTHING, null=True, blank=True, db_constraint=False,
+        related_name="+",
+    )
+    reason = models.CharField(max_length=500, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name = "policy revision"
+        ordering = ["instance", "-number"]
+        constraints = [
+            models.UniqueConstraint(fields=["instance", "number"], name="revision_number_once"),
+            models.CheckConstraint(condition=models.Q(number__gte=1), name="revision_number_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.instance.name} revision {self.number}"
+
+
+class RevisionReport(models.Model):
+    """What one broker process said it runs: a row for each revision it took up, with when first and last heard."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="reports")
+    number = models.PositiveIntegerField()
+    pid = models.BigIntegerField(default=0)
+    reported_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-seen_at", "-id"]
+        indexes = [models.Index(fields=["instance", "-seen_at"], name="report_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.instance.name} runs revision {self.number}"

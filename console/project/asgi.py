@@ -1,0 +1,24 @@
+"""The web process: pages and REST over HTTP, the live feed over WebSocket. Served by daphne."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
+
+from django.core.asgi import get_asgi_application  # noqa: E402
+
+http = get_asgi_application()  # loads the apps; what follows imports models
+
+from channels.auth import AuthMiddlewareStack  # noqa: E402
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+
+from api.live_feed import SameOrigin  # noqa: E402
+from api.routing import websocket_urlpatterns  # noqa: E402
+
+application = ProtocolTypeRouter(
+    {
+        "http": http,
+        "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+    }
+)

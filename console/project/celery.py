@@ -1,0 +1,32 @@
+"""The Celery application: `celery -A console.project worker` and `… beat`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import redis
+from celery import Celery
+from celery.signals import heartbeat_sent
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
+
+app = Celery("sluice")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks(["console"])
+
+WORKER_KEY_LIVES_S = 15
+
+
+@heartbeat_sent.connect
+def say_alive(sender: Any = None, **kwargs: Any) -> None:
+    """Keep a key in Redis alive as long as a worker's loop turns; /readyz looks at it, since `inspect ping` takes a second."""
+    from django.conf import settings
+
+    from console.queries.readiness import WORKER_KEY
+
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2) as connection:
+        try:
+            connection.set(WORKER_KEY, os.getpid(), ex=WORKER_KEY_LIVES_S)
+        except redis.RedisError:
+            return  # the worker's own connection reports it; this one only says that all is well

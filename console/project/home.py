@@ -1,0 +1,45 @@
+"""SLUICE_HOME: the one directory everything lives under, and what settings derive from it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
+
+
+def prepare_home(home: Path) -> Path:
+    """Make the data directory and its folders; returns its absolute path."""
+    home = home.expanduser().resolve()
+    home.mkdir(parents=True, exist_ok=True, mode=0o750)
+    for name in FOLDERS:
+        (home / name).mkdir(exist_ok=True, mode=0o750)
+    return home
+
+
+def secret_key(home: Path) -> str:
+    """The installation's secret: made once, kept in SLUICE_HOME/secret_key with mode 600.
+
+    Several processes start at once on a new machine. Each prepares a whole file of its own and links it to the name;
+    the link succeeds for one of them alone, and every process then reads that one's key.
+    """
+    path = home / "secret_key"
+    if not path.exists():
+        own = home / f".secret_key.{os.getpid()}.{secrets.token_hex(4)}"
+        with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(48))
+        try:
+            os.link(own, path)
+        except FileExistsError:
+            pass
+        finally:
+            own.unlink()
+    return path.read_text(encoding="ascii").strip()
+
+
+def celery_broker_url(redis_url: str) -> str:
+    """Celery's spelling of a Redis address: kombu calls a Unix socket `redis+socket://`, redis-py `unix://`."""
+    if redis_url.startswith("unix://"):
+        return "redis+socket://" + redis_url.removeprefix("unix://")
+    return redis_url

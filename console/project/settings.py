@@ -1,0 +1,226 @@
+"""Django settings. Everything that differs between installations comes from the environment; docs/api.md lists it.
+
+All of Sluice's files live under SLUICE_HOME: database, secret key, journals, spools, sockets, lake.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import environ
+
+from console.project.home import celery_broker_url, prepare_home, secret_key
+from console.supervisor.sockets import run_directory
+
+BASE_DIR = Path(__file__).resolve().parent.parent.parent
+env = environ.Env()
+
+# --- Sluice -----------------------------------------------------------------------------------------------------------
+SLUICE_HOME = prepare_home(Path(env.str("SLUICE_HOME", default=str(BASE_DIR / "var"))))
+SLUICE_INSTANCE = env.str("SLUICE_INSTANCE", default="sluice-1")
+SLUICE_WEB_HOST = env.str("SLUICE_WEB_HOST", default="127.0.0.1")
+SLUICE_WEB_PORT = env.int("SLUICE_WEB_PORT", default=8000)
+SLUICE_TCP_PORT = env.int("SLUICE_TCP_PORT", default=9007)  # of a new instance; later the policy says it
+SLUICE_WEBSOCKET_PORT = env.int("SLUICE_WEBSOCKET_PORT", default=9008)
+# Unix sockets stand here: SLUICE_HOME/run, or a short path when that would be too long for the kernel.
+SLUICE_RUN_DIRECTORY = run_directory(SLUICE_HOME, (f"{SLUICE_INSTANCE}.sock", "redis.sock"))
+SLUICE_JOURNAL_DIRECTORY = Path(env.str("SLUICE_JOURNAL_DIRECTORY", default=str(SLUICE_HOME / "journal")))
+SLUICE_ARCHIVE_DIRECTORY = Path(env.str("SLUICE_ARCHIVE_DIRECTORY", default=str(SLUICE_HOME / "archive")))
+SLUICE_SPOOL_DIRECTORY = Path(env.str("SLUICE_SPOOL_DIRECTORY", default=str(SLUICE_HOME / "spool")))
+SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
+SLUICE_CONTROL_TIMEOUT_S = env.float("SLUICE_CONTROL_TIMEOUT_S", default=5.0)
+SLUICE_SAMPLE_RETENTION_HOURS = env.int("SLUICE_SAMPLE_RETENTION_HOURS", default=24)
+
+# --- Django -----------------------------------------------------------------------------------------------------------
+SECRET_KEY = env.str("SLUICE_SECRET_KEY", default="") or secret_key(SLUICE_HOME)
+DEBUG = env.bool("SLUICE_DEBUG", default=False)
+ALLOWED_HOSTS = env.list("SLUICE_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("SLUICE_TRUSTED_ORIGINS", default=[])
+ROOT_URLCONF = "console.project.urls"
+ASGI_APPLICATION = "console.project.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+APPEND_SLASH = True
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "django_filters",
+    "axes",
+    "csp",
+    "console",
+    "api",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "console.middleware.RequestIdMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# --- Database: SQLite in WAL mode unless DATABASE_URL names another ---------------------------------------------------
+if env.str("DATABASE_URL", default=""):
+    DATABASES: dict[str, dict[str, Any]] = {"default": env.db("DATABASE_URL")}
+    DATABASES["default"]["CONN_MAX_AGE"] = 60
+    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+else:
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(SLUICE_HOME / "sluice.sqlite3"),
+            "OPTIONS": {
+                "timeout": 20,
+                # A deferred transaction that reads, then writes, fails at once when another process wrote in between
+                # (SQLITE_BUSY ignores the time-out there). IMMEDIATE takes the write lock first and waits for it.
+                "transaction_mode": "IMMEDIATE",
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;",
+            },
+        }
+    }
+
+# --- Redis: Celery's broker and the channel layer ---------------------------------------------------------------------
+REDIS_URL = env.str("REDIS_URL", default="") or f"unix://{SLUICE_RUN_DIRECTORY / 'redis.sock'}"
+CHANNEL_LAYERS = {
+    "default": {
+        # PubSub, not the default layer: redis-py 8 sets socket_timeout=5, on which the default layer's blocking pop
+        # raises, so that every idle WebSocket dies after 5 s. The pub/sub one doesn't block on a timed read.
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": None}], "prefix": "sluice"},
+    }
+}
+CELERY_BROKER_URL = celery_broker_url(REDIS_URL)
+CELERY_TASK_IGNORE_RESULT = True  # the ActionRun row is the result
+CELERY_TASK_ACKS_LATE = True  # a worker killed half-way leaves the message; claiming the run makes a repeat harmless
+CELERY_TASK_REJECT_ON_WORKER_LOST = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 12 * 3600}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TIMEZONE = "UTC"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BEAT_SCHEDULE_FILENAME = str(SLUICE_HOME / "run" / "celerybeat-schedule")
+CELERY_BEAT_SCHEDULE = {
+    "tick": {"task": "console.tasks.tick", "schedule": 60.0, "options": {"expires": 55}},
+}
+
+# --- Who may come in --------------------------------------------------------------------------------------------------
+HTTPS = env.bool("SLUICE_HTTPS", default=False)
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "overview"
+LOGOUT_REDIRECT_URL = "login"
+SESSION_COOKIE_AGE = 12 * 3600
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = HTTPS
+CSRF_COOKIE_SECURE = HTTPS
+CSRF_COOKIE_SAMESITE = "Lax"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+X_FRAME_OPTIONS = "DENY"
+AXES_FAILURE_LIMIT = 8
+AXES_COOLOFF_TIME = 0.25  # hours
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_VERBOSE = False
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "font-src": ["'self'"],
+        "connect-src": ["'self'"],
+        "form-action": ["'self'"],
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+
+# --- REST -------------------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "api.auth.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["api.permissions.OperatorChanges"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "api.pagination.Pages",
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_THROTTLE_CLASSES": ["rest_framework.throttling.UserRateThrottle"],
+    "DEFAULT_THROTTLE_RATES": {"user": env.str("SLUICE_API_RATE", default="6000/min"), "login": "20/min"},
+    "EXCEPTION_HANDLER": "api.problems.handle",
+    "DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.NamespaceVersioning",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Sluice",
+    "DESCRIPTION": "The control plane of Sluice: policies, clients, journals, runs and decisions.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
+}
+
+# --- Static files: served by whitenoise straight from the apps, so that nothing needs collecting first ----------------
+STATIC_URL = "/static/"
+STATIC_ROOT = SLUICE_HOME / "static"
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": os.environ.get("SLUICE_LOG_LEVEL", "INFO")},
+    "loggers": {
+        "django.server": {"handlers": ["console"], "level": "WARNING", "propagate": False},
+        "daphne": {"level": "WARNING"},
+        "axes": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,64 @@
+"""How a client fared: its samples over time, and the decisions on it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+
+from console.models import ClientSample, Decision, Instance
+
+MAX_POINTS = 2_000
+SAMPLE_S = 10
+NUMBERS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+
+
+def client_samples(
+    instance: Instance, client: str, start: datetime, end: datetime, step_s: int = SAMPLE_S
+) -> list[dict[str, Any]]:
+    """Samples of a client from `start` up to `end`; with a longer step, the worst of each step's.
+
+    The step is made longer where the answer would have more than MAX_POINTS points.
+    """
+    step = max(step_s, SAMPLE_S, -(-int((end - start).total_seconds()) // MAX_POINTS))
+    rows = (
+        ClientSample.objects.filter(instance=instance, client=client, at__gte=start, at__lt=end)
+        .order_by("at")
+        .values("at", "state", *NUMBERS)
+    )
+    points: list[dict[str, Any]] = []
+    for row in rows.iterator(2_000):
+        at = int(row["at"].timestamp())
+        slot = at - at % step
+        if points and points[-1]["at"] == slot:
+            _worsen(points[-1], row)
+        else:
+            points.append({**row, "at": slot})
+    return points
+
+
+def recent_samples(instance: Instance, client: str, now: datetime, minutes: int = 60) -> list[dict[str, Any]]:
+    """The last hour of a client, for its page."""
+    return client_samples(instance, client, now - timedelta(minutes=minutes), now)
+
+
+def decisions(
+    instance: Instance, *, client: str = "", action: str = "", since: datetime | None = None
+) -> QuerySet[Decision]:
+    """Decisions, newest first."""
+    found = Decision.objects.filter(instance=instance)
+    if client:
+        found = found.filter(client=client)
+    if action:
+        found = found.filter(action=action)
+    if since is not None:
+        found = found.filter(at__gte=since)
+    return found.select_related("instance")
+
+
+def _worsen(point: dict[str, Any], row: dict[str, Any]) -> None:
+    for name in NUMBERS:
+        point[name] = max(point[name], row[name])
+    if row["state"] != "live":
+        point["state"] = row["state"]

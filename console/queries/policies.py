@@ -1,0 +1,113 @@
+"""What is wanted, and what brokers say they run."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from django.conf import settings
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.models import Instance, PolicyRevision, RevisionReport, Transport
+
+# A broker reports each second; this many missed reports and it is taken for away.
+REPORT_FRESH = timedelta(seconds=15)
+
+POOL_FIELDS = ("message_memory_limit", "message_disk_limit", "message_disk_path")
+CLIENT_FIELDS = ("client_max_capacity", "client_message_age_limit_ms")
+INSTANCE_FIELDS = ("journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files")
+TRANSPORT_FIELDS = ("name", "kind", "host", "port", "enabled")
+
+
+class InForce(TypedDict):
+    """Whether a broker runs what is wanted."""
+
+    instance: str
+    wanted: int
+    running: int | None
+    converged: bool
+    reported_at: datetime | None
+    why: str
+
+
+def instance_named(name: str | None = None) -> Instance:
+    """The instance of that name, or this installation's own. Raises OperatorError unknown_instance."""
+    wanted = name or settings.SLUICE_INSTANCE
+    found = Instance.objects.filter(name=wanted).first()
+    if found is None:
+        raise OperatorError("unknown_instance", f"There is no instance {wanted!r}.", "Start its broker once.")
+    return found
+
+
+def newest_revision(instance: Instance) -> PolicyRevision | None:
+    """The revision that is wanted."""
+    return PolicyRevision.objects.filter(instance=instance).order_by("-number").first()
+
+
+def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
+    """One revision. Raises OperatorError unknown_revision."""
+    found = PolicyRevision.objects.filter(instance=instance, number=number).first()
+    if found is None:
+        raise OperatorError("unknown_revision", f"{instance.name} has no revision {number}.", "See the list.")
+    return found
+
+
+def desired_document(instance: Instance, number: int) -> dict[str, Any]:
+    """The policy document that the editable rows make, as revision `number`."""
+    pools = {pool.transport_id: _fields(pool, POOL_FIELDS) for pool in instance.pool_policies.all()}
+    clients = {policy.transport_id: _fields(policy, CLIENT_FIELDS) for policy in instance.client_policies.all()}
+    no_pool, no_client = dict.fromkeys(POOL_FIELDS), dict.fromkeys(CLIENT_FIELDS)
+    return {
+        "revision": number,
+        "instance": {"name": instance.name, **_fields(instance, INSTANCE_FIELDS)},
+        "pool": pools.get(None, no_pool),
+        "client_policy": clients.get(None, no_client),
+        "transports": [
+            {
+                **_fields(transport, TRANSPORT_FIELDS),
+                "pool": pools.get(transport.pk, no_pool),
+                "client_policy": clients.get(transport.pk, no_client),
+            }
+            for transport in Transport.objects.filter(instance=instance).order_by("pk")
+        ],
+    }
+
+
+def in_force(instance: Instance, now: datetime | None = None) -> InForce:
+    """What is wanted against what the broker last reported, and why they differ if they do."""
+    moment = now or timezone.now()
+    newest = newest_revision(instance)
+    report = RevisionReport.objects.filter(instance=instance).order_by("-seen_at", "-id").first()
+    wanted = newest.number if newest else 0
+    fresh = report is not None and moment - report.seen_at <= REPORT_FRESH
+    running = report.number if report is not None else None
+    why = ""
+    if report is None:
+        why = "The broker has never reported."
+    elif not fresh:
+        why = f"The broker was last heard at {report.seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy when it starts."
+    elif running != wanted:
+        why = f"The broker runs revision {running}; it is asked again each minute."
+    return {
+        "instance": instance.name,
+        "wanted": wanted,
+        "running": running,
+        "converged": fresh and running == wanted,
+        "reported_at": report.seen_at if report is not None else None,
+        "why": why,
+    }
+
+
+def in_force_everywhere(now: datetime | None = None) -> list[InForce]:
+    """`in_force` of every instance: "in force on 2 of 2 instances"."""
+    return [in_force(instance, now) for instance in Instance.objects.all()]
+
+
+def revisions(instance: Instance, limit: int = 100) -> list[PolicyRevision]:
+    """The newest revisions first."""
+    return list(PolicyRevision.objects.filter(instance=instance).select_related("instance")[:limit])
+
+
+def _fields(row: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}

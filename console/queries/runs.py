@@ -1,0 +1,56 @@
+"""Runs, schedules and the audit, newest first."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from broker_core.errors import OperatorError
+from console.models import ActionRun, AuditEvent, Instance, Schedule
+
+
+def runs(instance: Instance | None = None, *, kind: str = "", state: str = "") -> QuerySet[ActionRun]:
+    """Runs of an instance, or of all."""
+    found = ActionRun.objects.select_related("instance", "schedule")
+    if instance is not None:
+        found = found.filter(instance=instance)
+    if kind:
+        found = found.filter(kind=kind)
+    if state:
+        found = found.filter(state=state)
+    return found
+
+
+def run(run_id: str | UUID) -> ActionRun:
+    """One run. Raises OperatorError unknown_run."""
+    try:
+        found = runs().filter(pk=UUID(str(run_id))).first()
+    except ValueError:
+        found = None
+    if found is None:
+        raise OperatorError("unknown_run", f"There is no run {str(run_id)[:50]}.", "See /api/v1/runs.")
+    return found
+
+
+def schedules(instance: Instance) -> QuerySet[Schedule]:
+    """The schedules of an instance."""
+    return Schedule.objects.filter(instance=instance)
+
+
+def audit_events(
+    *, actor: str = "", target: str = "", result: str = "", since: datetime | None = None
+) -> QuerySet[Any]:
+    """What was changed, tried and refused."""
+    found = AuditEvent.objects.all()
+    if actor:
+        found = found.filter(actor__icontains=actor)
+    if target:
+        found = found.filter(object__icontains=target)
+    if result:
+        found = found.filter(result=result)
+    if since is not None:
+        found = found.filter(at__gte=since)
+    return found

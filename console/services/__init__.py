@@ -1,0 +1,1 @@
+"""Writes: one function per operator action. Each validates, changes, tells the broker, and leaves an AuditEvent."""

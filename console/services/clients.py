@@ -1,0 +1,29 @@
+"""What an operator does to a client: disconnect it, with a reason that the client is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_core.errors import OperatorError, SluiceError
+from console.broker_link import link_to
+from console.choices import AuditResult
+from console.queries.policies import instance_named
+from console.services import audit
+from console.services.actors import Actor
+
+
+def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None = None) -> Any:
+    """Disconnect a client. Raises OperatorError unknown_client, reason_needed, or BrokerAway."""
+    instance, why = instance_named(instance_name), reason.strip()
+    target = f"{instance.name}: client {name}"
+    if not why:
+        raise OperatorError("reason_needed", "A reason is needed: the client is told it.", "Say why in `reason`.")
+    try:
+        result = link_to(instance.name).call("disconnect", name=name, reason=why[:500])
+    except SluiceError as problem:
+        audit.record(
+            actor, "client.disconnect", target, reason=why, result=AuditResult.FAILED, message=problem.sentence
+        )
+        raise
+    audit.record(actor, "client.disconnect", target, after=result, reason=why)
+    return result

@@ -1,0 +1,64 @@
+"""Carries out a run in a worker, whatever its kind, and stores how it ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from broker_core.errors import SluiceError
+from console.choices import AuditResult, RunKind, RunState
+from console.models import ActionRun
+from console.services import audit, journals, pipeline, runs
+from console.services.actors import Actor
+from console.services.progress import Cancelled, Progress
+
+logger = logging.getLogger(__name__)
+
+PERFORM: dict[str, Callable[[ActionRun, Progress], dict[str, Any]]] = {
+    RunKind.ARCHIVE: journals.perform,
+    RunKind.COMPRESS: journals.perform,
+    RunKind.REMOVE: journals.perform,
+    RunKind.PIPELINE: pipeline.perform,
+}
+
+
+def execute(run_id: UUID | str) -> ActionRun | None:
+    """Take up a run and end it; None when another worker has it, or it was cancelled."""
+    run = runs.claim(run_id, timezone.now())
+    if run is None:
+        return None
+    progress = Progress(run)
+    try:
+        result = PERFORM[run.kind](run, progress)
+    except Cancelled:
+        run.log += "stopped on request\n"
+        runs.finish(run, RunState.CANCELLED)
+    except SluiceError as problem:
+        _fail(run, problem.as_dict())
+    except Exception as problem:
+        logger.exception("run %s failed", run.pk)
+        _fail(run, {"code": "run_failed", "message": f"{type(problem).__name__}: {problem}"[:1_000]})
+    else:
+        runs.finish(run, RunState.SUCCEEDED, result=result)
+        audit.record(_actor(run), f"run.{run.kind}.end", _target(run), after={"result": result})
+    return run
+
+
+def _fail(run: ActionRun, error: dict[str, Any]) -> None:
+    run.log += f"failed: {error['message']}\n"
+    runs.finish(run, RunState.FAILED, error=error)
+    audit.record(
+        _actor(run), f"run.{run.kind}.end", _target(run), result=AuditResult.FAILED, message=error["message"]
+    )
+
+
+def _actor(run: ActionRun) -> Actor:
+    return Actor(run.actor_kind, run.actor)  # type: ignore[arg-type]
+
+
+def _target(run: ActionRun) -> str:
+    return f"{run.instance.name}: run {run.pk}"

@@ -1,0 +1,130 @@
+"""Journal actions: plan, ask for, and carry out archive, compress and remove.
+
+The broker alone owns its directory. A worker does the heavy part on a temporary file (copy or compress, then verify)
+and asks the broker to swap it in; the broker refuses if the segment changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from broker_core.errors import OperatorError
+from broker_core.journal import maintenance
+from console.ages import format_age, parse_age
+from console.broker_link import BrokerLink, link_to
+from console.choices import JOURNAL_ACTIONS, RunKind, RunState
+from console.models import ActionRun
+from console.queries.policies import instance_named
+from console.services import runs
+from console.services.actors import Actor
+from console.services.progress import Progress
+
+SWAP_TIMEOUT_S = 60.0
+PREPARED_FOLDER = ".prepared"
+
+
+def plan(action: str, age: str | int, instance_name: str | None = None) -> dict[str, Any]:
+    """What an action would do: segments chosen, segments skipped and why, and bytes. Changes nothing."""
+    kind, age_s = _kind(action), parse_age(age)
+    found = link_to(instance_named(instance_name).name).call("journal_plan", action=str(kind), age_s=age_s)
+    return {"action": str(kind), "age_s": age_s, "age": format_age(age_s), **found}
+
+
+def request(actor: Actor, action: str, age: str | int, instance_name: str | None = None) -> ActionRun:
+    """Ask for an action on the sealed segments older than `age`; a worker carries it out."""
+    kind, age_s = _kind(action), parse_age(age)
+    instance = instance_named(instance_name)
+    parameters = {"age": format_age(age_s), "age_s": age_s}
+    return runs.request(actor, instance, kind, parameters, plan=plan(action, age_s, instance.name))
+
+
+def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
+    """Carry out a run in a worker. The plan is made anew: what the run was asked for with may be days old."""
+    link = link_to(run.instance.name)
+    age_s = parse_age(run.parameters.get("age_s", run.parameters.get("age", "")))
+    run.plan = plan(run.kind, age_s, run.instance.name)
+    chosen = run.plan["chosen"]
+    progress.log(f"{run.kind} of segments older than {format_age(age_s)}: {len(chosen)} chosen")
+    for skipped in run.plan["skipped"]:
+        progress.log(f"skipped {skipped['name']}: {skipped['why']}")
+    if not chosen:
+        return {"segments": [], "bytes": 0}
+    if run.kind == RunKind.REMOVE:
+        return _remove(link, chosen, age_s, progress)
+    return _prepare_and_swap(run, link, chosen, progress)
+
+
+def _remove(link: BrokerLink, chosen: list[Any], age_s: int, progress: Progress) -> dict[str, Any]:
+    names = [_name(entry) for entry in chosen]
+    progress.step(0, 1, f"removing {len(names)} segments")
+    receipt = link.call("journal_remove", names=names, age_s=age_s, timeout_s=SWAP_TIMEOUT_S)
+    progress.log(f"removed {len(names)} segments")
+    return {"segments": names, "receipt": receipt}
+
+
+def _prepare_and_swap(
+    run: ActionRun, link: BrokerLink, chosen: list[Any], progress: Progress
+) -> dict[str, Any]:
+    paths = {entry["name"]: Path(entry["path"]) for entry in link.call("journals")}
+    done: list[dict[str, Any]] = []
+    for number, entry in enumerate(chosen):
+        name = _name(entry)
+        progress.step(number, len(chosen), f"{run.kind} {name}")
+        with _prepared_folder(run, paths[name]) as folder:
+            prepared = folder / (f"{name}.gz" if run.kind == RunKind.COMPRESS else name)
+            facts = _prepare(run.kind, paths[name], prepared, progress)
+            progress.check()
+            # From here the broker has the file: it renames it into place, or refuses and leaves it to us.
+            link.call(
+                "journal_swap", action=run.kind, name=name, prepared=str(prepared), timeout_s=SWAP_TIMEOUT_S
+            )
+        done.append({"name": name, **facts})
+        progress.log(f"{name}: swapped in, {facts['bytes']:,} bytes")
+    return {"segments": done, "bytes": sum(int(facts["bytes"]) for facts in done)}
+
+
+def _prepare(kind: str, source: Path, prepared: Path, progress: Progress) -> dict[str, Any]:
+    """Make the file that will take the segment's place, and read it back before the broker is asked to use it."""
+    if kind == RunKind.ARCHIVE:
+        digest = maintenance.copy_verified(source, prepared, progress.part)
+        return {"bytes": prepared.stat().st_size, "sha256": digest}
+    maintenance.compress_segment(source, prepared, progress.part)
+    return {"bytes": prepared.stat().st_size, "from_bytes": source.stat().st_size}
+
+
+@contextmanager
+def _prepared_folder(run: ActionRun, source: Path) -> Iterator[Path]:
+    """A folder of this run's in the directory where the file will stay, since a swap is a rename; gone at the end.
+
+    What runs left that were killed goes too; the broker ignores the folder.
+    """
+    home = Path(settings.SLUICE_ARCHIVE_DIRECTORY) if run.kind == RunKind.ARCHIVE else source.parent
+    shelf = home / PREPARED_FOLDER
+    folder = shelf / str(run.pk)
+    folder.mkdir(parents=True, exist_ok=True)
+    active = {str(pk) for pk in ActionRun.objects.filter(state=RunState.RUNNING).values_list("pk", flat=True)}
+    for left in shelf.iterdir():
+        if left.name not in active and left != folder:
+            shutil.rmtree(left, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # another run's folder stands in it
+            shelf.rmdir()
+
+
+def _name(entry: Any) -> str:
+    return str(entry["name"] if isinstance(entry, Mapping) else entry)
+
+
+def _kind(action: str) -> RunKind:
+    if action not in JOURNAL_ACTIONS:
+        raise OperatorError("unknown_action", f"There is no journal action {action!r}.", "Use archive, compress or remove.")
+    return RunKind(action)

@@ -1,0 +1,117 @@
+"""Operators' accounts and API tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractUser
+from django.db import transaction
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.models import ApiToken
+from console.services import audit
+from console.services.actors import SYSTEM, Actor
+
+MAX_TOKEN_AGE = timedelta(days=366)
+# A token's last use is shown to operators; storing it more often would make every read a write.
+USED_AT_EVERY = timedelta(minutes=1)
+
+
+def create_operator(name: str, actor: Actor = SYSTEM) -> tuple[AbstractUser, str]:
+    """Make an operator with a random one-time password, which is returned and not kept anywhere."""
+    users = get_user_model()
+    with transaction.atomic():
+        if users.objects.filter(username=name).exists():
+            raise OperatorError(
+                "name_taken", f"There is an operator {name!r} already.", "Choose another name, or give --reset."
+            )
+        password = secrets.token_urlsafe(12)
+        user = users.objects.create_user(username=name, password=password, is_staff=True)
+        audit.record(actor, "operator.create", f"operator {name}")
+    return user, password
+
+
+def reset_password(name: str, actor: Actor = SYSTEM) -> str:
+    """Give an operator a new random password, which is returned and not kept anywhere."""
+    with transaction.atomic():
+        user = get_user_model().objects.select_for_update().filter(username=name).first()
+        if user is None:
+            raise OperatorError("unknown_operator", f"There is no operator {name!r}.", "Create it without --reset.")
+        password = secrets.token_urlsafe(12)
+        user.set_password(password)
+        user.save(update_fields=["password"])
+        audit.record(actor, "operator.reset_password", f"operator {name}")
+    return password
+
+
+def may_change(user: Any, token: Any = None) -> bool:
+    """Whether this account may change things; if it came with a token, whether that may. Pages and API ask this."""
+    if not (user and user.is_authenticated and user.is_active and user.is_staff):
+        return False
+    return not isinstance(token, ApiToken) or token.may_change
+
+
+def any_operator() -> bool:
+    """Whether somebody can log in and change something."""
+    return bool(get_user_model().objects.filter(is_staff=True, is_active=True).exists())
+
+
+def create_token(
+    actor: Actor, user: AbstractUser, name: str, *, lifetime: timedelta, may_change: bool, now: datetime | None = None
+) -> tuple[ApiToken, str]:
+    """Make a token; returns its row and the whole token, which can't be shown again."""
+    if not timedelta(0) < lifetime <= MAX_TOKEN_AGE:
+        raise OperatorError("bad_lifetime", "A token lives for up to 366 days.", "Give an age between 1 s and 366d.")
+    if may_change and not user.is_staff:
+        raise OperatorError("not_allowed", "Only an operator's token may change things.", "Ask for a reading one.")
+    prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
+    with transaction.atomic():
+        token = ApiToken.objects.create(
+            name=name[:100],
+            user=user,
+            prefix=prefix,
+            digest=_digest(secret),
+            may_change=may_change,
+            expires_at=(now or timezone.now()) + lifetime,
+        )
+        audit.record(
+            actor, "token.create", f"token {prefix}", after={"name": token.name, "may_change": may_change}
+        )
+    return token, f"slc_{prefix}_{secret}"
+
+
+def revoke_token(actor: Actor, token: ApiToken, now: datetime | None = None) -> None:
+    """End a token at once."""
+    with transaction.atomic():
+        token.revoked_at = now or timezone.now()
+        token.save(update_fields=["revoked_at"])
+        audit.record(actor, "token.revoke", f"token {token.prefix}")
+
+
+def token_of(text: str, now: datetime | None = None) -> ApiToken | None:
+    """The valid token that this text is, or None. Compares in constant time."""
+    scheme, _, rest = text.partition("_")
+    prefix, _, secret = rest.partition("_")
+    if scheme != "slc" or not secret:
+        return None
+    moment = now or timezone.now()
+    token = ApiToken.objects.select_related("user").filter(prefix=prefix).first()
+    if token is None or not hmac.compare_digest(token.digest, _digest(secret)):
+        return None
+    if token.revoked_at is not None or token.expires_at <= moment or not token.user.is_active:
+        return None
+    if token.used_at is None or moment - token.used_at > USED_AT_EVERY:
+        token.used_at = moment
+        token.save(update_fields=["used_at"])
+    return token
+
+
+def _digest(secret: str) -> str:
+    # The secret has 256 random bits, so a plain hash is as good as a slow one, and each call can afford it.
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,137 @@
+"""Stores what brokers report: the revision they run, samples of their clients, and their decisions.
+
+`record_report` is called each second with the broker's snapshot. Most calls do nothing: the revision is stored when it
+changes or each ten seconds, and so are samples. A client that is idle and stays idle is sampled once a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import close_old_connections
+
+from console.models import ClientSample, Decision, Instance, RevisionReport
+
+SAMPLE_MS = 10_000
+IDLE_SAMPLE_MS = 60_000
+RETENTION_BATCH = 20_000
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What this process already stored of one instance, so that most reports need no database."""
+
+    instance_id: int
+    revision: int = -1
+    slot: int = -1
+    idle_since: dict[str, int] = field(default_factory=dict)  # client → slot of its last stored idle sample
+
+
+# One entry for each instance that reports into this process, which is one in practice.
+_heard: dict[str, _Heard] = {}
+
+
+def record_report(snapshot: Mapping[str, Any]) -> None:
+    """Store what is due of a broker's snapshot {"at": ms, "status": {...}, "clients": [...]}."""
+    status, at_ms = snapshot["status"], int(snapshot["at"])
+    heard = _heard.get(status["instance"])
+    slot = at_ms - at_ms % SAMPLE_MS
+    if heard is not None and heard.revision == status["revision"] and heard.slot == slot:
+        return
+    close_old_connections()  # this may be a thread that lives for weeks
+    instance = Instance.objects.filter(name=status["instance"]).first()
+    if instance is None:
+        return  # the policy was never asked for: the broker isn't one of this database's
+    if heard is None or heard.instance_id != instance.pk:
+        heard = _heard[instance.name] = _Heard(instance.pk)
+    record_revision(instance, int(status["revision"]), _moment(at_ms), int(status.get("pid") or 0))
+    if heard.slot != slot:
+        record_samples(instance, heard, snapshot.get("clients") or [], slot)
+    heard.revision, heard.slot = status["revision"], slot
+
+
+def record_revision(instance: Instance, number: int, now: datetime, pid: int | None = None) -> RevisionReport:
+    """Store which revision a broker runs. A row per revision and process; the same one again moves `seen_at`."""
+    newest = RevisionReport.objects.filter(instance=instance).order_by("-seen_at", "-id").first()
+    if newest is not None and newest.number == number and pid in (None, newest.pid):
+        newest.seen_at = max(now, newest.seen_at)
+        newest.save(update_fields=["seen_at"])
+        return newest
+    known = newest.pid if newest is not None else 0
+    return RevisionReport.objects.create(
+        instance=instance, number=number, pid=known if pid is None else pid, reported_at=now, seen_at=now
+    )
+
+
+def record_samples(instance: Instance, heard: _Heard, clients: Sequence[Mapping[str, Any]], slot: int) -> int:
+    """Store a sample of every client that isn't idle, was not idle before, or wasn't stored for a minute."""
+    rows, idle = [], {}
+    for client in clients:
+        name, resting = client["name"], _is_idle(client)
+        stored = heard.idle_since.get(name)
+        if resting and stored is not None and slot - stored < IDLE_SAMPLE_MS:
+            idle[name] = stored
+            continue
+        if resting:
+            idle[name] = slot
+        rows.append(_sample(instance, client, slot))
+    heard.idle_since = idle
+    ClientSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+    return len(rows)
+
+
+def record_decisions(decisions: Sequence[Mapping[str, Any]], instance_name: str | None = None) -> int:
+    """Store a broker's decisions, as `Decision.as_dict()` gives them."""
+    if not decisions:
+        return 0
+    close_old_connections()
+    instance = Instance.objects.get(name=instance_name or settings.SLUICE_INSTANCE)
+    rows = [_decision(instance, decision) for decision in decisions]
+    Decision.objects.bulk_create(rows, batch_size=500)
+    return len(rows)
+
+
+def forget_old_samples(now: datetime) -> int:
+    """Delete samples past their retention, some at a time so that writers never wait long."""
+    oldest = now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS)
+    chosen = ClientSample.objects.filter(at__lt=oldest).order_by("at").values_list("pk", flat=True)[:RETENTION_BATCH]
+    deleted, _ = ClientSample.objects.filter(pk__in=list(chosen)).delete()
+    return deleted
+
+
+def _is_idle(client: Mapping[str, Any]) -> bool:
+    return client["state"] == "live" and not (
+        client.get("lag_messages") or client.get("lag_ms") or client.get("spool_bytes") or client.get("outbox_bytes")
+    )
+
+
+def _sample(instance: Instance, client: Mapping[str, Any], slot: int) -> ClientSample:
+    numbers = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+    return ClientSample(
+        instance=instance,
+        client=client["name"],
+        at=_moment(slot),
+        state=client["state"],
+        **{name: int(client.get(name) or 0) for name in numbers},
+    )
+
+
+def _decision(instance: Instance, decision: Mapping[str, Any]) -> Decision:
+    texts = ("client", "transport", "pool", "action", "reason", "rule", "mode", "signal", "unit", "sentence")
+    return Decision(
+        instance=instance,
+        at=_moment(int(decision["at"])),
+        revision=int(decision.get("revision") or 0),
+        observed=decision.get("observed"),
+        limit=decision.get("limit"),
+        details=dict(decision),
+        **{name: str(decision.get(name) or "") for name in texts},
+    )
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -1,0 +1,75 @@
+// Numbers as an operator reads them. The same rules as console/templatetags/units.py, which renders them on the server.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+export const NONE = "–";
+
+/** 1536 → "1.5 KiB". Powers of two, as the settings take them. */
+export function bytes(value) {
+  if (value === null || value === undefined) return NONE;
+  let amount = Number(value), unit = 0;
+  while (Math.abs(amount) >= 1024 && unit < UNITS.length - 1) { amount /= 1024; unit += 1; }
+  return `${unit === 0 ? Math.round(amount) : digits(amount)} ${UNITS[unit]}`;
+}
+
+/** 12345 → "12,345"; above a million "1.23 M". */
+export function count(value) {
+  if (value === null || value === undefined) return NONE;
+  const amount = Number(value);
+  if (Math.abs(amount) >= 1e9) return `${digits(amount / 1e9)} G`;
+  if (Math.abs(amount) >= 1e6) return `${digits(amount / 1e6)} M`;
+  return Math.round(amount).toLocaleString("en-GB");
+}
+
+/** A rate: small ones keep a decimal. */
+export function rate(value) {
+  if (value === null || value === undefined) return NONE;
+  const amount = Number(value);
+  return amount > 0 && amount < 10 ? amount.toFixed(1) : count(amount);
+}
+
+/** Milliseconds → "850 ms", "12.4 s", "3 min 05 s", "2 h 14 min", "3 d 4 h". */
+export function duration(ms) {
+  if (ms === null || ms === undefined) return NONE;
+  const value = Math.max(0, Number(ms));
+  if (value < 1000) return `${Math.round(value)} ms`;
+  if (value < 60_000) return `${(value / 1000).toFixed(1)} s`;
+  const seconds = Math.floor(value / 1000);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${String(seconds % 60).padStart(2, "0")} s`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${String(Math.floor(seconds / 60) % 60).padStart(2, "0")} min`;
+  return `${Math.floor(seconds / 86_400)} d ${Math.floor(seconds / 3600) % 24} h`;
+}
+
+export function percent(value) {
+  return value === null || value === undefined ? NONE : `${Number(value).toFixed(value < 10 && value > 0 ? 1 : 0)} %`;
+}
+
+/** Local clock time of an epoch in milliseconds; the date too when it isn't today. */
+export function clock(ms) {
+  if (ms === null || ms === undefined) return NONE;
+  const at = new Date(Number(ms));
+  const time = [at.getHours(), at.getMinutes(), at.getSeconds()].map((part) => String(part).padStart(2, "0")).join(":");
+  if (at.toDateString() === new Date().toDateString()) return time;
+  return `${at.getFullYear()}-${String(at.getMonth() + 1).padStart(2, "0")}-${String(at.getDate()).padStart(2, "0")} ${time}`;
+}
+
+/** "12 s ago"; coarse on purpose, the exact time stands in the title. */
+export function ago(ms, now = Date.now()) {
+  const seconds = Math.max(0, Math.round((now - ms) / 1000));
+  if (seconds < 60) return `${seconds} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86_400)} d ago`;
+}
+
+/** A value with the unit a decision or signal names. */
+export function withUnit(value, unit) {
+  if (unit === "bytes") return bytes(value);
+  if (unit === "ms") return duration(value);
+  if (unit === "percent" || unit === "%") return percent(value);
+  return unit ? `${count(value)} ${unit}` : count(value);
+}
+
+function digits(amount) {
+  const size = Math.abs(amount);
+  return amount.toFixed(size < 10 ? 2 : size < 100 ? 1 : 0);
+}

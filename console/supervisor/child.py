@@ -1,0 +1,193 @@
+"""One child process: started, asked until ready, started again when it dies, and brought down step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from console.supervisor.backoff import BackOff
+from console.supervisor.logs import ChildLog
+from console.supervisor.specs import ChildSpec
+
+ASK_EVERY_S = 0.25
+_PR_SET_PDEATHSIG = 1
+try:
+    _libc = ctypes.CDLL(None)
+    _prctl = getattr(_libc, "prctl", None)
+except OSError:
+    _prctl = None
+
+
+def die_with_the_supervisor() -> None:
+    """In the child, before exec: get SIGTERM should the supervisor be killed without a chance to stop it (Linux)."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+
+
+class Child:
+    """Keeps one process running until told to stop. `ready` is set while it is ready, `done` when its work is over.
+
+    say     tells the operator a sentence
+    hurry   set when the operator doesn't want to wait: every step of stopping is then cut short
+    """
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        directory: Path,
+        environment: Mapping[str, str],
+        log: ChildLog,
+        say: Callable[[str], None],
+        hurry: asyncio.Event,
+        backoff: BackOff | None = None,
+    ) -> None:
+        self.spec = spec
+        self.ready = asyncio.Event()
+        self.done = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self.pid: int | None = None
+        self.killed = False
+        self._directory = directory
+        self._environment = {**environment, **dict(spec.environment)}
+        self._log = log
+        self._say = say
+        self._hurry = hurry
+        self._backoff = backoff or BackOff()
+
+    async def keep_running(self) -> None:
+        """Run, and run again after each death, until `stopping` is set or the work is done."""
+        failures = 0
+        while not self.stopping.is_set():
+            began = time.monotonic()
+            outcome = await self._run_once()
+            if self.stopping.is_set():
+                break
+            if self.spec.once and outcome == "code 0":
+                self._say(f"{self.spec.name} has done its work")
+                break
+            failures = self._backoff.failures_after(failures, time.monotonic() - began)
+            delay = self._backoff.delay_s(failures)
+            self._say_death(outcome, delay)
+            await wait_at_most(self.stopping, delay)
+        self.done.set()
+
+    async def _run_once(self) -> str:
+        """One life of the process; returns how it ended, in words."""
+        started_at = time.time()
+        try:
+            process = await self._start()
+        except OSError as error:
+            return f"can't be started: {error}"
+        self.pid = process.pid
+        pump = asyncio.create_task(self._pump(process))
+        asking = asyncio.create_task(self._ask_until_ready(started_at))
+        exited = asyncio.create_task(process.wait())
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait({exited, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not exited.done():
+                await self._bring_down(process, exited)
+        finally:
+            asking.cancel()
+            stopping.cancel()
+            self.ready.clear()
+            self.pid = None
+            _signal_group(process.pid, signal.SIGKILL)  # what it left behind, e.g. Celery's pool
+            await asyncio.wait({pump}, timeout=1.0)
+            pump.cancel()
+        return describe_exit(await exited)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self.spec.command,
+            cwd=self._directory,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            # A session of its own: the terminal's Ctrl-C reaches the supervisor alone, which stops them in order.
+            start_new_session=True,
+            # One async-signal-safe system call, so it is safe although ready checks use threads.
+            preexec_fn=die_with_the_supervisor,
+        )
+
+    async def _pump(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while chunk := await process.stdout.read(65536):
+            self._log.write(chunk)
+
+    async def _ask_until_ready(self, started_at: float) -> None:
+        began = time.monotonic()
+        told = False
+        while self.spec.ready is not None and not await self.spec.ready(started_at):
+            waited = time.monotonic() - began
+            if waited > self.spec.ready_s and not told:
+                told = True
+                self._say(f"{self.spec.name} runs but isn't ready after {waited:.0f} s; we go on asking")
+                self._say_last_lines()
+            await asyncio.sleep(ASK_EVERY_S)
+        self._say(f"{self.spec.name} is ready ({time.monotonic() - began:.1f} s)")
+        self.ready.set()
+
+    async def _bring_down(self, process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> None:
+        """Climb the ladder until it is gone. The signal goes to the process; SIGKILL to its whole group."""
+        for step in self.spec.stop:
+            if step.signal == signal.SIGKILL:
+                self.killed = True
+                self._say(f"{self.spec.name} doesn't stop and is killed")
+                _signal_group(process.pid, signal.SIGKILL)
+            else:
+                _signal(process, step.signal)
+            hurried = asyncio.create_task(self._hurry.wait())
+            last = step.signal == signal.SIGKILL
+            watched = {exited} if last else {exited, hurried}
+            await asyncio.wait(watched, timeout=step.wait_s, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            if exited.done():
+                return
+
+    def _say_death(self, outcome: str, delay: float) -> None:
+        self._say(f"{self.spec.name} ended unasked ({outcome}); started again in {delay:.1f} s. Log: {self._log.path}")
+        self._say_last_lines()
+
+    def _say_last_lines(self) -> None:
+        for line in self._log.last_lines():
+            self._say(f"    {self.spec.name} | {line}")
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words: `code 1`, or the signal's name."""
+    if code >= 0:
+        return f"code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event, but no longer than this; whether it came."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except ProcessLookupError:
+        pass
+
+
+def _signal_group(leader: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        pass

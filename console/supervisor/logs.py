@@ -1,0 +1,66 @@
+"""A child's output: kept in a file of bounded size, its last lines in memory for when it dies."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+MOST_BYTES = 8 * 1024 * 1024
+LAST_LINES = 15
+LONGEST_LINE = 4096
+
+
+class ChildLog:
+    """Appends to `path`; past `most_bytes` the file becomes `path.1` and a new one begins.
+
+    echo    called with each whole line, for those who want to see it in the terminal
+    """
+
+    def __init__(
+        self, path: Path, echo: Callable[[str], None] | None = None, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self.path = path
+        self._echo = echo
+        self._most_bytes = most_bytes
+        self._partial = b""
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, chunk: bytes) -> None:
+        """Take output as it comes. A full disk loses text of the log, and must not stop the child."""
+        try:
+            if self._file.tell() + len(chunk) > self._most_bytes:
+                self._roll()
+            self._file.write(chunk)
+        except OSError:
+            pass
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        if len(self._partial) > LONGEST_LINE:
+            lines, self._partial = [*lines, self._partial], b""
+        for line in lines:
+            self._line(line)
+
+    def last_lines(self) -> list[str]:
+        """The newest lines, oldest first."""
+        return list(self._last)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def _line(self, line: bytes) -> None:
+        text = line[:LONGEST_LINE].decode("utf-8", "replace").rstrip()
+        if not text:
+            return
+        self._last.append(text)
+        if self._echo is not None:
+            self._echo(text)
+
+    def _roll(self) -> None:
+        self._file.close()
+        try:
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+        finally:
+            self._file = self.path.open("ab", buffering=0)

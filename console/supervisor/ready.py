@@ -1,0 +1,91 @@
+"""How each child is asked whether it is ready. Every question is bounded in time and says no instead of raising."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+ANSWER_S = 2.0
+
+
+async def redis_answers(socket: Path) -> bool:
+    """Redis answers PING on its Unix socket."""
+    return (await _ask_unix(socket, b"PING\r\n")).startswith(b"+PONG")
+
+
+async def broker_answers(socket: Path) -> bool:
+    """The broker's control socket answers `status`."""
+    answer = await _ask_unix(socket, b'{"do":"status"}\n')
+    try:
+        return bool(json.loads(answer).get("ok"))
+    except (ValueError, AttributeError):
+        return False
+
+
+async def http_answers(host: str, port: int, path: str) -> bool:
+    """The web process answers 200."""
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode("ascii")
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            answer = await _ask(*await asyncio.open_connection(local, port), request)
+    except (OSError, TimeoutError):
+        return False
+    return answer.startswith(b"HTTP/1.1 200")
+
+
+async def worker_answers(redis_url: str, node: str) -> bool:
+    """The Celery worker of this name answers a ping. Celery's own call blocks, hence the thread."""
+    return await asyncio.to_thread(_ping_worker, redis_url, node)
+
+
+async def beat_wrote_its_schedule(schedule: Path, started_at: float) -> bool:
+    """Beat has written its schedule since it was started. The file's suffix depends on the system's dbm."""
+    try:
+        return any(file.stat().st_mtime >= started_at - 1 for file in schedule.parent.glob(schedule.name + "*"))
+    except OSError:
+        return False
+
+
+def given_redis_answers(url: str) -> str | None:
+    """What is wrong with the Redis that REDIS_URL names, or None when it answers."""
+    import redis
+
+    try:
+        with redis.Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S) as client:
+            client.ping()
+    except (redis.RedisError, OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _ping_worker(redis_url: str, node: str) -> bool:
+    from celery import Celery
+
+    url = redis_url.replace("unix://", "redis+socket://", 1)
+    app = Celery("supervisor", broker=url, set_as_current=False)
+    app.conf.broker_transport_options = {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S}
+    try:
+        return bool(app.control.ping(destination=[node], timeout=1.0))
+    except Exception:  # Redis away, and whatever a transport of kombu raises then: not ready
+        return False
+    finally:
+        app.close()
+
+
+async def _ask_unix(socket: Path, request: bytes) -> bytes:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await _ask(*await asyncio.open_unix_connection(str(socket), limit=4 << 20), request)
+    except (OSError, TimeoutError, ValueError):
+        return b""
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
+    """Send a line or a request, and take the first line of the answer."""
+    try:
+        writer.write(request)
+        return await reader.readline()
+    finally:
+        writer.close()

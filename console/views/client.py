@@ -1,0 +1,78 @@
+"""One client: what it is doing, how far behind it was, what was decided about it, and the form that disconnects it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import SluiceError
+from console.broker_link import BrokerAway
+from console.forms import DisconnectForm
+from console.models import Instance
+from console.queries import clients as read
+from console.queries import history
+from console.services import clients as service
+from console.views import common
+from console.views.hourly import hourly_of
+
+DECISIONS = 20
+
+
+@login_required
+@require_GET
+def client(request: HttpRequest, name: str) -> HttpResponse:
+    """A client's page; also of one that has logged off, as long as its history is kept."""
+    return _show(request, name, DisconnectForm())
+
+
+@common.operator_required
+@require_POST
+def disconnect(request: HttpRequest, name: str) -> HttpResponse:
+    """Disconnect it, with the reason it is told."""
+    form = DisconnectForm(request.POST)
+    if not form.is_valid():
+        return _show(request, name, form, status=422)
+    try:
+        service.disconnect(common.actor_of(request), name, form.cleaned_data["reason"])
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, f"{name} was disconnected and told why.")
+    return redirect("client", name=name)
+
+
+def _show(request: HttpRequest, name: str, form: DisconnectForm, status: int = 200) -> HttpResponse:
+    instance = common.own_instance()
+    found, problem = _ask(name)
+    context = {
+        "name": name, "client": found, "broker_problem": problem, "disconnect_form": form,
+        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": hourly_of(name), **_history(instance, name),
+    }  # fmt: skip
+    return common.page(request, "client.html", context, status)
+
+
+def _ask(name: str) -> tuple[dict[str, Any] | None, SluiceError | None]:
+    """The client as the broker sees it: None when it isn't logged on, with the problem when the broker can't say."""
+    try:
+        return read.client(name), None
+    except BrokerAway as away:
+        return None, away
+    except SluiceError:
+        return None, None
+
+
+def _history(instance: Instance | None, name: str) -> dict[str, Any]:
+    if instance is None:
+        return {"samples": [], "decisions": []}
+    minutes = settings.SLUICE_SAMPLE_RETENTION_HOURS * 60
+    return {
+        "samples": history.recent_samples(instance, name, timezone.now(), minutes),
+        "decisions": list(history.decisions(instance, client=name)[:DECISIONS]),
+    }

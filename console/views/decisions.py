@@ -1,0 +1,42 @@
+"""Decisions of the slow-client policies, newest first, filtered by client, action and reason."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.views.decorators.http import require_GET
+
+from broker_core.slow_clients.rules import Action, Reason
+from console.models import Decision
+from console.queries import history
+from console.views import common
+
+PAGE = 50
+ACTIONS = ((Action.OFFLINE.value, "Offlined"), (Action.DISCONNECT.value, "Disconnected"))
+REASONS = tuple(reason.value for reason in Reason)
+
+
+@login_required
+@require_GET
+def decisions(request: HttpRequest) -> HttpResponse:
+    """A page of decisions."""
+    chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("client", "action", "reason")}
+    instance = common.own_instance()
+    found = Decision.objects.none()
+    if instance is not None:
+        found = history.decisions(instance, client=chosen["client"], action=chosen["action"])
+        if chosen["reason"]:
+            found = found.filter(reason=chosen["reason"])
+    context = {
+        "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "actions": ACTIONS,
+        "reasons": REASONS, "filtered": any(chosen.values()), "query": query_of(chosen),
+    }  # fmt: skip
+    return common.page(request, "decisions.html", context)
+
+
+def query_of(chosen: dict[str, str]) -> str:
+    """The filter as the beginning of a query string, for the pager's links."""
+    query = QueryDict(mutable=True)
+    query.update({key: value for key, value in chosen.items() if value})
+    return f"{query.urlencode()}&" if query else ""

@@ -1,0 +1,21 @@
+"""The overview: rates, pools, clients by state, policy in force, newest decisions. Live figures come over the feed."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET
+
+from console.queries import history
+from console.views import common
+
+NEWEST_DECISIONS = 8
+
+
+@login_required
+@require_GET
+def overview(request: HttpRequest) -> HttpResponse:
+    """The first page."""
+    instance = common.own_instance()
+    decisions = list(history.decisions(instance)[:NEWEST_DECISIONS]) if instance else []
+    return common.page(request, "overview.html", {"decisions": decisions, **common.in_force()})

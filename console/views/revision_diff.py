@@ -1,0 +1,53 @@
+"""What a revision changed: a pure comparison of two policy documents, path by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from console.templatetags.units import as_json, duration, size
+
+_MISSING = object()
+
+
+class Change(NamedTuple):
+    """One setting, in the words of the page."""
+
+    path: str
+    before: str
+    after: str
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Every setting that differs, in the order of the newer document. The revision number isn't a setting."""
+    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
+    paths = [*new, *(path for path in old if path not in new)]
+    return [
+        Change(path, _text(path, old.get(path, _MISSING)), _text(path, new.get(path, _MISSING)))
+        for path in paths
+        if path != "revision" and old.get(path, _MISSING) != new.get(path, _MISSING)
+    ]
+
+
+def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [leaf for key, part in value.items() for leaf in _leaves(part, f"{path}.{key}" if path else str(key))]
+    if path == "transports" and isinstance(value, Sequence):
+        # A transport is known by its name, not by its place in the list.
+        return [leaf for part in value for leaf in _leaves({k: v for k, v in part.items() if k != "name"}, part["name"])]
+    return [(path, value)]
+
+
+def _text(path: str, value: Any) -> str:
+    if value is _MISSING:
+        return "not there"
+    if isinstance(value, int) and not isinstance(value, bool):
+        if path.endswith("_ms"):
+            return duration(value)
+        if path.endswith(("_limit", "journal_size")):
+            return size(value)
+        if path.endswith("client_max_capacity"):
+            return f"{value} %"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return as_json(value)

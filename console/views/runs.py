@@ -1,0 +1,75 @@
+"""Runs with their progress, plan, log and result; and the schedules that start some of them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import SluiceError
+from console.choices import ACTIVE_RUN_STATES, WEEKDAYS
+from console.models import ActionRun, Schedule
+from console.queries import runs as read
+from console.services import runs as service
+from console.services.schedules import next_due_at
+from console.views import common
+
+PAGE = 30
+
+
+@login_required
+@require_GET
+def runs(request: HttpRequest) -> HttpResponse:
+    """The newest runs."""
+    instance = common.own_instance()
+    found = [_schedule(one) for one in read.schedules(instance)] if instance else []
+    return common.page(request, "runs.html", {**_list(request), "schedules": found})
+
+
+@login_required
+@require_GET
+def runs_list(request: HttpRequest) -> HttpResponse:
+    """The list alone; the page asks for it every two seconds while something runs."""
+    return render(request, "components/runs.html", {"may_change": common.may_change(request), **_list(request)})
+
+
+@common.operator_required
+@require_POST
+def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    """Stop a waiting run, or ask a running one to stop after its step."""
+    try:
+        service.cancel(common.actor_of(request), read.run(run_id))
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, "The run is being cancelled.")
+    return redirect("runs")
+
+
+def _list(request: HttpRequest) -> dict[str, Any]:
+    instance = common.own_instance()
+    found = Paginator(read.runs(instance), PAGE).get_page(request.GET.get("page"))
+    for run in found:
+        run.is_active = run.state in ACTIVE_RUN_STATES
+        run.took_ms = _took_ms(run)
+    return {"page": found, "active": any(run.is_active for run in found), "query": ""}
+
+
+def _took_ms(run: ActionRun) -> float | None:
+    if run.started_at is None or run.ended_at is None:
+        return None
+    return (run.ended_at - run.started_at).total_seconds() * 1000
+
+
+def _schedule(schedule: Schedule) -> dict[str, Any]:
+    day = "each day" if schedule.weekday is None else WEEKDAYS[schedule.weekday]
+    when = f"{day} at {schedule.hour:02d}:{schedule.minute:02d}"
+    due = next_due_at(schedule, timezone.now()) if schedule.enabled else None
+    return {"schedule": schedule, "when": when, "next_at": due}

@@ -1,0 +1,112 @@
+"""Four subscribers of the flights: a fast one, one with a filter, one that replays from EPOCH, one that stops reading."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from broker_core.client import EPOCH, AsyncClient, Subscription
+from broker_core.errors import SluiceError
+from broker_core.protocols.replies import Notice
+
+TOPIC = "flights.>"
+DELAYED = "/dep_delay > 60"
+REPORT_S = 10.0
+AGAIN_S = 5.0
+REPLAY_PAUSE_S = 30.0
+HELD_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Counts:
+    """Messages received so far, by subscriber."""
+
+    of: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, number: int) -> None:
+        """Count messages of one subscriber."""
+        self.of[name] = self.of.get(name, 0) + number
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How the slow one behaves: it reads for a while, then stops reading for a while. Seconds."""
+
+    reads_s: float = 20.0
+    stops_s: float = 40.0
+
+
+async def run(address: str, manners: Manners) -> None:
+    """Run all four until cancelled. Each comes back on its own should the broker disconnect it."""
+    counts = Counts()
+    subscribers = {
+        "demo-fast": lambda client: read_all(client, counts),
+        "demo-delayed": lambda client: read_all(client, counts, DELAYED),
+        "demo-replay": lambda client: replay(client, counts),
+        "demo-slow": lambda client: read_and_stop(client, counts, manners),
+    }
+    async with asyncio.TaskGroup() as group:
+        for name, behaviour in subscribers.items():
+            group.create_task(_again_and_again(address, name, behaviour))
+        group.create_task(_report(counts))
+
+
+async def read_all(client: AsyncClient, counts: Counts, filter: str | None = None) -> None:
+    """Read everything at once, batch by batch."""
+    subscription = await client.subscribe(TOPIC, filter=filter)
+    async for batch in subscription.batches():
+        counts.add(client.name, batch.count)
+
+
+async def replay(client: AsyncClient, counts: Counts) -> None:
+    """Read the whole log from its beginning, rest, and do it again."""
+    while True:
+        subscription = await client.subscribe(TOPIC, bookmark=EPOCH)
+        async for batch in subscription.batches(until_completed=True):
+            counts.add(client.name, batch.count)
+        await subscription.close()
+        await asyncio.sleep(REPLAY_PAUSE_S)
+
+
+async def read_and_stop(client: AsyncClient, counts: Counts, manners: Manners) -> None:
+    """Read, then take nothing for a while: the client library stops reading its socket, and the broker notices."""
+    subscription = await client.subscribe(TOPIC)
+    while True:
+        _say(f"{client.name} reads for {manners.reads_s:.0f} s")
+        await _read_for(subscription, client.name, counts, manners.reads_s)
+        _say(f"{client.name} stops reading for {manners.stops_s:.0f} s")
+        await asyncio.sleep(manners.stops_s)
+
+
+async def _read_for(subscription: Subscription, name: str, counts: Counts, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            while many := await subscription.next_batches():
+                counts.add(name, sum(batch.count for batch, _ in many))
+    except TimeoutError:
+        pass
+
+
+async def _again_and_again(address: str, name: str, behaviour: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    while True:
+        try:
+            async with AsyncClient(address, name, max_held=HELD_BYTES, on_notice=_notice(name)) as client:
+                await behaviour(client)
+        except SluiceError as error:
+            _say(f"{name}: {error.code}: {error.sentence} It comes back in {AGAIN_S:.0f} s.")
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _report(counts: Counts) -> None:
+    while True:
+        await asyncio.sleep(REPORT_S)
+        _say("received " + ", ".join(f"{name} {number:,}" for name, number in counts.of.items()))
+
+
+def _notice(name: str) -> Callable[[Notice], None]:
+    return lambda notice: _say(f"{name} is told {notice.code}: {notice.message}")
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)

@@ -1,0 +1,81 @@
+"""Where the pipeline finds the journal and puts the lake: from the environment, overridden by the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_core.errors import OperatorError
+from broker_core.names import is_name
+
+BASE = Path(__file__).resolve().parent.parent
+"""The project's directory: Spark's workers import `pipeline` and `broker_core` from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """The directories of one instance's journal. Small and picklable: it travels to every worker.
+
+    On several machines both directories must be on a mount that every worker sees under this path.
+    """
+
+    directory: Path
+    archive: Path | None
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a job needs to know of its surroundings."""
+
+    home: Path
+    log: LogPlace
+    lake: Path
+    master: str
+    """Spark's master URL; `local[*]` uses this machine's cores."""
+
+    @property
+    def socket(self) -> Path:
+        """The broker's control socket."""
+        return self.home / "run" / f"{self.log.instance}.sock"
+
+    @property
+    def records(self) -> Path:
+        """The lake's record files, by day."""
+        return self.lake / "records"
+
+    @property
+    def client_history(self) -> Path:
+        """The lake's hours of every client, by day."""
+        return self.lake / "client_history"
+
+
+def settings_from(
+    environment: Mapping[str, str],
+    *,
+    home: Path | None = None,
+    instance: str | None = None,
+    journal: Path | None = None,
+    archive: Path | None = None,
+    lake: Path | None = None,
+    master: str | None = None,
+) -> Settings:
+    """Settings from SLUICE_HOME, SLUICE_INSTANCE and SPARK_MASTER; arguments win. OperatorError bad_setting."""
+    home = (home or Path(environment.get("SLUICE_HOME") or BASE / "var")).expanduser().resolve()
+    name = instance or environment.get("SLUICE_INSTANCE") or "sluice-1"
+    if not is_name(name):
+        raise OperatorError("bad_setting", f"{name[:80]!r} can't be an instance's name.", "Set SLUICE_INSTANCE.")
+    place = LogPlace((journal or home / "journal").resolve(), (archive or home / "archive").resolve(), name)
+    return Settings(
+        home=home,
+        log=place,
+        lake=(lake or home / "lake").resolve(),
+        master=master or environment.get("SPARK_MASTER") or "local[*]",
+    )
+
+
+def settings_of_process() -> Settings:
+    """The settings this process was started with."""
+    return settings_from(os.environ)

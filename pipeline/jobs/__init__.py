@@ -1,0 +1,38 @@
+"""The jobs, by name. Each module has HELP, add_arguments(parser) and run(settings, arguments, reporter) -> result."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any, Protocol, cast
+
+from pipeline.config import Settings
+
+JOBS = {"lake": "pipeline.jobs.lake", "client-history": "pipeline.jobs.client_history"}
+
+
+class Reporter(Protocol):
+    """Where a job tells how far it has come."""
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        """`done` of `total` of `what`, as known by now."""
+
+    def note(self, sentence: str) -> None:
+        """Something the operator should know."""
+
+
+class Job(Protocol):
+    """What each of the modules is."""
+
+    HELP: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The options that only this job has."""
+
+    def run(self, settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+        """Do it; returns the result as JSON-able values."""
+
+
+def load_job(name: str) -> Job:
+    """The job of this name."""
+    return cast(Job, importlib.import_module(JOBS[name]))

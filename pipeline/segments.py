@@ -1,0 +1,159 @@
+"""Spans of the journal as whole batches, read beside a running broker: no lock is taken and nothing is written.
+
+The broker moves a segment through live, live compressed, archived, archived compressed while we read, and two forms
+stand side by side for a moment. So a span names its segment by the first sequence, and the file is looked for, in
+the order of that life, at the moment it is opened. What is open stays readable after a swap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from broker_core.batch import Batch, peek
+from broker_core.errors import ClientError, JournalError
+from broker_core.journal.compressed import CompressedSource
+from broker_core.journal.frontier import read_frontier
+from broker_core.journal.index import SegmentIndex, load
+from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, read_header, walk
+from broker_core.journal.segment import HEADER_SIZE, damaged, discover, index_path, segment_name
+from pipeline.config import LogPlace
+
+CHUNK = 4 * 1024 * 1024
+"""Bytes of one read: large enough that calls cost nothing, small enough to stay in the processor's cache."""
+_TRIES = 20
+_PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The records `first` to `last`, both included, of one segment. What a worker is given: never a path."""
+
+    segment: int
+    first: int
+    last: int
+
+
+def first_sequences(place: LogPlace) -> list[int]:
+    """The first sequence of every segment there is, ascending."""
+    return sorted({file.first_sequence for file in discover(place.directory, place.instance, place.archive)})
+
+
+def open_segment(place: LogPlace, segment: int) -> Source:
+    """Open a segment in whichever form it has. JournalError segment_missing when it has none."""
+    directories = [directory for directory in (place.directory, place.archive) if directory is not None]
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_PAUSE_SECONDS)  # a swap took away the form we were about to open
+        for directory in directories:
+            for compressed in (False, True):
+                try:
+                    return open_source(directory / segment_name(place.instance, segment, compressed=compressed))
+                except FileNotFoundError:
+                    continue
+    raise JournalError(
+        "segment_missing",
+        f"No file of segment {segment_name(place.instance, segment)} is in the journal or the archive.",
+        "Bring it back, or run again: a new run leaves out what retention has removed.",
+        segment=segment,
+    )
+
+
+def open_index(place: LogPlace, segment: int) -> SegmentIndex | None:
+    """The segment's sidecar, if it has one. It may speed a reader up; what is read is checked all the same."""
+    for directory in (place.directory, place.archive):
+        if directory is not None:
+            found = load(index_path(directory / segment_name(place.instance, segment)), place.instance, segment)
+            if found is not None:
+                return found
+    return None
+
+
+def durable_sequence(place: LogPlace) -> int:
+    """The newest sequence that may be read; 0 when nothing may.
+
+    Behind it stand records that the broker has written and not yet synced: after a power loss their sequences can
+    be given to others, so a reader that took them would have data that never was. The broker notes the frontier in
+    a file after each sync. Without that file it is the last whole batch, as in the broker's own recovery.
+    """
+    noted = read_frontier(place.directory, place.instance)
+    return last_sequence(place) if noted is None else noted.sequence
+
+
+def last_sequence(place: LogPlace) -> int:
+    """The last sequence before the log's first torn or damaged batch, looking at its newest segment; 0 if empty."""
+    for segment in reversed(first_sequences(place)):
+        source, offset, last = open_segment(place, segment), HEADER_SIZE, segment - 1
+        while (found := walk(source, offset, source.length, CHUNK)).batches:
+            offset, last = found.stopped_at, found.batches[-1].last_sequence
+        if last >= segment or segment > 1:
+            return last
+    return 0
+
+
+def read_batches(place: LogPlace, span: Span, *, skip_gaps: bool = False) -> Iterator[Batch]:
+    """The checked batches that hold the span, in order. The first and the last may hold more than the span.
+
+    Raises JournalError journal_short when records of the span aren't there and journal_damaged when they can't be
+    read: a reader that went on in silence would make a loss permanent. With `skip_gaps` it goes on behind them.
+    """
+    source = open_segment(place, span.segment)
+    offset, expected = _start(place, source, span), span.first
+    while expected <= span.last:
+        found = walk(source, offset, source.length, _chunk(source, offset))
+        for batch in found.batches:
+            if batch.first_sequence + batch.count <= expected:
+                continue
+            if batch.first_sequence > expected and not skip_gaps:
+                raise _short(place, span, expected, min(batch.first_sequence - 1, span.last))
+            if batch.first_sequence > span.last:
+                return
+            yield batch
+            expected = batch.first_sequence + batch.count
+        if offset >= source.length:
+            break
+        offset = found.stopped_at
+        if found.problem is not None:
+            following = _behind_damage(place, source, offset, expected) if skip_gaps else None
+            if following is None and found.problem not in (ZEROS, CUT) and not skip_gaps:
+                raise damaged(source.file.path, offset, found.problem)
+            if following is None:
+                break
+            offset = following
+    if expected <= span.last and not skip_gaps:
+        raise _short(place, span, expected, span.last)
+
+
+def _chunk(source: Source, offset: int) -> int:
+    """A compressed segment is read member by member, so that each is inflated once and never copied."""
+    if isinstance(source, CompressedSource):
+        return source.member_end(offset) - offset if offset < source.length else CHUNK
+    return CHUNK
+
+
+def _start(place: LogPlace, source: Source, span: Span) -> int:
+    """An offset at or before the span's first record, by the sidecar if it tells the truth."""
+    if span.first > span.segment and (index := open_index(place, span.segment)) is not None:
+        offset = index.find(span.first)
+        try:
+            if peek(source.read(offset, 96)).first_sequence <= span.first:
+                return offset
+        except ClientError:
+            pass  # the sidecar belongs to other bytes; walking from the start finds the place as well
+    return HEADER_SIZE
+
+
+def _behind_damage(place: LogPlace, source: Source, offset: int, expected: int) -> int | None:
+    return next_batch(source, offset, source.length, read_header(source).origin, expected - 1)
+
+
+def _short(place: LogPlace, span: Span, first: int, last: int) -> JournalError:
+    return JournalError(
+        "journal_short",
+        f"Records {first} to {last} should be in segment {segment_name(place.instance, span.segment)} and aren't.",
+        "See `manage.py journal verify`; to go on without them, add --skip-gaps.",
+        segment=span.segment,
+        first=first,
+        last=last,
+    )

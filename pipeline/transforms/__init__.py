@@ -1,0 +1,1 @@
+"""Pure functions on Arrow: no files, no Spark, no time."""

@@ -1,0 +1,83 @@
+"""How records lie in the lake: which stretches belong in one file, in what order, and which are there already.
+
+A file of the lake holds one unbroken interval of sequences of one day, sorted by topic and then sequence, and is
+named by the interval: `day=2026-11-21/<instance>.<first>-<last>.parquet`. So the directory listing is all the
+book-keeping there is. A run that is repeated, or was killed half way, writes what isn't covered yet, and nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker_core.errors import OperatorError
+
+Interval = tuple[int, int]
+DAY_US = 86_400_000_000
+SUFFIX = ".parquet"
+
+
+def file_name(instance: str, first: int, last: int) -> str:
+    """The name of the file that holds this interval."""
+    return f"{instance}.{first:020d}-{last:020d}{SUFFIX}"
+
+
+def interval_of(name: str, instance: str) -> Interval | None:
+    """The interval a file's name speaks of; None when the file isn't one of this instance's."""
+    middle = name.removeprefix(f"{instance}.").removesuffix(SUFFIX)
+    first, dash, last = middle.partition("-")
+    if not (dash and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+        return None
+    return (int(first), int(last)) if name == file_name(instance, int(first), int(last)) else None
+
+
+def day_name(day: int) -> str:
+    """The directory of a day, counted from 1970."""
+    return f"day={(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat()}"
+
+
+def stretches(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(day, records) of each part of one day and unbroken sequences, in order, without a copy."""
+    sequences = batch.column("sequence").to_numpy(zero_copy_only=False)
+    days = batch.column("accepted_at").cast(pa.int64()).to_numpy(zero_copy_only=False) // DAY_US
+    cuts = np.flatnonzero((np.diff(sequences) != 1) | (np.diff(days) != 0)) + 1
+    edges = [0, *cuts.tolist(), batch.num_rows]
+    for start, stop in zip(edges, edges[1:], strict=False):
+        yield int(days[start]), batch.slice(start, stop - start)
+
+
+def sort_records(table: pa.Table) -> pa.Table:
+    """By topic, then sequence. The records come in sequence, so a stable sort of the topics' ranks is enough, and
+    sorting small numbers is many times faster than sorting texts."""
+    topics = pc.dictionary_encode(table.column("topic").combine_chunks())
+    ranks = np.empty(len(topics.dictionary), np.uint32)
+    ranks[pc.sort_indices(topics.dictionary).to_numpy()] = np.arange(len(ranks), dtype=np.uint32)
+    order = np.argsort(ranks[topics.indices.to_numpy(zero_copy_only=False)], kind="stable")
+    return table.combine_chunks().take(pa.array(order))
+
+
+def missing(covered: Iterable[Interval], first: int, last: int) -> list[Interval]:
+    """The parts of first..last that no interval covers. OperatorError lake_overlap when two of them share records."""
+    gaps: list[Interval] = []
+    expected, before = first, 0
+    for start, stop in sorted(covered):
+        if start <= before:
+            raise OperatorError(
+                "lake_overlap",
+                f"Two files of the lake hold record {start}.",
+                "Remove one of them; the next run writes again what is missing.",
+                first=start,
+            )
+        before = stop
+        if start > expected:
+            gaps.append((expected, min(start - 1, last)))
+        expected = max(expected, stop + 1)
+        if expected > last:
+            break
+    if expected <= last:
+        gaps.append((expected, last))
+    return [(start, stop) for start, stop in gaps if start <= stop]

@@ -1,0 +1,165 @@
+"""Many record batches to one Arrow batch, straight from their buffers.
+
+In Python the cost is per object touched. So the row tables of many small batches are joined and decoded at once, what
+stands once in a header is repeated by NumPy, and the bodies, which stand contiguously in each batch, are joined into
+the data of one Arrow column whose offsets are the running sum of the lengths. No record is ever a Python object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from broker_core.batch import EXPLICIT_SEQUENCES, HEADER_SIZE, ROW_DTYPE, ROW_SIZE, Batch
+from pipeline.schemas import MOMENT
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records: a test of topics, sequences and times, each with its last value included."""
+
+    topic: Callable[[str], bool] | None = None
+    first: int = 0
+    last: int = 2**63 - 1
+    first_at_us: int | None = None
+    last_at_us: int | None = None
+
+
+class Gatherer:
+    """Takes batches until there are enough, then makes one Arrow batch of them."""
+
+    def __init__(self, schema: pa.Schema, instance: str, wanted: Wanted) -> None:
+        self._schema = schema
+        self._instance = instance
+        self._wanted = wanted
+        self._names = frozenset(schema.names)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.records = 0
+        self.nbytes = 0
+        # Learned anew for each Arrow batch: publishers of many topics make a new dictionary almost every time, and
+        # what was kept of all of them would be longer than the records.
+        self._dictionaries: dict[bytes, tuple[int, int, bool]] = {}
+        self._topics: list[str] = []
+        self._chosen: list[bool] = []
+        self._publishers: dict[str, int] = {}
+        self._tables: list[Any] = []
+        self._headers: list[Any] = []
+        self._bodies: list[Any] = []
+        self._explicit: list[tuple[int, npt.NDArray[np.uint64]]] = []
+        # One tuple per batch: count, first sequence, accepted at, epoch, first publisher sequence, topic base,
+        # publisher, bytes of bodies, bytes of headers.
+        self._facts: list[tuple[int, ...]] = []
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch. One in which no topic is wanted costs nothing more than this call."""
+        header, view = batch.header, batch.buf
+        rows_at = HEADER_SIZE + header.dictionary_length
+        known = self._dictionaries.get(bytes(view[HEADER_SIZE:rows_at]))
+        topic_base, publisher, any_wanted = known or self._learn(batch, bytes(view[HEADER_SIZE:rows_at]))
+        if not any_wanted:
+            return
+        texts_at = rows_at + header.count * ROW_SIZE
+        self._tables.append(view[rows_at:texts_at])
+        if header.flags & EXPLICIT_SEQUENCES:
+            self._explicit.append((self.records, batch.sequences()))
+            texts_at += header.count * 8
+        bodies_at = texts_at + header.headers_length
+        if header.headers_length:
+            self._headers.append(view[texts_at:bodies_at])
+        self._bodies.append(view[bodies_at : bodies_at + header.bodies_length])
+        self._facts.append((header.count, header.first_sequence, header.accepted_at, header.epoch,
+                            header.first_publisher_sequence, topic_base, publisher, header.bodies_length,
+                            header.headers_length))
+        self.records += header.count
+        self.nbytes += batch.nbytes
+
+    def _learn(self, batch: Batch, raw: bytes) -> tuple[int, int, bool]:
+        base, wanted = len(self._topics), self._wanted.topic
+        chosen = [wanted is None or wanted(topic) for topic in batch.topics]
+        self._topics += batch.topics
+        self._chosen += chosen
+        publisher = self._publishers.setdefault(batch.publisher_name, len(self._publishers))
+        known = self._dictionaries[raw] = (base - 1, publisher, any(chosen))
+        return known
+
+    def take(self) -> pa.RecordBatch | None:
+        """The wanted records gathered since the last call; None when there are none."""
+        if not self._facts:
+            return None
+        facts = np.array(self._facts, np.int64).T
+        rows = np.frombuffer(b"".join(self._tables), ROW_DTYPE)
+        mask, columns = self._decode(facts, rows)
+        self._clear()
+        made = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        if mask is not None:
+            made = made.filter(pa.array(mask))
+        return made if made.num_rows else None
+
+    def _decode(
+        self, facts: npt.NDArray[np.int64], rows: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.bool_] | None, dict[str, pa.Array]]:
+        counts, firsts, ats, epochs, numbers, bases, publishers, _, _ = facts
+        sequences = self._sequences(counts, firsts)
+        topics = np.repeat(bases, counts) + rows["topic"]
+        moments = np.repeat(ats // 1_000, counts)
+        mask = self._mask(sequences, moments, topics)
+        made: dict[str, Callable[[], pa.Array]] = {
+            "sequence": lambda: pa.array(sequences),
+            "accepted_at": lambda: pa.array(moments).view(MOMENT),
+            "origin": lambda: _named(np.zeros(len(rows), np.int32), [self._instance]),
+            "epoch": lambda: pa.array(np.repeat(epochs.astype(np.int32), counts)),
+            "topic": lambda: _named(topics.astype(np.int32), self._topics),
+            "publisher": lambda: _named(np.repeat(publishers.astype(np.int32), counts), list(self._publishers)),
+            "publisher_sequence": lambda: _numbered(np.repeat(numbers, counts), rows["delta"]),
+            "header": lambda: _binary(rows["headers"], self._headers),
+            "body": lambda: _binary(rows["body"], self._bodies),
+        }
+        return mask, {name: made[name]() for name in self._schema.names}
+
+    def _sequences(self, counts: Ints, firsts: Ints) -> Ints:
+        before = np.cumsum(counts) - counts
+        sequences = np.repeat(firsts - before, counts) + np.arange(self.records)
+        for at, explicit in self._explicit:
+            sequences[at : at + len(explicit)] = explicit
+        return sequences
+
+    def _mask(self, sequences: Ints, moments: Ints, topics: Ints) -> npt.NDArray[np.bool_] | None:
+        wanted = self._wanted
+        masks: list[npt.NDArray[np.bool_]] = []
+        if sequences[0] < wanted.first or sequences[-1] > wanted.last:
+            masks.append((sequences >= wanted.first) & (sequences <= wanted.last))
+        if wanted.topic is not None:
+            masks.append(np.array(self._chosen)[topics])
+        if wanted.first_at_us is not None:
+            masks.append(moments >= wanted.first_at_us)
+        if wanted.last_at_us is not None:
+            masks.append(moments <= wanted.last_at_us)
+        return np.logical_and.reduce(masks) if masks else None
+
+
+def _named(codes: npt.NDArray[np.int32], names: list[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string())).cast(pa.string())
+
+
+def _numbered(bases: Ints, deltas: npt.NDArray[np.uint32]) -> pa.Array:
+    """The publisher's number of each record, null where the publisher doesn't number."""
+    return pa.array(bases + deltas, mask=bases == 0)
+
+
+def _binary(lengths: npt.NDArray[np.uint32], parts: list[Any]) -> pa.Array:
+    """A column of bytes over the parts, joined. Offsets are 32 bits wide: gather less than 2 GiB."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    data = b"".join(parts)
+    if len(data) != offsets[-1]:
+        raise ValueError(f"the row tables speak of {offsets[-1]} bytes, here are {len(data)}")
+    return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -1,0 +1,229 @@
+"""A small broker for the client's tests: the real protocol on a real TCP or WebSocket server, kept in memory.
+
+It logs on, numbers and keeps what is published, drops repeats, replays and delivers. What the tests turn:
+`hold_acks`, `refuse_next`, `silent`, and `drop()`, which cuts every connection as a crash would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.server import Server as WebSocketServer
+from websockets.asyncio.server import ServerConnection, serve
+
+from broker_core.batch import Batch, hash64, stamp
+from broker_core.errors import ClientError
+from broker_core.protocols import commands, replies
+from broker_core.protocols.native import (
+    COMMAND,
+    DELIVER,
+    FROM_CLIENT,
+    MAX_FRAME,
+    Frame,
+    FrameReader,
+    encode_command,
+    encode_frame_header,
+    parse_command,
+    parse_message,
+)
+
+INSTANCE = "fake-1"
+
+
+class Peer:
+    """One connection at the broker."""
+
+    def __init__(self, broker: FakeBroker, write: Callable[[bytes], None], close: Callable[[], None]) -> None:
+        self.broker = broker
+        self.write = write
+        self.close = close
+        self.name = ""
+        self.streams: dict[str, tuple[int, str]] = {}
+        self.next_stream = 1
+        self.to_ack = 0
+        self.flushes: list[str] = []
+
+    def reply(self, reply: Any) -> None:
+        self.write(encode_command(reply))
+
+    def deliver(self, stream: int, batch: Batch) -> None:
+        self.write(encode_frame_header(DELIVER, stream, batch.nbytes) + bytes(batch.buf))
+
+    def take(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            if frame.kind == COMMAND:
+                self.command(parse_command(frame.payload))
+            else:
+                self.publish(frame.payload)
+
+    def command(self, command: commands.Command) -> None:
+        self.broker.commands.append(command)
+        self.broker.changed.set()
+        if self.broker.silent:
+            return
+        match command:
+            case commands.Logon() if self.broker.refuse_logon:
+                self.reply(replies.error_reply(self.broker.refuse_logon, of="logon"))
+                self.close()
+            case commands.Logon():
+                self.name = command.name
+                self.broker.peers.append(self)
+                self.reply(replies.Ack(
+                    ack="processed", of="logon", name=command.name, instance=INSTANCE, version=1,
+                    sequence=self.broker.publishers.get(command.name, 0), max_frame=MAX_FRAME,
+                ))
+            case commands.Subscribe():
+                self.subscribe(command)
+            case commands.Flush():
+                self.flushes.append(command.id)
+                if not self.broker.hold_acks:
+                    self.acknowledge()
+            case commands.Heartbeat():
+                self.reply(replies.Heartbeat())
+
+    def subscribe(self, command: commands.Subscribe) -> None:
+        if command.filter == "bad":
+            error = ClientError("bad_filter", "It isn't a filter.", "Write one.", column=1)
+            self.reply(replies.error_reply(error, of="subscribe", id=command.id))
+            return
+        stream, self.next_stream = self.next_stream, self.next_stream + 1
+        self.streams[command.id] = (stream, command.topic)
+        self.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
+        if command.bookmark is not None:
+            after = int(command.bookmark.split("|")[1]) if "|" in command.bookmark else 0
+            for batch in self.broker.log:
+                if batch.last_sequence > after:
+                    self.deliver(stream, batch.select(np.nonzero(batch.sequences() > after)[0]))
+            self.reply(replies.Ack(ack="completed", of="subscribe", id=command.id))
+
+    def publish(self, payload: bytearray) -> None:
+        batch = Batch.parse(payload)
+        broker, first, last = self.broker, batch.first_publisher_sequence, batch.last_publisher_sequence
+        broker.arrived.append(batch)
+        broker.changed.set()
+        if broker.silent:
+            return
+        if broker.refuse_next is not None:
+            error, broker.refuse_next = broker.refuse_next, None
+            self.reply(replies.error_reply(error, of="publish", first=first, sequence=last))
+            return
+        if batch.topics[0].startswith("scratch"):
+            self.reply(replies.processed(first, last))
+            return
+        if last > broker.publishers.get(self.name, 0):
+            broker.publishers[self.name] = last
+            broker.keep(batch)
+        self.to_ack = last
+        if not broker.hold_acks:
+            self.acknowledge()
+
+    def acknowledge(self) -> None:
+        if self.to_ack:
+            self.reply(replies.persisted(self.to_ack))
+        for flush in self.flushes:
+            self.reply(replies.Ack(ack="completed", of="flush", id=flush))
+        self.flushes.clear()
+
+
+class FakeBroker:
+    """The broker; `address` once it listens."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.ws_address = ""
+        self.hold_acks = False
+        self.silent = False
+        self.refuse_next: ClientError | None = None
+        self.refuse_logon: ClientError | None = None
+        self.commands: list[commands.Command] = []
+        self.arrived: list[Batch] = []
+        self.log: list[Batch] = []
+        self.publishers: dict[str, int] = {}
+        self.peers: list[Peer] = []
+        self.changed = asyncio.Event()
+        self.next_sequence = 1
+        self._server: asyncio.Server | None = None
+        self._ws_server: WebSocketServer | None = None
+        self._open: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _TcpPeer(self), "127.0.0.1", 0)
+        self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def start_websocket(self) -> None:
+        self._ws_server = await serve(self._websocket, "127.0.0.1", 0, compression=None, max_size=MAX_FRAME + 1024)
+        port = next(iter(self._ws_server.sockets)).getsockname()[1]
+        self.ws_address = f"ws://127.0.0.1:{port}/"
+
+    async def _websocket(self, connection: ServerConnection) -> None:
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        peer = Peer(self, queue.put_nowait, lambda: queue.put_nowait(None))
+        self._open.append(connection.transport.abort)
+
+        async def write() -> None:
+            while (data := await queue.get()) is not None:
+                await connection.send(data)
+            await connection.close(4101, "go away")
+
+        task = asyncio.create_task(write())
+        async for message in connection:
+            assert isinstance(message, bytes)
+            peer.take(parse_message(message, kinds=FROM_CLIENT))
+        task.cancel()
+
+    async def stop(self) -> None:
+        self.drop()
+        for server in (self._server, self._ws_server):
+            if server is not None:
+                server.close()
+
+    def drop(self) -> None:
+        """Cut every connection without a word."""
+        for abort in self._open:
+            abort()
+        self._open.clear()
+        self.peers.clear()
+
+    def keep(self, batch: Batch) -> None:
+        stamp(batch.buf, origin=hash64(INSTANCE), epoch=1, first_sequence=self.next_sequence, accepted_at=1)  # type: ignore[arg-type]
+        stamped = Batch.parse(batch.buf)
+        self.next_sequence += stamped.count
+        self.log.append(stamped)
+        for peer in self.peers:
+            for stream, topic in peer.streams.values():
+                if topic in (stamped.topics[0], ">"):
+                    peer.deliver(stream, stamped)
+
+    def release(self) -> None:
+        """Acknowledge everything with one ack a publisher."""
+        for peer in self.peers:
+            peer.acknowledge()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something that arrived makes the condition true."""
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """Every body kept, in order."""
+        return [body for batch in self.log for body in batch.bodies()]
+
+
+class _TcpPeer(asyncio.Protocol):
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._reader = FrameReader(kinds=FROM_CLIENT)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._peer = Peer(self._broker, transport.write, transport.close)
+        self._broker._open.append(transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._peer.take(self._reader.feed(data))

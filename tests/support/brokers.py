@@ -1,0 +1,68 @@
+"""A real broker inside a test: real journal, real TCP sockets, real control socket, in a temporary directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from broker_core.config import PolicyDocument, PoolSettings, TransportSettings, default_policy
+from broker_core.runtime.broker import Broker, BrokerPaths
+
+
+def tcp_policy(**pool: Any) -> PolicyDocument:
+    """The default policy with TCP alone, on a free port; `pool` are the instance's pool settings."""
+    policy = default_policy("test-1")
+    instance = replace(policy.instance, journal_size=1024 * 1024)
+    transports = (TransportSettings("tcp", "tcp", 0),)
+    return replace(policy, instance=instance, pool=PoolSettings(**pool), transports=transports)
+
+
+def no_websocket(*_: Any) -> Any:
+    """In-process brokers have no WebSocket transport: it needs daphne's reactor, see the tests of whole processes."""
+    raise AssertionError("the policy names no WebSocket transport")
+
+
+@asynccontextmanager
+async def running_broker(
+    home: Path, policy: PolicyDocument | None = None, on_tick: Callable[[dict[str, Any]], Any] | None = None
+) -> AsyncIterator[Broker]:
+    """A broker that runs until the block ends."""
+    # Socket paths have 108 bytes at most, and pytest's directories are deep.
+    with tempfile.TemporaryDirectory(prefix="sluice-") as run:
+        paths = replace(BrokerPaths.under(home, "test-1"), control=Path(run) / "control.sock")
+        broker = Broker(policy or tcp_policy(), paths, no_websocket)
+        await broker.start(on_tick)
+        try:
+            yield broker
+        finally:
+            await broker.stop()
+
+
+def address_of(broker: Broker) -> str:
+    """The TCP transport's address for clients."""
+    return f"tcp://127.0.0.1:{broker.statistics.transports[0]['port']}"
+
+
+async def ask(broker: Broker, do: str, **fields: Any) -> Any:
+    """A request on the control socket; the result, or AssertionError with the error."""
+    reader, writer = await asyncio.open_unix_connection(str(broker.paths.control), limit=1 << 24)
+    try:
+        writer.write(json.dumps({"do": do, **fields}).encode() + b"\n")
+        answer = json.loads(await reader.readline())
+    finally:
+        writer.close()
+    assert answer["ok"], answer
+    return answer["result"]
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait for something that other tasks bring about; AssertionError when it doesn't come."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)

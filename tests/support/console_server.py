@@ -1,0 +1,79 @@
+"""The real console on a port of its own, before a fake broker and with seeded history: for browser tests and screenshots.
+
+    python -m tests.support.console_server PORT
+
+The channel layer is in memory, since web process and pusher are one process here; everything else is as in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "console.project.settings_test"
+NAME, PASSWORD = "maria", "a-long-test-password"
+
+
+def main() -> None:
+    """Serve until stopped."""
+    port = int(sys.argv[1])
+    from django.conf import settings
+
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    import django
+
+    django.setup()
+    from daphne.endpoints import build_endpoint_description_strings
+    from daphne.server import Server
+    from django.contrib.auth import get_user_model
+    from django.core.management import call_command
+
+    from tests.support.fake_broker import FakeBroker
+    from tests.support.seed import seed_history
+
+    call_command("migrate", verbosity=0)
+    get_user_model().objects.create_user(NAME, password=PASSWORD, is_staff=True)
+    get_user_model().objects.create_user("viewer", password=PASSWORD)
+    instance = seed_history()
+    with FakeBroker(Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock") as broker:
+        application = Pushing(broker)
+        endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
+        Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
+
+
+class Pushing:
+    """The console's application; its first request also starts what the broker process does: a snapshot each second."""
+
+    def __init__(self, broker: Any) -> None:
+        from console.project.asgi import application
+
+        self.inner, self.broker = application, broker
+        self.task: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Serve, as daphne asks."""
+        if self.task is None:
+            self.task = asyncio.create_task(self._push())
+        await self.inner(scope, receive, send)
+
+    async def _push(self) -> None:
+        from channels.layers import get_channel_layer
+
+        from console.services.reports import record_report
+
+        layer = get_channel_layer()
+        while True:
+            self.broker.move()
+            snapshot = self.broker.do_snapshot({})
+            await layer.group_send("live", {"type": "live.snapshot", "snapshot": snapshot})
+            with contextlib.suppress(Exception):  # SQLite may be busy with a page; the next second reports again
+                await asyncio.to_thread(record_report, snapshot)
+            await asyncio.sleep(1)
+
+
+if __name__ == "__main__":
+    main()

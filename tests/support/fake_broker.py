@@ -1,0 +1,186 @@
+"""A broker's control socket for tests of the console: answers like a broker, from plain data that a test may change."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import socketserver
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+MIB = 1024 * 1024
+CARRIERS = ("AA", "AS", "B6", "DL", "EV", "F9", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV")
+
+
+def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> dict[str, Any]:
+    """One client as a broker lists it."""
+    now = int(time.time() * 1000)
+    spooled = state in ("offlined", "draining")
+    return {
+        "name": name, "transport": "tcp", "protocol": "native", "remote": "127.0.0.1:52114", "user": "", "state": state,
+        "connected_at": now - 3_725_000, "lag_messages": lag, "lag_bytes": lag * 412, "lag_ms": lag * 3,
+        "outbox_bytes": 0 if spooled else lag * 412, "outbox_messages": 0 if spooled else lag,
+        "spool_bytes": lag * 40 if spooled else 0, "spool_messages": lag if spooled else 0,
+        "offlined_since": now - 95_000 if spooled else None, "delivered_messages": 1_204_331,
+        "delivered_bytes": 496_184_000, "published_messages": 0, "rate_out_messages": 0.0 if state == "offlined" else 5210.4,
+        "write_blocked_ms": 95_400 if state == "offlined" else 0, "pool": "instance",
+        "memory_percent": min(50.0, lag / 20_000), "disk_percent": lag / 500_000 if spooled else 0.0, "revision": 1,
+        "subscriptions": [{
+            "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')", "bookmark": "0",
+            "state": "replaying" if state == "replaying" else "live", "delivered_messages": 1_204_331, "lag_messages": lag,
+        }],
+        **more,
+    }  # fmt: skip
+
+
+def some_clients() -> list[dict[str, Any]]:
+    """A lively morning: most are up to date, one is offlined, one drains, one replays."""
+    return [
+        make_client("board-jfk", "offlined", 184_220, user="ops"),
+        make_client("delay-mailer", "draining", 20_411),
+        make_client("lake-loader", "replaying", 92_000, transport="websocket"),
+        make_client("feed-publisher", published_messages=336_776, rate_out_messages=0.0, subscriptions=[]),
+        *(make_client(f"carrier-{code.lower()}", "live", 3 if code == "UA" else 0, transport="websocket" if code < "F" else "tcp")
+          for code in CARRIERS),
+    ]  # fmt: skip
+
+
+class FakeBroker:
+    """Serves a control socket from a thread. `asked` lists every request; `answers` overrides one by its name."""
+
+    def __init__(self, path: Path, instance: str = "sluice-1") -> None:
+        self.path, self.instance = path, instance
+        self.started_at = time.time()
+        self.clients = some_clients()
+        self.revision = 1
+        self.asked: list[dict[str, Any]] = []
+        self.answers: dict[str, Any] = {}
+        self._server: socketserver.ThreadingUnixStreamServer | None = None
+
+    def __enter__(self) -> FakeBroker:
+        broker = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                for line in self.rfile:
+                    self.wfile.write(json.dumps(broker.answer(json.loads(line))).encode() + b"\n")
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+        self._server = socketserver.ThreadingUnixStreamServer(str(self.path), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._server is not None
+        self._server.shutdown()
+        self._server.server_close()
+        self.path.unlink(missing_ok=True)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One request's answer."""
+        self.asked.append(request)
+        do = request["do"]
+        if do in self.answers:
+            return dict(self.answers[do])
+        result = getattr(self, f"do_{do}")(request)
+        if isinstance(result, dict) and "error" in result:
+            return {"ok": False, "error": result["error"]}
+        return {"ok": True, "result": result}
+
+    def move(self) -> None:
+        """One second passes: the offlined falls further behind, the draining and the replaying catch up."""
+        for one in self.clients:
+            change = {"offlined": 2_600, "draining": -410, "replaying": -700}.get(one["state"], 0)
+            one["lag_messages"] = max(0, one["lag_messages"] + change)
+            if one["name"] == "carrier-ua":
+                one["lag_messages"] = int(20 + 18 * math.sin(time.time() / 3))
+            lag = one["lag_messages"]
+            one.update(lag_bytes=lag * 412, lag_ms=lag * 3, spool_bytes=lag * 40 if one["state"] in ("offlined", "draining") else 0)
+            one["delivered_messages"] += int(one["rate_out_messages"])
+
+    def do_status(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The status."""
+        wave = math.sin(time.time() / 7)
+        states: dict[str, int] = {}
+        for one in self.clients:
+            states[one["state"]] = states.get(one["state"], 0) + 1
+        uptime = time.time() - self.started_at + 93_600
+        return {
+            "instance": self.instance, "pid": 4242, "started_at": int((time.time() - uptime) * 1000), "revision": self.revision,
+            "next_sequence": 1_336_777, "durable_sequence": 1_336_776, "uptime_s": uptime,
+            "transports": [
+                {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007, "enabled": True, "clients": 13, "pool": "instance"},
+                {"name": "websocket", "kind": "websocket", "host": "127.0.0.1", "port": 9008, "enabled": True, "clients": 5, "pool": "websocket"},
+            ],
+            "pools": [
+                {"name": "instance", "transports": ["tcp"], "memory_used": 1_860 * MIB, "memory_limit": 2_458 * MIB,
+                 "disk_used": 211 * MIB, "disk_limit": 2_458 * MIB, "disk_path": "/var/lib/sluice/spool"},
+                {"name": "websocket", "transports": ["websocket"], "memory_used": 12 * MIB, "memory_limit": 256 * MIB,
+                 "disk_used": 0, "disk_limit": 1_024 * MIB, "disk_path": "/var/lib/sluice/spool"},
+            ],
+            "rates": {"messages_in": 5_200 + 900 * wave, "bytes_in": 2_142_000 + 370_000 * wave,
+                      "messages_out": 61_000 + 9_000 * wave, "bytes_out": 25_100_000 + 3_700_000 * wave},
+            "totals": {"messages_in": 1_336_776}, "clients_by_state": states, "recovery": {"kept_records": 0},
+            "journal": {"segments": 5, "bytes": 541_065_216},
+        }  # fmt: skip
+
+    def do_clients(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every client."""
+        return self.clients
+
+    def do_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Status and clients."""
+        return {"at": int(time.time() * 1000), "status": self.do_status({}), "clients": self.clients}
+
+    def do_client(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One client."""
+        for one in self.clients:
+            if one["name"] == request["name"]:
+                return one
+        return {"error": {"code": "unknown_client", "message": f"No client {request['name']!r} is logged on.", "fix": "", "details": {}}}
+
+    def do_disconnect(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Disconnect one."""
+        found = self.do_client(request)
+        if "error" not in found:
+            self.clients.remove(found)
+            return {"name": request["name"]}
+        return found
+
+    def do_apply(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Take up a revision."""
+        self.revision = request["policy"]["revision"]
+        return {"revision": self.revision}
+
+    def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Five segments: two archived, one of them compressed, two sealed, one current."""
+        now, day = time.time_ns(), 86_400 * 10**9
+        made = []
+        for number, (state, packed) in enumerate((("archived", True), ("archived", False), ("sealed", True), ("sealed", False), ("current", False))):
+            first = 1 + number * 280_000
+            made.append({
+                "name": f"{self.instance}.{first:020d}.journal{'.gz' if packed else ''}", "path": f"/var/lib/sluice/{first}", "state": state,
+                "compressed": packed, "first_sequence": first, "last_sequence": first + 279_999, "records": 280_000,
+                "first_at": now - (9 - 2 * number) * day, "last_at": now - (7 - 2 * number) * day if number < 4 else now,
+                "bytes": 31_000_000 if packed else 134_217_728,
+                "pinned_by": ["replay of lake-loader", "spool of board-jfk"] if number == 3 else [],
+            })  # fmt: skip
+        return made
+
+    def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The sealed segment that nothing needs is chosen."""
+        segments = self.do_journals({})
+        return {
+            "chosen": [segments[2]["name"]] if request["age_s"] < 30 * 86_400 else [],
+            "skipped": [
+                {"name": segments[3]["name"], "why": "needed by replay of lake-loader and by the spool of board-jfk"},
+                {"name": segments[4]["name"], "why": "it is the current segment"},
+            ],
+            "bytes": 31_000_000 if request["age_s"] < 30 * 86_400 else 0,
+        }

@@ -1,0 +1,82 @@
+"""A client of the native protocol by hand, for what the client library would never do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from broker_core import batch
+from broker_core.protocols.native import COMMAND, DELIVER, PUBLISH, FrameReader, encode_command, encode_frame_header
+from broker_core.runtime.broker import Broker
+
+
+class RawClient:
+    """A TCP connection whose frames are written and read by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._frames = FrameReader()
+        self._waiting: list[Any] = []
+        self.name = ""
+
+    @classmethod
+    async def open(cls, broker: Broker) -> RawClient:
+        """Connected, not logged on."""
+        return cls(*await asyncio.open_connection("127.0.0.1", broker.statistics.transports[0]["port"]))
+
+    @classmethod
+    async def connect(cls, broker: Broker, name: str) -> RawClient:
+        """Connected and logged on."""
+        made = await cls.open(broker)
+        made.name = name
+        made.command({"c": "logon", "name": name})
+        await made.until("processed")
+        return made
+
+    def write(self, data: bytes) -> None:
+        """Any bytes."""
+        self._writer.write(data)
+
+    def command(self, command: dict[str, Any]) -> None:
+        """A command frame."""
+        self.write(encode_command(command))
+
+    async def publish(self, topic: str, bodies: list[bytes], first: int = 0) -> None:
+        """A batch frame."""
+        built = batch.build_one_topic(self.name, topic, bodies, first)
+        self.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
+        await self._writer.drain()
+
+    async def next_frame(self, seconds: float = 10.0) -> Any:
+        """The next frame from the broker; None at the end of the stream."""
+        async with asyncio.timeout(seconds):
+            while not self._waiting:
+                data = await self._reader.read(1 << 16)
+                if not data:
+                    return None
+                self._waiting += self._frames.feed(data)
+        return self._waiting.pop(0)
+
+    async def until(self, what: str) -> dict[str, Any]:
+        """The next command whose `c` or `ack` is that; others are passed over."""
+        while (frame := await self.next_frame()) is not None:
+            if frame.kind == COMMAND:
+                command: dict[str, Any] = json.loads(bytes(frame.payload))
+                if what in (command["c"], command.get("ack")):
+                    return command
+        raise AssertionError(f"the connection ended before {what}")
+
+    async def deliveries(self, number: int) -> list[bytes]:
+        """The bodies of the next deliveries, at least that many."""
+        bodies: list[bytes] = []
+        while len(bodies) < number:
+            frame = await self.next_frame()
+            assert frame is not None, f"the connection ended after {len(bodies)} of {number}"
+            if frame.kind == DELIVER:
+                bodies += batch.Batch.parse(frame.payload).bodies()
+        return bodies
+
+    def close(self) -> None:
+        """Leave."""
+        self._writer.close()

@@ -1,0 +1,119 @@
+"""What a console has gathered by mid-morning, for its tests: samples, decisions, revisions, runs of every state."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from console.choices import ActorKind, RunKind, RunState
+from console.models import ActionRun, ClientSample, Decision, Instance
+from console.services import policies
+from console.services.actors import Actor
+
+OPERATOR = Actor(ActorKind.PERSON, "maria")
+
+
+def seed_history(instance_name: str = "sluice-1") -> Instance:
+    """Everything below."""
+    instance = policies.ensure_instance(instance_name)
+    seed_revisions()
+    seed_samples(instance)
+    seed_decisions(instance)
+    seed_runs(instance)
+    return instance
+
+
+def seed_revisions() -> None:
+    """Three revisions by a person; the broker that isn't there yet takes them up when it comes."""
+    policies.change_instance_policy(
+        OPERATOR, {"client_policy": {"client_message_age_limit_ms": 600_000}}, reason="Ten minutes is long enough"
+    )
+    policies.change_transport(
+        OPERATOR, "websocket", {"pool": {"message_memory_limit": 256 * 2**20, "message_disk_limit": 2**30}},
+        reason="Browsers must not crowd out the desks",
+    )
+    policies.change_instance_policy(
+        OPERATOR, {"client_policy": {"client_max_capacity": 40}, "instance": {"unjournaled_topics": ["scratch.>", "heartbeat.>"]}},
+        reason="",
+    )
+
+
+def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) -> None:
+    """A client that fell behind twice."""
+    now = timezone.now().replace(microsecond=0)
+    start = now - timedelta(hours=hours)
+    rows = []
+    for number in range(hours * 360):
+        at = start + timedelta(seconds=10 * number)
+        phase = number / (hours * 360)
+        behind = max(0.0, math.sin(phase * 9.4 - 2.2)) * 150_000 if phase > 0.2 else 0
+        lag = int(behind * (1 + 0.05 * math.sin(number / 5)))
+        state = "offlined" if lag > 60_000 else "draining" if lag > 20_000 and math.cos(phase * 9.4 - 2.2) < 0 else "live"
+        rows.append(ClientSample(instance=instance, client=client, at=at, state=state, lag_messages=lag, lag_bytes=lag * 412, lag_ms=lag * 3))
+    ClientSample.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def seed_decisions(instance: Instance) -> None:
+    """One of each kind that matters."""
+    now = timezone.now()
+    made: tuple[dict[str, Any], ...] = (
+        dict(
+            minutes=2, client="board-jfk", action="offline", reason="slow_client_memory_capacity", rule="amps.client_max_capacity",
+            signal="outbound_bytes", observed=1_033_895_936, limit=1_030_792_151, unit="bytes", kept=184_220, lost=0,
+            chosen_over=None, resume_bookmark="sluice-1|1152557|",
+            sentence="Client board-jfk was offlined: its outbox holds 986.0 MiB, over ClientMaxCapacity (983.0 MiB). "
+            "184,220 messages are kept in its spool and will be sent in order when it reads again.",
+        ),
+        dict(
+            minutes=31, client="delay-mailer", action="offline", reason="slow_client_pool_memory", rule="amps.message_memory_limit",
+            signal="pool_memory", observed=2_577_661_952, limit=2_577_136_025, unit="bytes", kept=20_411, lost=0,
+            chosen_over={"client": "carrier-ua", "used": 1_048_576}, resume_bookmark="sluice-1|990120|",
+            sentence="Client delay-mailer was offlined: the clients of pool instance hold 2.4 GiB, over MessageMemoryLimit (2.4 GiB), "
+            "and it holds 812.4 MiB, more than any other client; next is carrier-ua with 1.0 MiB. "
+            "20,411 messages are kept in its spool and will be sent in order when it reads again.",
+        ),
+        dict(
+            minutes=190, client="old-dashboard", action="disconnect", reason="slow_client_age", rule="amps.client_message_age_limit",
+            signal="oldest_age", observed=600_412, limit=600_000, unit="ms", kept=41_002, lost=17, chosen_over=None,
+            resume_bookmark="sluice-1|701220|",
+            sentence="Client old-dashboard was disconnected: its oldest message has been waiting for 600.4 s, over ClientMessageAgeLimit "
+            "(600.0 s). 41,002 messages are in the journal and can be replayed from sluice-1|701220|; 17 messages are lost, being of "
+            "topics that aren't journaled.",
+        ),
+    )  # fmt: skip
+    for facts in made:
+        at = now - timedelta(minutes=facts.pop("minutes"))
+        samples = [[int(at.timestamp() * 1000) - (60 - n) * 1000, int(facts["observed"] * n / 60), 0, n * 450] for n in range(60)]
+        extra = {key: facts.pop(key) for key in ("kept", "lost", "chosen_over", "resume_bookmark")}
+        Decision.objects.create(
+            instance=instance, at=at, transport="tcp", pool="instance", revision=2, mode="enforce",
+            details={**facts, **extra, "samples": samples}, **facts,
+        )  # fmt: skip
+
+
+def seed_runs(instance: Instance) -> None:
+    """One that runs, one that succeeded, one that failed."""
+    now = timezone.now()
+    ActionRun.objects.create(
+        instance=instance, kind=RunKind.COMPRESS, state=RunState.RUNNING, progress=62.5, actor="maria", actor_kind="person",
+        parameters={"age": "1d", "age_s": 86_400}, step="compress sluice-1.00000000000000560001.journal",
+        started_at=now - timedelta(seconds=12), heard_at=now,
+        plan={"chosen": [{"name": "sluice-1.00000000000000560001.journal"}], "skipped": [], "bytes": 134_217_728},
+    )  # fmt: skip
+    ActionRun.objects.create(
+        instance=instance, kind=RunKind.ARCHIVE, state=RunState.SUCCEEDED, progress=100, actor="weekly archive", actor_kind="schedule",
+        parameters={"age": "7d", "age_s": 604_800}, started_at=now - timedelta(hours=9), ended_at=now - timedelta(hours=9, seconds=-41),
+        result={"segments": [{"name": "sluice-1.00000000000000000001.journal"}], "bytes": 134_217_728},
+        plan={"chosen": [{"name": "sluice-1.00000000000000000001.journal"}], "bytes": 134_217_728,
+              "skipped": [{"name": "sluice-1.00000000000001120001.journal", "why": "it is the current segment"}]},
+        log="06:30:01 archive of segments older than 7d: 1 chosen\n06:30:42 sluice-1.00000000000000000001.journal: swapped in, 134,217,728 bytes\n",
+    )  # fmt: skip
+    ActionRun.objects.create(
+        instance=instance, kind=RunKind.PIPELINE, state=RunState.FAILED, actor="maria", actor_kind="person",
+        parameters={"job": "client-history", "options": {}}, started_at=now - timedelta(hours=20), ended_at=now - timedelta(hours=20, seconds=-3),
+        error={"code": "pipeline_failed", "message": "The job ended with code 2: Java 17 isn't installed.", "fix": "Install a Java 17 runtime."},
+        log="pipeline client-history starts\nJava 17 isn't installed.\n",
+    )  # fmt: skip

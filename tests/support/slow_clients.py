@@ -1,0 +1,186 @@
+"""A broker small enough to read: real outboxes, life cycles and guard; a list as spool, and a clock set by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.config import PolicyDocument
+from broker_core.delivery import ClientState, Event, Outbox, OutboxEntry, next_state
+from broker_core.slow_clients import Account, Action, Decision, SlowClientGuard, Waiting
+
+SECOND = 1_000_000_000
+START = 1_700_000_000 * SECOND
+HOST_MEMORY = 16 << 30
+REFERENCE = 40
+"""What a reference in a spool takes on disk."""
+
+
+def policy(
+    pool: dict[str, Any] | None = None,
+    capacity: int = 50,
+    age_ms: int | None = None,
+    transports: dict[str, dict[str, Any]] | None = None,
+    revision: int = 1,
+) -> PolicyDocument:
+    """A policy document; `transports` maps names to their pool and client_policy."""
+    listed = [
+        {"name": name, "kind": "tcp", "port": 9_000 + place, **settings}
+        for place, (name, settings) in enumerate((transports or {"tcp": {}}).items())
+    ]
+    return PolicyDocument.from_dict({
+        "revision": revision,
+        "instance": {"name": "sluice-1"},
+        "pool": pool or {},
+        "client_policy": {"client_max_capacity": capacity, "client_message_age_limit_ms": age_ms},
+        "transports": listed,
+    })
+
+
+def guard(document: PolicyDocument, host_memory: int = HOST_MEMORY, ulimit: int | None = None) -> SlowClientGuard:
+    """A guard with that policy in force."""
+    return SlowClientGuard(document, host_memory, ulimit, "/spools")
+
+
+class Still:
+    """A backlog whose figures are set by the test."""
+
+    def __init__(self, oldest_at: int = 0, waiting: Waiting = Waiting(1, 0, 0, "")) -> None:
+        self.oldest_at = oldest_at
+        self._waiting = waiting
+
+    def waiting(self) -> Waiting:
+        return self._waiting
+
+
+def entry(
+    nbytes: int, at: int = START, sequence: int = 1, *, stream: int = 1, count: int = 1, journaled: bool = True
+) -> OutboxEntry:
+    """A delivery that counts as nbytes, of a real batch."""
+    batch = Batch.parse(build_one_topic("p", "t", [b"x"] * count), verify=False)
+    batch.header = batch.header._replace(first_sequence=sequence if journaled else 0)
+    return OutboxEntry(stream, batch, None, (1, sequence) if journaled else None, nbytes, count, nbytes, at)
+
+
+@dataclass(eq=False)
+class Client:
+    """One client's session as the runtime has it."""
+
+    name: str
+    transport: str
+    state: ClientState = ClientState.CONNECTED
+    outbox: Outbox = field(default_factory=Outbox)
+    spool: list[OutboxEntry] = field(default_factory=list)
+    got: list[int] = field(default_factory=list)
+    """Sequences written to its socket, in order."""
+    notice: dict[str, Any] | None = None
+    account: Account | None = None
+
+    @property
+    def oldest_at(self) -> int:
+        return self.spool[0].accepted_at if self.spool else self.outbox.oldest_at
+
+    def waiting(self) -> Waiting:
+        first = (self.spool[0].batch.first_sequence if self.spool else 0) or self.outbox.first_sequence
+        lost = self.outbox.unjournaled_messages + sum(e.count for e in self.spool if e.source is None)
+        bookmark = f"sluice-1|{first - 1}|" if first else ""
+        return Waiting(self.outbox.messages, sum(e.count for e in self.spool), lost, bookmark)
+
+    @property
+    def held(self) -> Account:
+        assert self.account is not None
+        return self.account
+
+
+def disk_bytes(delivery: OutboxEntry) -> int:
+    """By reference when journaled, else a copy."""
+    return REFERENCE if delivery.source is not None else delivery.nbytes
+
+
+class Scene:
+    """Clients of one instance. Every record goes to all of them; nothing is read until a test says so."""
+
+    def __init__(self, document: PolicyDocument) -> None:
+        self.now = START
+        self.guard = guard(document)
+        self.clients: dict[str, Client] = {}
+        self.decisions: list[Decision] = []
+        self._sequence = 0
+
+    def connect(self, *names: str, transport: str = "tcp") -> None:
+        for name in names:
+            client = self.clients[name] = Client(name, transport)
+            client.account = self.guard.register(name, transport, client)
+            client.state = next_state(client.state, Event.LOGGED_ON)
+
+    def publish(self, nbytes: int, *only: str, journaled: bool = True) -> int:
+        """One record for the named clients, or all. Returns its sequence."""
+        self._sequence += 1
+        for name in only or tuple(self.clients):
+            if (client := self.clients.get(name)) is not None:
+                self._deliver(client, entry(nbytes, self.now, self._sequence, journaled=journaled))
+        return self._sequence
+
+    def _deliver(self, client: Client, delivery: OutboxEntry) -> None:
+        if client.state is ClientState.LIVE:
+            client.outbox.offer(delivery)
+            decision = self.guard.queued(client.held, delivery.nbytes, self.now)
+        else:
+            client.spool.append(delivery)
+            decision = self.guard.spooled(client.held, disk_bytes(delivery), self.now)
+        self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision | None) -> None:
+        if decision is None:
+            return
+        self.decisions.append(decision)
+        client = self.clients[decision.client]
+        if decision.action is Action.DISCONNECT:
+            client.notice = decision.notice()
+            self.close(client.name)
+            return
+        client.state = next_state(client.state, Event.OFFLINE)
+        client.spool = client.outbox.take_all()
+        self.guard.released(client.held, client.held.memory)
+        if client.spool:
+            self._carry_out(self.guard.spooled(client.held, sum(map(disk_bytes, client.spool)), self.now))
+
+    def close(self, name: str) -> None:
+        client = self.clients.pop(name)
+        client.state = next_state(client.state, Event.CLOSE)
+        self.guard.unregister(client.held)
+
+    def read(self, name: str, records: int = 1_000_000) -> None:
+        """The client reads up to so many records; live again when its spool is empty."""
+        client = self.clients[name]
+        if client.state is ClientState.LIVE:
+            while client.outbox and records:
+                for taken in client.outbox.pull(1):
+                    client.got.append(taken.batch.first_sequence)
+                    self.guard.released(client.held, taken.nbytes)
+                    records -= 1
+            return
+        if client.state is ClientState.OFFLINED:
+            client.state = next_state(client.state, Event.READING)
+        while client.spool and records:
+            taken = client.spool.pop(0)
+            client.got.append(taken.batch.first_sequence)
+            self.guard.unspooled(client.held, disk_bytes(taken))
+            records -= 1
+        if not client.spool:
+            client.state = next_state(client.state, Event.DRAINED)
+            self.guard.returned(client.held)
+
+    def wait(self, seconds: float) -> None:
+        """Let the time pass, with a tick each second."""
+        end = self.now + int(seconds * SECOND)
+        while self.now < end:
+            self.now = min(self.now + SECOND, end)
+            for decision in self.guard.tick(self.now):
+                self._carry_out(decision)
+
+    def apply(self, document: PolicyDocument) -> None:
+        self.guard.apply_policy(document, HOST_MEMORY, None, "/spools")
+        for decision in self.guard.tick(self.now):
+            self._carry_out(decision)

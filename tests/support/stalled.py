@@ -1,0 +1,63 @@
+"""A subscriber that stops reading: its socket is left alone until it is told to read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+from broker_core.batch import Batch
+from broker_core.protocols.native import COMMAND, DELIVER, FrameReader, encode_command
+from broker_core.runtime.broker import Broker
+
+
+class StalledSubscriber:
+    """Logged on and subscribed; from then on it reads nothing until it is asked to."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._frames = FrameReader()
+
+    @classmethod
+    async def connect(cls, broker: Broker, name: str, topic: str) -> StalledSubscriber:
+        """Subscribe to a topic and stop reading."""
+        loop = asyncio.get_running_loop()
+        sock = socket.socket()
+        sock.setblocking(False)
+        # A small receive buffer, set before the connection, so that the kernel takes little for a stalled client.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+        await loop.sock_connect(sock, ("127.0.0.1", broker.statistics.transports[0]["port"]))
+        made = cls(sock)
+        commands = ({"c": "logon", "name": name}, {"c": "subscribe", "id": "s", "topic": topic})
+        await loop.sock_sendall(sock, b"".join(map(encode_command, commands)))
+        answers = 0
+        while answers < 2:
+            answers += len(await made._read())
+        return made
+
+    async def _read(self) -> list[Any]:
+        data = await asyncio.get_running_loop().sock_recv(self._socket, 1 << 16)
+        if not data:
+            raise EOFError
+        return self._frames.feed(data)
+
+    async def read_numbers(self, number: int) -> list[int]:
+        """Read that many records; the numbers their bodies start with."""
+        numbers: list[int] = []
+        async with asyncio.timeout(30):
+            while len(numbers) < number:
+                for frame in await self._read():
+                    if frame.kind == DELIVER:
+                        numbers += [int(body[:8]) for body in Batch.parse(frame.payload).bodies()]
+        return numbers
+
+    async def read_commands(self) -> list[dict[str, Any]]:
+        """Read to the end of the stream; the commands that came."""
+        found: list[dict[str, Any]] = []
+        async with asyncio.timeout(30):
+            try:
+                while True:
+                    found += [json.loads(bytes(f.payload)) for f in await self._read() if f.kind == COMMAND]
+            except EOFError:
+                return found
