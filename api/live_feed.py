@@ -50,7 +50,7 @@ class SameOrigin:
         return None
 
 
-class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]
+class LiveFeed(AsyncWebsocketConsumer):
     """One tab's feed."""
 
     sent: Snapshot | None = None
@@ -136,5 +136,5 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]
         class Request:
             session = type(self.scope["session"]._wrapped)(self.scope["session"].session_key)
 
-        user = get_user(Request)  # type: ignore[arg-type]
+        user = get_user(Request)
         return bool(user.is_authenticated and user.is_active)

@@ -117,7 +117,7 @@ class WebSocketSink:
             await self._send({"type": "websocket.send", "text": message})
 
 
-class ClientConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+class ClientConsumer(AsyncWebsocketConsumer):
     """One client's WebSocket. Constructed with the host and the name of the transport it came in by."""
 
     def __init__(self, host: Host, transport: str) -> None:

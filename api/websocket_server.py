@@ -32,7 +32,7 @@ INCOMING_LOW = 4
 
 
 @implementer(IPushProducer)
-class PacedProtocol(WebSocketProtocol):  # type: ignore[misc]
+class PacedProtocol(WebSocketProtocol):
     """A WebSocket connection that tells its application when the peer doesn't read."""
 
     def onConnect(self, request: Any) -> Any:
@@ -73,7 +73,7 @@ class PacedProtocol(WebSocketProtocol):  # type: ignore[misc]
         super().onClose(wasClean, code, reason)
 
 
-class PacedServer(Server):  # type: ignore[misc]
+class PacedServer(Server):
     """daphne's server on an event loop that somebody else runs, with paced protocols. One per transport."""
 
     def __init__(self, application: Callable[..., Awaitable[None]], host: str, port: int) -> None:

@@ -15,7 +15,7 @@ class RequestIdMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        request.request_id = uuid.uuid4().hex  # type: ignore[attr-defined]
+        request.request_id = uuid.uuid4().hex
         response = self.get_response(request)
-        response["X-Request-Id"] = request.request_id  # type: ignore[attr-defined]
+        response["X-Request-Id"] = request.request_id
         return response

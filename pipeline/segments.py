@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from broker_core.batch import HEADER_SIZE as BATCH_HEADER
 from broker_core.batch import Batch, peek
 from broker_core.errors import ClientError, JournalError
-from broker_core.journal.compressed import CompressedSource
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.index import SegmentIndex, load
 from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, read_header, walk
@@ -78,7 +78,7 @@ def durable_sequence(place: LogPlace) -> int:
     a file after each sync. Without that file it is the last whole batch, as in the broker's own recovery.
     """
     noted = read_frontier(place.directory, place.instance)
-    return last_sequence(place) if noted is None else noted.sequence
+    return last_sequence(place) if noted is None else noted
 
 
 def last_sequence(place: LogPlace) -> int:
@@ -101,7 +101,7 @@ def read_batches(place: LogPlace, span: Span, *, skip_gaps: bool = False) -> Ite
     source = open_segment(place, span.segment)
     offset, expected = _start(place, source, span), span.first
     while expected <= span.last:
-        found = walk(source, offset, source.length, _chunk(source, offset))
+        found = walk(source, offset, source.length, CHUNK)
         for batch in found.batches:
             if batch.first_sequence + batch.count <= expected:
                 continue
@@ -125,21 +125,14 @@ def read_batches(place: LogPlace, span: Span, *, skip_gaps: bool = False) -> Ite
         raise _short(place, span, expected, span.last)
 
 
-def _chunk(source: Source, offset: int) -> int:
-    """A compressed segment is read member by member, so that each is inflated once and never copied."""
-    if isinstance(source, CompressedSource):
-        return source.member_end(offset) - offset if offset < source.length else CHUNK
-    return CHUNK
-
-
 def _start(place: LogPlace, source: Source, span: Span) -> int:
     """An offset at or before the span's first record, by the sidecar if it tells the truth."""
     if span.first > span.segment and (index := open_index(place, span.segment)) is not None:
-        offset = index.find(span.first)
+        offset, sequence = index.find(span.first)
         try:
-            if peek(source.read(offset, 96)).first_sequence <= span.first:
+            if peek(source.read(offset, BATCH_HEADER)).first_sequence == sequence <= span.first:
                 return offset
-        except ClientError:
+        except (ClientError, JournalError):
             pass  # the sidecar belongs to other bytes; walking from the start finds the place as well
     return HEADER_SIZE
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -37,13 +38,16 @@ class Message(NamedTuple):
         return self.body.decode()
 
 
+_make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))  # no Python call, as _make has
+
+
 def messages_of(batch: Batch, instance: str) -> Iterator[Message]:
     """The messages of a batch, at the speed of one tuple each."""
     topic = batch.single_topic
     names = repeat(topic) if topic is not None else _names(batch)
     headers = batch.headers() if batch.header.headers_length else repeat(b"")
     return map(
-        Message._make,
+        _make,
         zip(names, batch.bodies(), headers, batch.sequences().tolist(), batch.publisher_sequences().tolist(),
             repeat(instance), strict=False),
     )

@@ -204,7 +204,7 @@ def _comparison(sign: str, left: Node, right: Node) -> Test:
             value = get(message)
             if type(value) is str:
                 return direct(value, literal) if value else None
-            return compare(value, literal)
+            return None if value is None else compare(value, literal)
 
         return text_test
 
@@ -215,7 +215,7 @@ def _comparison(sign: str, left: Node, right: Node) -> Test:
         value = get(message)
         if type(value) is int or type(value) is float:
             return direct(value, literal)
-        return compare(value, literal)
+        return None if value is None else compare(value, literal)
 
     return number_test
 
@@ -259,6 +259,8 @@ def _like(get: Getter, find: Callable[[str], bool]) -> Test:
 
     def test(message: Any) -> Verdict:
         value = get(message)
+        if type(value) is str:
+            return find(value) if value else None
         if type(value) is list:
             return values.any_of([one(element) for element in values.leaves(value)])
         return one(value)

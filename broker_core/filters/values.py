@@ -75,6 +75,8 @@ def truth(value: Any) -> Verdict:
 
 def to_number(value: Any) -> Number | None:
     """The value as a number for arithmetic, or None."""
+    if type(value) is float or type(value) is int:
+        return value
     value = scalar(value)
     if isinstance(value, str):
         return number_of(value)
@@ -186,6 +188,8 @@ def calculate(sign: str, left: Number | None, right: Number | None) -> Number | 
     """left sign right; NULL when an operand is, for division by zero, and where floating point ends."""
     if left is None or right is None:
         return None
+    if type(left) is float and type(right) is float and sign in "+-":
+        return _finite(left + right if sign == "+" else left - right)
     if sign == "+":
         return _limited(left + right)
     if sign == "-":

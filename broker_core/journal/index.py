@@ -117,7 +117,7 @@ class SegmentIndex:
         numbers = self._numbers
         if numbers is None:
             return None
-        for topic in self._entry_topics:
+        for topic in sorted(self._entry_topics):
             numbers.setdefault(topic, len(numbers))
         if len(numbers) > MAX_SEGMENT_TOPICS:
             self._numbers = None
@@ -156,7 +156,7 @@ class SegmentIndex:
     def entries(self) -> list[tuple[int, int, int, list[int] | None]]:
         """(sequence, offset, at, topic numbers) of each stretch; for readers that split a segment among workers."""
         numbers = list(self._entry_topics_done)
-        if self._sequences:
+        if len(numbers) < len(self._sequences):
             numbers.append(self._number_topics())
         return list(zip(self._sequences, self._offsets, self._ats, numbers, strict=True))
 
@@ -197,10 +197,6 @@ class SegmentIndex:
             self._offsets.append(offset)
             self._ats.append(at)
             self._entry_topics_done.append(numbers)
-        if self._entry_topics_done:
-            last = self._entry_topics_done.pop()
-            # An index read back is complete; the last stretch's topics go where the next encode looks for them.
-            self._entry_topics = {topics[number] for number in last} if last is not None else set()
         self.holes = tuple(Hole(self.first_sequence, *hole) for hole in document["holes"])
 
 

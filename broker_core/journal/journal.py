@@ -157,9 +157,9 @@ class Journal:
         # Publishers part by part: what is kept with a full segment must not know of later ones.
         for part in parts:
             self._full += [_Full(tail, dict(publishers)) for tail in self._appender.commit([part])]
-            for batch in part.batches:
-                if batch.header.first_publisher_sequence:
-                    publishers[batch.publisher_name] = batch.last_publisher_sequence
+            newest = {batch.header.publisher: batch for batch in part.batches if batch.first_publisher_sequence}
+            for batch in newest.values():
+                publishers[batch.publisher_name] = batch.last_publisher_sequence
         if new:
             log.replace((*log.segments, *new))
 

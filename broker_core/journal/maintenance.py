@@ -18,10 +18,10 @@ from broker_core.batch import hash64
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.compressed import MEMBER_SIZE, CompressedSource, encode_member, inflate
 from broker_core.journal.files import OpenFile, journal_error
-from broker_core.journal.index import Hole
+from broker_core.journal.index import Hole, load
 from broker_core.journal.reader import Source, next_batch, open_source, read_header, walk
 from broker_core.journal.scan import scan
-from broker_core.journal.segment import HEADER_SIZE, SUFFIX, SUFFIX_COMPRESSED, damaged
+from broker_core.journal.segment import HEADER_SIZE, SUFFIX_COMPRESSED, damaged, index_path, parse_path
 
 Progress = Callable[[int, int], None]
 
@@ -43,7 +43,8 @@ class CompressResult(NamedTuple):
 
 
 class VerifyReport(NamedTuple):
-    """What a segment's file holds. `problem` is what is wrong with its header; `torn_bytes` stand behind its content."""
+    """What a segment's file holds. `problem` is what is wrong with its header; `torn_bytes` stand behind its content,
+    which is harmless where nothing was persisted yet (`unsynced`)."""
 
     path: Path
     first_sequence: int
@@ -53,10 +54,11 @@ class VerifyReport(NamedTuple):
     holes: tuple[Hole, ...]
     torn_bytes: int
     problem: str
+    unsynced: bool = False
 
     @property
     def ok(self) -> bool:
-        return not (self.holes or self.torn_bytes or self.problem)
+        return not (self.holes or self.problem or (self.torn_bytes and not self.unsynced))
 
     def as_dict(self) -> dict[str, Any]:
         """For the command line, as JSON."""
@@ -166,10 +168,8 @@ def _compare(source: Source, target: OpenFile) -> None:
 
 def verify_segment(path: Path) -> VerifyReport:
     """Read every batch of a segment's file, compressed or not, and check it. Changes nothing; needs no lock."""
-    instance, _, digits = path.name.removesuffix(".gz").removesuffix(SUFFIX).rpartition(".")
-    if not instance or len(digits) != 20 or not digits.isdigit():
-        raise OperatorError("unknown_journal", f"{path.name} isn't the name of a segment.", "See `journal ls`.")
-    found = scan(open_source(path), instance, int(digits))
+    instance, first = parse_path(path)
+    found = scan(open_source(path), instance, first, load(index_path(path), instance, first))
     torn = found.torn[1] - found.torn[0] if found.torn else 0
     index = found.index
     return VerifyReport(

@@ -20,7 +20,7 @@ from broker_core.journal.acks import acks_path, read_acks
 from broker_core.journal.files import Files, OpenFile, replace_durably
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.held import Segment
-from broker_core.journal.index import Hole, load
+from broker_core.journal.index import Hole, SegmentIndex, load
 from broker_core.journal.reader import open_source
 from broker_core.journal.scan import Scan, scan
 from broker_core.journal.segment import (
@@ -136,18 +136,18 @@ class Recovery:
             self.segments.append(Segment(file.path, file.archived, file.compressed, index, sealed=True))
             self.report.quarantined += index.holes
             return
-        made = self._scan(file)
+        made = self._scan(file, index)
         scans[file.first_sequence] = made
-        writable = last and not file.archived and not file.compressed
+        writable = last and index is None and not file.archived and not file.compressed
         segment = Segment(file.path, file.archived, file.compressed, made.index, sealed=not writable)
         self.segments.append(segment)
         if made.torn is not None:
             self._keep_torn(segment, made)
         self._mend(segment, made)
 
-    def _scan(self, file: SegmentFile) -> Scan:
+    def _scan(self, file: SegmentFile, sealed: SegmentIndex | None) -> Scan:
         self.report.scanned_segments += 1
-        return scan(open_source(file.path), self.instance, file.first_sequence)
+        return scan(open_source(file.path), self.instance, file.first_sequence, sealed)
 
     def _keep_torn(self, segment: Segment, made: Scan) -> None:
         assert made.torn is not None
@@ -188,7 +188,7 @@ class Recovery:
             self.report.because(f"{segment.path.name}: its header was written anew ({made.header_problem}).")
             header = new_header(self.instance, made.index.epoch, segment.first_sequence, made.index.first_at)
             os.pwrite(handle.fd, encode_header(header), 0)
-        if segment.sealed or made.torn is not None:
+        if made.torn is not None or (segment.sealed and made.index.end < segment.path.stat().st_size):
             self.files.truncate(handle.fd, made.index.end)
         self.files.fsync(handle.fd)
         if segment.sealed:

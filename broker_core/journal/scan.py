@@ -26,8 +26,11 @@ class Scan:
     header_problem: str | None = None
 
 
-def scan(source: Source, instance: str, first_sequence: int) -> Scan:
-    """Read the whole segment. Raises OSError only: damage is part of the answer."""
+def scan(source: Source, instance: str, first_sequence: int, sealed: SegmentIndex | None = None) -> Scan:
+    """Read the whole segment. Raises OSError only: damage is part of the answer.
+
+    `sealed` is its sidecar, if there is one: it tells how far the content went, should its end be damaged.
+    """
     made = Scan(SegmentIndex(instance, first_sequence, 0))
     try:
         header = read_header(source)
@@ -45,6 +48,12 @@ def scan(source: Source, instance: str, first_sequence: int) -> Scan:
         if found.problem is None:
             continue
         following = next_batch(source, offset, end, origin, made.index.last_sequence)
+        if following is None and sealed is not None and sealed.end > offset:
+            index = made.index
+            lost = Hole(first_sequence, offset, sealed.end - offset, index.last_sequence + 1, sealed.last_sequence,
+                        found.problem)
+            index.holes, index.end, index.last_sequence = (*index.holes, lost), sealed.end, sealed.last_sequence
+            break
         if following is None:
             _finish(made, source, offset, end, found.problem)
             break

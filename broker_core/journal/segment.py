@@ -33,7 +33,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from broker_core.batch import Buffer, hash64
-from broker_core.errors import JournalError
+from broker_core.errors import JournalError, OperatorError
 
 MAGIC = b"SLUICEJ1"
 VERSION = 1
@@ -152,6 +152,14 @@ def parse_name(name: str, instance: str) -> tuple[int, bool] | None:
     if suffix not in (SUFFIX, SUFFIX_COMPRESSED):
         return None
     return int(digits), suffix == SUFFIX_COMPRESSED
+
+
+def parse_path(path: Path) -> tuple[str, int]:
+    """(instance, first sequence) of a segment's file. OperatorError unknown_journal if its name isn't one's."""
+    instance, _, digits = path.name.removesuffix(".gz").removesuffix(SUFFIX).rpartition(".")
+    if not instance or parse_name(path.name, instance) is None:
+        raise OperatorError("unknown_journal", f"{path.name} isn't the name of a segment.", "See `journal ls`.")
+    return instance, int(digits)
 
 
 def discover(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentFile]:

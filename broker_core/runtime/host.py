@@ -412,7 +412,12 @@ class Host:
         if connection is None:
             return
         if decision.action is Action.OFFLINE and connection.backlog.state is ClientState.LIVE:
-            connection.backlog.go_offline(self._new_spool(connection))
+            try:
+                spool = self._new_spool(connection)
+            except OSError as problem:
+                connection.close("disk_full", f"This client must be offlined, and its spool can't be made: {problem}.")
+                return
+            connection.backlog.go_offline(spool)
             self.events.add(decision.at, connection.name, "offline_start", "offlined")
             self.judge(connection)
         elif decision.action is Action.DISCONNECT:

@@ -64,29 +64,27 @@ class Account:
 class History:
     """The last 60 samples of one client, in 1.9 KiB, because there may be twenty thousand slow clients."""
 
-    __slots__ = ("_next", "_values", "idle", "length")
+    __slots__ = ("_next", "_values", "idle")
 
     def __init__(self) -> None:
-        self._values = array("q", bytes(8 * 4 * SAMPLES))
+        self._values = array("q")
         self._next = 0
-        self.length = 0
         self.idle = 0
         """How many of the newest samples were empty."""
 
     def add(self, at: int, memory: int, disk: int, age_ms: int) -> None:
         """Note one sample; the 61st replaces the first."""
-        at_index = self._next * 4
-        values = self._values
-        values[at_index] = at
-        values[at_index + 1] = memory
-        values[at_index + 2] = disk
-        values[at_index + 3] = age_ms
-        self._next = (self._next + 1) % SAMPLES
-        self.length = min(self.length + 1, SAMPLES)
+        values, slot = self._values, self._next
+        if len(values) < 4 * SAMPLES:
+            values.extend((at, memory, disk, age_ms))
+        else:
+            values[slot], values[slot + 1], values[slot + 2], values[slot + 3] = at, memory, disk, age_ms
+        self._next = (slot + 4) % (4 * SAMPLES)
         self.idle = 0 if memory or disk else self.idle + 1
 
     def samples(self) -> tuple[Sample, ...]:
         """Oldest first."""
-        first = (self._next - self.length) % SAMPLES
-        slots = ((first + step) % SAMPLES * 4 for step in range(self.length))
-        return tuple(Sample(*self._values[slot : slot + 4]) for slot in slots)
+        values = self._values
+        first = self._next if len(values) == 4 * SAMPLES else 0
+        ordered = values[first:] + values[:first]
+        return tuple(Sample(*ordered[slot : slot + 4]) for slot in range(0, len(ordered), 4))

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from broker_core.batch import Batch, Rows
 from broker_core.filters import BatchEvaluator, Filter
@@ -146,7 +147,7 @@ class Registry:
         parts = _Parts(batch, len(topics))
         evaluator = BatchEvaluator(batch)
         for group, topic_set in wanted.items():
-            rows = parts.rows(topic_set)
+            rows = parts.rows(batch, topic_set)
             if rows is not None and not len(rows):
                 continue
             found += group.whole.values() if rows is None else _with_rows(group.whole, rows)
@@ -157,21 +158,30 @@ class Registry:
 class _Parts:
     """The rows of each set of topics of one batch; a set is a bit mask in the dictionary's order."""
 
-    __slots__ = ("_batch", "_number", "_rows")
+    __slots__ = ("_count", "_indexes", "_number", "_rows")
 
     def __init__(self, batch: Batch, number: int) -> None:
-        self._batch = batch
+        self._count = batch.count
         self._number = number
+        self._indexes: npt.NDArray[np.uint16] | None = None
         self._rows: dict[int, Rows | None] = {(1 << number) - 1: None}
 
-    def rows(self, topic_set: int) -> Rows | None:
+    def rows(self, batch: Batch, topic_set: int) -> Rows | None:
         """The rows whose topic is in the set, None when that is all of them."""
         if topic_set not in self._rows:
-            # Row topics count from 1, so place 0 of the table stays False.
-            table = np.array([False, *(bool(topic_set >> number & 1) for number in range(self._number))])
-            rows = np.flatnonzero(table[self._batch.topic_indexes])
-            self._rows[topic_set] = None if len(rows) == self._batch.count else rows
+            if self._indexes is None:
+                self._indexes = np.ascontiguousarray(batch.topic_indexes)
+            rows = np.flatnonzero(self._is_in(self._indexes, topic_set))
+            self._rows[topic_set] = None if len(rows) == self._count else rows
         return self._rows[topic_set]
+
+    def _is_in(self, indexes: npt.NDArray[np.uint16], topic_set: int) -> npt.NDArray[np.bool_]:
+        # A row's topic counts from 1 where the bits of the set count from 0: place 0 of the table is never asked.
+        if topic_set & (topic_set - 1) == 0:
+            return indexes == topic_set.bit_length()
+        bits = "0" + format(topic_set, f"0{self._number}b")[::-1]
+        table: npt.NDArray[np.bool_] = np.frombuffer(bits.encode(), np.uint8) == ord("1")
+        return table[indexes]
 
 
 def _match_filtered(

@@ -20,7 +20,7 @@ def up(at: Installation, policy: PolicyDocument, project: Path) -> str:
     """The console's address, the transports', and a first subscribe and publish to paste."""
     enabled = [transport for transport in policy.transports if transport.enabled]
     listed = "".join(f"  {transport.name:<12}{address(transport)}\n" for transport in enabled)
-    first = f"\nTry it, each in a terminal of its own:\n{first_commands(at, enabled[0], project)}" if enabled else ""
+    first = first_commands(at, enabled[0], project) if enabled else ""
     return f"""
 Sluice is up.
 
@@ -40,6 +40,7 @@ def first_commands(at: Installation, transport: TransportSettings, project: Path
     module = f"  {python} -m broker_core.client"
     option = f"--address {address(transport)}"
     return (
+        "\nTry it, each in a terminal of its own:\n"
         f"{module} subscribe 'greetings.>' {option}\n"
         f"""{module} publish greetings.first '{{"hello": "world"}}' {option}\n"""
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +25,19 @@ from console.supervisor import ports, ready, redis_source, sockets
 from console.supervisor.specs import ChildSpec, Installation, children
 from console.supervisor.supervisor import Supervisor
 
-# The variable that gives each of the standard transports its port. The policy in force has the last word otherwise.
+# The variable that gives each standard transport its port. Without it, the policy in force says the port.
 PORT_VARIABLES = {"tcp": "SLUICE_TCP_PORT", "websocket": "SLUICE_WEBSOCKET_PORT"}
 
 
 def say(sentence: str) -> None:
     """Tell the operator. A terminal that went away must not stop the brokers."""
-    try:
+    with contextlib.suppress(OSError):
         print(f"{time.strftime('%H:%M:%S')} {sentence}", flush=True)
-    except OSError:
-        pass
 
 
 def lock_home() -> TextIOWrapper | None:
-    """Hold the data directory for this supervisor as long as the file is open; None when another one holds it."""
-    file = open(settings.SLUICE_HOME / "run" / "up.lock", "a", encoding="ascii")  # noqa: SIM115  held while we run
+    """Hold the data directory as long as the file is open; None when another supervisor holds it."""
+    file = (settings.SLUICE_HOME / "run" / "up.lock").open("a", encoding="ascii")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -51,7 +50,7 @@ def prepare() -> PolicyDocument:
     """Everything that must hold before a process starts: Redis, database, free ports, an operator."""
     sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
     check_given_redis()
-    call_command("check", fail_level="ERROR", verbosity=0)
+    call_command("check", fail_level="ERROR", stdout=StringIO())
     call_command("migrate", interactive=False, verbosity=0)
     policy = policy_in_force()
     check_ports(policy.transports)
@@ -64,9 +63,8 @@ def check_given_redis() -> None:
     url = os.environ.get("REDIS_URL", "")
     problem = ready.given_redis_answers(url) if url else None
     if problem:
-        raise OperatorError(
-            "redis_away", f"REDIS_URL is set, but Redis doesn't answer: {problem}", "Start it, or unset REDIS_URL."
-        )
+        sentence = f"REDIS_URL is set, but Redis doesn't answer: {problem}."
+        raise OperatorError("redis_away", sentence, "Start it, or unset REDIS_URL.")
 
 
 def policy_in_force() -> PolicyDocument:
@@ -83,11 +81,8 @@ def policy_in_force() -> PolicyDocument:
 
 def check_ports(transports: Sequence[TransportSettings]) -> None:
     """Raise port_taken with a sentence for each address that can't be had."""
-    wanted = [
-        ports.PortWanted(
-            "the console", settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port"
-        )
-    ]
+    console = (settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port")
+    wanted = [ports.PortWanted("the console", *console)]
     for transport in transports:
         variable = PORT_VARIABLES.get(transport.name)
         move = f"Set {variable} to a free port" if variable else "Stop what holds it"
@@ -127,7 +122,9 @@ def environment(at: Installation) -> dict[str, str]:
     }
 
 
-def supervise(specs: Sequence[ChildSpec], at: Installation, when_ready: Callable[[], None], **options: Any) -> int:
+def supervise(
+    specs: Sequence[ChildSpec], at: Installation, when_ready: Callable[[], None], **options: Any
+) -> int:
     """Run the children until they shall stop; returns the exit code."""
     directory = Path(settings.BASE_DIR)
     log_directory = at.home / "log"

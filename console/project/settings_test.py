@@ -14,8 +14,8 @@ if "SLUICE_TEST_HOME" not in os.environ:
     os.environ["SLUICE_HOME"] = os.environ["SLUICE_TEST_HOME"] = _home
     os.environ.setdefault("SLUICE_LOG_LEVEL", "WARNING")
 
-from console.project.settings import *  # noqa: E402, F403
-from console.project.settings import DATABASES, SLUICE_HOME  # noqa: E402
+from console.project.settings import *  # noqa: F403
+from console.project.settings import DATABASES, SLUICE_HOME
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):

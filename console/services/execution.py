@@ -57,7 +57,7 @@ def _fail(run: ActionRun, error: dict[str, Any]) -> None:
 
 
 def _actor(run: ActionRun) -> Actor:
-    return Actor(run.actor_kind, run.actor)  # type: ignore[arg-type]
+    return Actor(run.actor_kind, run.actor)
 
 
 def _target(run: ActionRun) -> str:

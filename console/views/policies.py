@@ -34,11 +34,7 @@ def policies(request: HttpRequest) -> HttpResponse:
 @require_GET
 def in_force(request: HttpRequest) -> HttpResponse:
     """The line that says where the newest revision is in force; the page asks again until it is everywhere."""
-    state = common.in_force()
-    answer = render(request, "components/in_force.html", state)
-    if state["converged_all"]:
-        answer["HX-Refresh"] = "true"
-    return answer
+    return render(request, "components/in_force.html", common.in_force())
 
 
 @common.operator_required

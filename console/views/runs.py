@@ -59,7 +59,17 @@ def _list(request: HttpRequest) -> dict[str, Any]:
     for run in found:
         run.is_active = run.state in ACTIVE_RUN_STATES
         run.took_ms = _took_ms(run)
+        run.what = what_of(run.parameters)
     return {"page": found, "active": any(run.is_active for run in found), "query": ""}
+
+
+def what_of(parameters: dict[str, Any]) -> str:
+    """A run's parameters in words: "older than 7d", "client-history from=2026-11-01"."""
+    words = [f"older than {parameters['age']}"] if "age" in parameters else []
+    if "job" in parameters:
+        words.append(str(parameters["job"]))
+    words += [f"{name}={value}" for name, value in (parameters.get("options") or {}).items()]
+    return " ".join(words)
 
 
 def _took_ms(run: ActionRun) -> float | None:
@@ -72,4 +82,4 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
     day = "each day" if schedule.weekday is None else WEEKDAYS[schedule.weekday]
     when = f"{day} at {schedule.hour:02d}:{schedule.minute:02d}"
     due = next_due_at(schedule, timezone.now()) if schedule.enabled else None
-    return {"schedule": schedule, "when": when, "next_at": due}
+    return {"schedule": schedule, "what": what_of(schedule.parameters), "when": when, "next_at": due}

@@ -24,11 +24,21 @@ from pipeline.schemas import WRITTEN, spark_ddl
 from pipeline.segments import Span, durable_sequence, first_sequences
 from pipeline.session import spark_session, watched
 from pipeline.sources import settle_worker
-from pipeline.transforms.lake import Interval, day_name, file_name, interval_of, missing, sort_records, stretches
+from pipeline.transforms.lake import (
+    Interval,
+    day_name,
+    file_name,
+    interval_of,
+    missing,
+    sort_records,
+    stretches,
+)
 
 HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Raw bytes that are sorted at once and make one file. A worker needs about three times as much memory."""
+GIVEN_UP = "_given_up"
+"""Holds an empty file per interval that was skipped; Spark and pyarrow ignore names that start with "_"."""
 REPEATING = ["origin", "topic", "publisher", "epoch"]
 
 
@@ -47,14 +57,15 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         spans = plan_lake(settings, arguments)
         if not spans:
             reporter.note("The lake is up to date.")
-            return summary([], time.monotonic() - began)
+            return summary([], time.monotonic() - began) | {"gaps": []}
         reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
         work = worker(settings.log, settings.records, spans, arguments.skip_gaps)
         with spark_session(settings, "lake") as spark, watched(spark, lambda a, b: reporter.progress(a, b, "spans")):
             numbers = spark.range(0, len(spans), 1, len(spans))
             rows = numbers.mapInArrow(work, spark_ddl(WRITTEN)).toArrow().to_pylist()
-    raise_first(rows)
-    return summary(rows, time.monotonic() - began)
+        raise_first(rows)
+        gaps = accept_gaps(settings, spans) if arguments.skip_gaps else []
+    return summary(rows, time.monotonic() - began) | {"gaps": gaps}
 
 
 def plan_lake(settings: Settings, arguments: argparse.Namespace) -> list[Span]:
@@ -64,7 +75,6 @@ def plan_lake(settings: Settings, arguments: argparse.Namespace) -> list[Span]:
     segments = first_sequences(place)
     covered = held(settings.records, place.instance)
     last = durable if arguments.end is None else min(arguments.end, durable)
-    # Records are read in order, so what the journal lost below the newest covered one was lost before a run read it.
     oldest = min([*segments[:1], *(first for first, _ in covered)], default=1)
     spans: list[Span] = []
     for first, stop in missing(covered, arguments.start or oldest, last):
@@ -73,9 +83,19 @@ def plan_lake(settings: Settings, arguments: argparse.Namespace) -> list[Span]:
 
 
 def held(directory: Path, instance: str) -> list[Interval]:
-    """The intervals of sequences the lake's files hold."""
-    names = (path.name for path in directory.glob("day=*/*.parquet"))
+    """The intervals of sequences the lake's files hold, and those an operator gave up."""
+    names = (path.name for pattern in ("day=*/*", f"{GIVEN_UP}/*") for path in directory.glob(pattern))
     return [interval for name in names if (interval := interval_of(name, instance)) is not None]
+
+
+def accept_gaps(settings: Settings, spans: list[Span]) -> list[Interval]:
+    """Note what --skip-gaps skipped, so that later runs needn't skip, and report new gaps again."""
+    directory, instance = settings.records, settings.log.instance
+    gaps = missing(held(directory, instance), spans[0].first, spans[-1].last)
+    (directory / GIVEN_UP).mkdir(exist_ok=True)
+    for first, last in gaps:
+        (directory / GIVEN_UP / file_name(instance, first, last)).touch()
+    return gaps
 
 
 def worker(

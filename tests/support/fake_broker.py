@@ -101,7 +101,7 @@ class FakeBroker:
             if one["name"] == "carrier-ua":
                 one["lag_messages"] = int(20 + 18 * math.sin(time.time() / 3))
             lag = one["lag_messages"]
-            one.update(lag_bytes=lag * 412, lag_ms=lag * 3, spool_bytes=lag * 40 if one["state"] in ("offlined", "draining") else 0)
+            one.update(lag_bytes=lag * 412, lag_ms=int(lag * (2.4 + 0.6 * math.sin(time.time() / 11))), spool_bytes=lag * 40 if one["state"] in ("offlined", "draining") else 0)
             one["delivered_messages"] += int(one["rate_out_messages"])
 
     def do_status(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A broker small enough to read: real outboxes, life cycles and guard; a list as spool, and a clock set by hand."""
+"""A broker small enough to read: real outboxes and guard, a list as spool, a clock set by hand."""
 
 from __future__ import annotations
 
@@ -38,15 +38,18 @@ def policy(
     })
 
 
-def guard(document: PolicyDocument, host_memory: int = HOST_MEMORY, ulimit: int | None = None) -> SlowClientGuard:
+def guard(document: PolicyDocument) -> SlowClientGuard:
     """A guard with that policy in force."""
-    return SlowClientGuard(document, host_memory, ulimit, "/spools")
+    return SlowClientGuard(document, HOST_MEMORY, None, "/spools")
+
+
+ONE_WAITING = Waiting(1, 0, 0, "")
 
 
 class Still:
     """A backlog whose figures are set by the test."""
 
-    def __init__(self, oldest_at: int = 0, waiting: Waiting = Waiting(1, 0, 0, "")) -> None:
+    def __init__(self, oldest_at: int = 0, waiting: Waiting = ONE_WAITING) -> None:
         self.oldest_at = oldest_at
         self._waiting = waiting
 
@@ -55,7 +58,13 @@ class Still:
 
 
 def entry(
-    nbytes: int, at: int = START, sequence: int = 1, *, stream: int = 1, count: int = 1, journaled: bool = True
+    nbytes: int,
+    at: int = START,
+    sequence: int = 1,
+    *,
+    stream: int = 1,
+    count: int = 1,
+    journaled: bool = True,
 ) -> OutboxEntry:
     """A delivery that counts as nbytes, of a real batch."""
     batch = Batch.parse(build_one_topic("p", "t", [b"x"] * count), verify=False)

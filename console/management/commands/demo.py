@@ -18,7 +18,7 @@ from console.services import policies
 from console.services.actors import SYSTEM
 from console.supervisor.specs import ChildSpec, Installation
 
-# AMPS's default is a tenth of the host's memory: a subscriber would have to stop reading for hours to reach it.
+# AMPS's default is a tenth of the host's memory, which a subscriber that stops reading fills in hours.
 SMALL_POOL_BYTES = 8 * 1024 * 1024
 REASON = "demo: a small pool, so that the slow subscriber is offlined within seconds"
 
@@ -45,14 +45,14 @@ class Command(BaseCommand):
 
 def run(pace: list[str], *, show_output: bool) -> int:
     """Start everything, or join what runs."""
-    with_lock = startup.lock_home()
-    if with_lock is None:
+    lock = startup.lock_home()
+    if lock is None:
         return _join(pace, show_output=show_output)
-    with with_lock:
+    with lock:
         policy = make_pool_small(startup.prepare())
         at = startup.installation()
-        children = specs(at, tcp_transport(policy), pace)
-        return startup.start_everything(with_lock, policy, at, children, show_output=show_output, after=text(at))
+        extra = specs(at, tcp_transport(policy), pace)
+        return startup.start_everything(lock, policy, at, extra, show_output=show_output, after=text(at))
 
 
 def _join(pace: list[str], *, show_output: bool) -> int:
@@ -80,7 +80,7 @@ def tcp_transport(policy: PolicyDocument) -> TransportSettings:
     for transport in policy.transports:
         if transport.kind == "tcp" and transport.enabled:
             return transport
-    raise OperatorError("no_transport", "The demo needs a TCP transport that is enabled.", "Enable one in Policies.")
+    raise OperatorError("no_transport", "The demo needs an enabled TCP transport.", "Enable one in Policies.")
 
 
 def make_pool_small(policy: PolicyDocument) -> PolicyDocument:
@@ -90,7 +90,8 @@ def make_pool_small(policy: PolicyDocument) -> PolicyDocument:
         return policy
     changes = {"pool": {"message_memory_limit": SMALL_POOL_BYTES}}
     policies.change_transport(SYSTEM, transport.name, changes, reason=REASON)
-    startup.say(f"transport {transport.name} has a pool of {SMALL_POOL_BYTES // 2**20} MiB now (see Policies)")
+    size = f"{SMALL_POOL_BYTES // 2**20} MiB"
+    startup.say(f"transport {transport.name} has a pool of its own now, of {size} (see Policies)")
     return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
 
 
@@ -100,5 +101,6 @@ def text(at: Installation) -> str:
 The demo publishes the flights that left New York in 2013, on flights.<carrier>, to four subscribers:
   demo-fast     reads everything          demo-delayed  only those more than an hour late
   demo-replay   reads the log from EPOCH  demo-slow     stops reading now and then
-Watch http://{at.web_host}:{at.web_port}/clients/: demo-slow falls behind, is offlined, and returns when it reads again.
+Watch http://{at.web_host}:{at.web_port}/clients/
+There demo-slow falls behind, is offlined, and returns when it reads again.
 """

@@ -10,7 +10,7 @@ const LAG = [
   { label: "Messages behind", colour: "--s-in", scale: "messages", format: count },
   { label: "Lag", colour: "--s-out", scale: "time", format: duration },
 ];
-const livePlot = timePlot(one("#live-plot"), LAG, { height: 210 });
+const livePlot = timePlot(one("#live-plot"), LAG, { height: 220, live: true });
 
 const FIGURES = {
   lag_ms: (c) => (c.lag_messages ? duration(c.lag_ms) : "0"), lag_messages: (c) => count(c.lag_messages), lag_bytes: (c) => bytes(c.lag_bytes),
@@ -53,8 +53,11 @@ function subscriptions(list) {
     make("div", { class: "muted" }, `${s.id} · ${count(s.delivered_messages)} delivered · ${count(s.lag_messages)} behind${s.bookmark ? ` · from ${s.bookmark}` : ""}`))));
 }
 
+/** Seconds between samples; the server widens them over long times. */
+const stepOf = (samples) => samples.slice(1).reduce((least, sample, index) => Math.min(least, sample.at - samples[index].at), 3600);
+
 /** Spans in which the samples say offlined or draining, for the plot's background. */
-export function spans(samples, step = 10) {
+export function spans(samples, step = stepOf(samples)) {
   const found = [];
   for (const sample of samples) {
     const colour = { offlined: "--s-offlined", draining: "--s-draining", replaying: "--s-replaying" }[sample.state];
@@ -67,7 +70,7 @@ export function spans(samples, step = 10) {
 }
 
 /** A hole between samples longer than a rest of an idle client means it was not logged on: the line must break there. */
-export function withGaps(samples, gap = 90) {
+export function withGaps(samples, gap = 90 + stepOf(samples)) {
   const columns = [[], [], []];
   let before = null;
   for (const sample of samples) {

@@ -18,12 +18,12 @@ let order = [];
 function makeRow(client) {
   const line = sparkline();
   const row = make("tr", { "data-name": client.name },
-    make("td", { class: "lead" }, make("a", { class: "client-name", "data-row-link": "", href: `/clients/${encodeURIComponent(client.name)}/` }, client.name)),
+    make("td", { class: "first" }, make("a", { class: "client-name", "data-row-link": "", href: `/clients/${encodeURIComponent(client.name)}/` }, client.name)),
     make("td", { "data-cell": "state", "data-label": "State" }),
     make("td", { class: "optional", "data-cell": "transport", "data-label": "Transport" }),
     cell("lag_ms", "Lag"), cell("lag_messages", "Messages"), cell("lag_bytes", "Bytes"),
     make("td", { "data-cell": "trend", "data-label": "Trend" }, line.root),
-    cell("memory_percent", "Memory", true), cell("spool_bytes", "Spool"), cell("rate_out_messages", "Out /s"), cell("connected_ms", "Connected", true));
+    cell("memory_percent", "Memory", true), cell("spool_bytes", "Spool"), cell("rate_out_messages", "Out /s", true), cell("connected_ms", "Connected", true));
   return { row, line, state: null, cells: Object.fromEntries(all("[data-cell]", row).map((one) => [one.dataset.cell, one])) };
 }
 

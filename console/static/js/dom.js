@@ -25,7 +25,7 @@ export function svg(tag, attributes = {}, ...children) {
 /** An icon of the sprite; decoration, since its word always stands beside it. */
 export function icon(name) {
   const sprite = document.body.dataset.icons;
-  return svg("svg", { class: "icon", "aria-hidden": "true", focusable: "false" }, svg("use", { href: `${sprite}#${name}` }));
+  return svg("svg", { class: "glyph", "aria-hidden": "true", focusable: "false" }, svg("use", { href: `${sprite}#${name}` }));
 }
 
 /** Set text only when it differs, so that a selection in it and the screen reader are left alone. */

@@ -8,7 +8,7 @@ import { STATES, chip } from "./states.js";
 const plot = timePlot(one("#rates"), [
   { label: "Messages in /s", colour: "--s-in", scale: "messages", format: rate },
   { label: "Messages out /s", colour: "--s-out", scale: "messages", format: rate },
-]);
+], { live: true });
 
 function drawRates() {
   const samples = feed.memory.rates;
@@ -77,7 +77,7 @@ function gauge(element, used, limit) {
 
 function transports(status) {
   one("#transports").replaceChildren(...(status.transports ?? []).map((transport) => make("tr", {},
-    make("td", { class: "lead" }, make("b", {}, transport.name)),
+    make("td", { class: "first" }, make("b", {}, transport.name)),
     make("td", { "data-label": "Kind" }, transport.kind === "websocket" ? "WebSocket" : String(transport.kind).toUpperCase()),
     make("td", { class: "mono", "data-label": "Address" }, `${transport.host}:${transport.port}`),
     make("td", { "data-label": "State" }, make("span", { class: `state state-${transport.enabled ? "enabled" : "disabled"}` },
@@ -91,7 +91,7 @@ function slowest() {
     .sort((a, b) => (b.lag_ms ?? 0) - (a.lag_ms ?? 0)).slice(0, 5);
   one("#slowest-none").hidden = rows.length > 0;
   one("#slowest").replaceChildren(...rows.map((client) => make("tr", { class: `row-${client.state}` },
-    make("td", { class: "lead" }, make("a", { class: "client-name", href: `/clients/${encodeURIComponent(client.name)}/` }, client.name)),
+    make("td", { class: "first" }, make("a", { class: "client-name", href: `/clients/${encodeURIComponent(client.name)}/` }, client.name)),
     make("td", { "data-label": "State" }, chip(client.state)),
     make("td", { class: "num", "data-label": "Lag" }, duration(client.lag_ms)),
     make("td", { class: "num", "data-label": "Messages" }, count(client.lag_messages)),
@@ -113,15 +113,6 @@ function update() {
   const status = feed.broker;
   if (!status) return;
   figures(status); tally(status); pools(status); transports(status); slowest(); drawRates();
-  revision(status.revision);
-}
-
-/** The page says which revision is wanted; the feed says which one this instance runs. */
-function revision(inForce) {
-  const element = one("#revision-live");
-  if (!element || inForce === undefined) return;
-  const wanted = Number(element.dataset.wanted);
-  setText(element, inForce === wanted ? `this instance runs ${inForce}` : `this instance still runs ${inForce}`);
 }
 
 feed.addEventListener("change", update);

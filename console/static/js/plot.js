@@ -1,33 +1,40 @@
 // uPlot with the console's colours. Every plot redraws its colours when the theme changes and its width when the page does.
+import { clock } from "./format.js";
 import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
+
+const LIVE_SPAN_S = 120;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Milliseconds fall on whole seconds, minutes and hours.
+const TIME_STEPS = [1, 5, 10, 50, 100, 500, 1e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
+const short = (text) => text.replace(/ 00 (s|min)$/, "").replace(/^0 ms$/, "0").replace(".0 s", " s");
+
 function axis(label, format, side) {
   return {
-    scale: label, side, size: 68, font: "12px system-ui, sans-serif",
+    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : undefined, font: "12px system-ui, sans-serif",
     stroke: () => colour("--s-muted"), grid: { show: side === 3, stroke: () => colour("--s-grid"), width: 1 },
-    ticks: { show: false }, values: (plot, values) => values.map((value) => format(value)),
+    ticks: { show: false }, values: (plot, values) => values.map((value) => short(format(value))),
   };
 }
 
 /**
  * A plot over time. series: [{label, colour: "--s-in", scale, format}], one or two scales; the second stands on the right.
- * bands(): [[fromSeconds, toSeconds, colourName]] paints spans behind the lines, such as the time offlined.
+ * live: the newest two minutes at least are on the axis, and nothing can be zoomed away. bands(): [[fromSeconds, toSeconds, colourName]] paints spans behind the lines, such as the time offlined.
  */
-export function timePlot(element, series, { height = 240, bands = () => [] } = {}) {
+export function timePlot(element, series, { height = 240, bands = () => [], live = false } = {}) {
   const scales = [...new Set(series.map((one) => one.scale))];
   const options = {
     width: Math.max(200, element.clientWidth), height, padding: [10, 8, 0, 0],
-    cursor: { points: { size: 6 }, drag: { x: true, y: false } }, legend: { live: true },
-    scales: { x: { time: true }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
+    cursor: { points: { size: 6 }, drag: { x: !live, y: false } }, legend: { live: true },
+    scales: { x: live ? { time: true, range: (plot, low, high) => [Math.min(low, high - LIVE_SPAN_S), high] } : { time: true }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
     axes: [
-      { stroke: () => colour("--s-muted"), grid: { show: false }, ticks: { stroke: () => colour("--s-line"), size: 4 }, font: "12px system-ui, sans-serif", space: 70,
+      { stroke: () => colour("--s-muted"), size: 42, grid: { show: false }, ticks: { stroke: () => colour("--s-line"), size: 4 }, font: "12px system-ui, sans-serif", space: 70,
         values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
       ...scales.map((name, index) => axis(name, series.find((one) => one.scale === name).format, index === 0 ? 3 : 1)),
     ],
     series: [
-      { label: "Time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
+      { label: "Time", value: (plot, value) => (value === null || value === undefined ? "–" : clock(value * 1000)) },
       ...series.map((one, index) => ({
         label: one.label, scale: one.scale, width: 1.75, stroke: () => colour(one.colour), dash: index % 2 ? [6, 3] : undefined,
         fill: index === 0 ? () => `color-mix(in srgb, ${colour(one.colour)} 12%, transparent)` : undefined,

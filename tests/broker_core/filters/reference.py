@@ -1,4 +1,4 @@
-"""A slow and simple evaluator of filter trees, written from docs/filters.md, to hold the compiled one against.
+"""A slow and simple evaluator of filter trees, written from docs/filters.md, to hold the real one against.
 
 It looks at arrays pair by pair and at nothing twice; it shares no code with broker_core.filters.
 """
@@ -14,7 +14,12 @@ from typing import Any
 from broker_core.filters import nodes as n
 
 TESTS: dict[str, Any] = {
-    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 
 
@@ -88,7 +93,9 @@ def follow_each(reached: list[Any], steps: tuple[Any, ...]) -> list[Any]:
         if isinstance(step, int):
             reached = [one[step] for one in reached if isinstance(one, list) and step < len(one)]
         else:
-            spread = [element for one in reached for element in (elements(one) if isinstance(one, list) else [one])]
+            spread = [
+                element for one in reached for element in (elements(one) if isinstance(one, list) else [one])
+            ]
             reached = [one[step] for one in spread if isinstance(one, dict) and step in one]
     return reached
 
@@ -158,15 +165,23 @@ def arithmetic(sign: str, left: Any, right: Any) -> Any:
             exact = left - right * int(Fraction(left, right))
         if exact is not None:
             return exact if abs(exact) < 2**64 else float(exact)
-    result = {
-        "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right,
-        "/": lambda: left / right, "%": lambda: math.fmod(left, right),
-    }[sign]()
+    if sign == "%":
+        result = math.fmod(left, right)
+    else:
+        result = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}[sign](
+            left, right
+        )
     return result if math.isfinite(result) else None
 
 
 def like(one: Any, pattern: str) -> bool | None:
     if one is None or one == "" or isinstance(one, dict):
         return None
-    text = one if isinstance(one, str) else {True: "true", False: "false"}[one] if isinstance(one, bool) else repr(one)
+    text = (
+        one
+        if isinstance(one, str)
+        else {True: "true", False: "false"}[one]
+        if isinstance(one, bool)
+        else repr(one)
+    )
     return re.search(pattern.replace("$", r"\Z"), text) is not None

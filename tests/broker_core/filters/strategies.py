@@ -34,7 +34,11 @@ numbers = st.one_of(
     st.floats(min_value=0, allow_nan=False, allow_infinity=False),
 )
 constants = st.one_of(
-    numbers, st.sampled_from(TEXTS), st.text(st.characters(codec="utf-8"), max_size=5), st.booleans(), st.none()
+    numbers,
+    st.sampled_from(TEXTS),
+    st.text(st.characters(codec="utf-8"), max_size=5),
+    st.booleans(),
+    st.none(),
 ).map(Constant)
 names = st.one_of(
     st.sampled_from(FIELDS),

@@ -38,26 +38,55 @@ def test_printing_and_json_change_no_verdict(tree: Node, message: Any) -> None:
     assert compiled.matches_object(orjson.loads(orjson.dumps(message))) == reference.matches(tree, message)
 
 
+def _assert_points_into(text: str, error: ClientError) -> None:
+    assert error.code == "bad_filter"
+    assert 1 <= error.details["column"] <= len(text) + 1
+
+
 @given(st.text(st.characters(), max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_a_filter_or_an_error_with_a_column_in_it(text: str) -> None:
     try:
         compile_filter(text).matches_object({"a": [1, "x"]})
     except ClientError as error:
-        assert error.code == "bad_filter"
-        assert 1 <= error.details["column"] <= len(text) + 1
+        _assert_points_into(text, error)
 
 
-@given(st.lists(st.sampled_from(["/a", "/b[0]", "1", "'x'", "(", ")", "AND", "NOT", "IN", "LIKE", "=", "-", "/", ",",
-                                 "IS", "NULL", "BETWEEN", "%", "[/c d]"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "/a",
+                "/b[0]",
+                "1",
+                "'x'",
+                "(",
+                ")",
+                "AND",
+                "NOT",
+                "IN",
+                "LIKE",
+                "=",
+                "-",
+                "/",
+                ",",
+                "IS",
+                "NULL",
+                "BETWEEN",
+                "%",
+                "[/c d]",
+            ]
+        ),
+        max_size=12,
+    )
+)
 @settings(max_examples=300, deadline=None)
 def test_any_row_of_tokens_is_a_filter_or_an_error_with_a_column_in_it(tokens: list[str]) -> None:
     text = " ".join(tokens)
     try:
         found = compile_filter(text)
     except ClientError as error:
-        assert error.code == "bad_filter"
-        assert 1 <= error.details["column"] <= len(text) + 1
+        _assert_points_into(text, error)
     else:
         assert compile_filter(found.text) is found
 

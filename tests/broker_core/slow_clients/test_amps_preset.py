@@ -54,14 +54,16 @@ def test_a_differing_value_makes_an_own_pool_that_keeps_the_rest() -> None:
 
 
 def test_the_same_value_written_out_is_not_a_difference() -> None:
-    document = policy({"message_memory_limit": 7}, transports={"a": {"pool": {"message_memory_limit": 7}}})
+    seven = {"message_memory_limit": 7}
+    document = policy(seven, transports={"a": {"pool": seven}})
     pools = build_pools(document, 16 * GIB, None, "/spools")
     assert pools["a"] is pools[INSTANCE]
 
 
 def test_the_rules_of_the_defaults() -> None:
     rules = rules_of(pool={"message_memory_limit": 1_000, "message_disk_limit": 4_000})
-    assert {key: (rule.limit, rule.action, rule.reason) for key, rule in rules.items() if key[1] != INSTANCE} == {
+    own = {key: rule for key, rule in rules.items() if key[1] != INSTANCE}
+    assert {key: (rule.limit, rule.action, rule.reason) for key, rule in own.items()} == {
         ("client_max_capacity.disk", "tcp"): (2_000, Action.DISCONNECT, Reason.CAPACITY),
         ("client_max_capacity.memory", "tcp"): (500, Action.OFFLINE, Reason.MEMORY_CAPACITY),
         ("message_disk_limit", "instance"): (4_000, Action.DISCONNECT, Reason.DISK),

@@ -14,8 +14,8 @@ from tests.support.slow_clients import START
 
 AGE = Decision(
     START, "fix-1", "tcp", "instance", Action.DISCONNECT, Reason.AGE, "amps.client_message_age_limit",
-    "ClientMessageAgeLimit", 7, Mode.ENFORCE, Choice.SELF, Signal.OLDEST_AGE, 30_500, 30_000, Unit.MILLISECONDS,
-    30_500, None, 1_200, 0, "sluice-1|41|", (Sample(START, 10, 20, 30),),
+    "ClientMessageAgeLimit", 7, Mode.ENFORCE, Choice.SELF, Signal.OLDEST_AGE, 30_500, 30_000,
+    Unit.MILLISECONDS, 30_500, None, 1_200, 0, "sluice-1|41|", (Sample(START, 10, 20, 30),),
 )  # fmt: skip
 POOL = replace(
     AGE, action=Action.OFFLINE, reason=Reason.POOL_MEMORY, rule="amps.message_memory_limit",
@@ -27,7 +27,8 @@ POOL = replace(
 def test_a_disconnect_names_the_setting_the_figures_and_the_way_back() -> None:
     assert AGE.sentence() == (
         "Client fix-1 was disconnected: its oldest message has been waiting for 30.5 s, over "
-        "ClientMessageAgeLimit (30.0 s). 1,200 messages are in the journal and can be replayed from sluice-1|41|."
+        "ClientMessageAgeLimit (30.0 s). 1,200 messages are in the journal and can be replayed from "
+        "sluice-1|41|."
     )
 
 
@@ -43,8 +44,8 @@ def test_what_is_lost_is_said() -> None:
 
 def test_a_choice_names_the_share_and_who_came_next() -> None:
     assert POOL.sentence() == (
-        "Client fix-1 was offlined: the clients of pool instance hold 2.0 MiB, over MessageMemoryLimit (1.0 MiB), "
-        "and it holds 585.9 KiB, more than any other client; next is fix-2 with 500 bytes. "
+        "Client fix-1 was offlined: the clients of pool instance hold 2.0 MiB, over MessageMemoryLimit "
+        "(1.0 MiB), and it holds 585.9 KiB, more than any other client; next is fix-2 with 500 bytes. "
         "1 message is kept in its spool and will be sent in order when it reads again."
     )
     assert "next is" not in replace(POOL, chosen_over=None).sentence()
@@ -66,8 +67,8 @@ def test_as_dict_is_json_in_milliseconds() -> None:
 def test_the_notice_has_what_a_client_needs_to_return() -> None:
     notice = AGE.notice()
     assert notice == {
-        "code": "slow_client_age", "message": AGE.sentence(), "observed": 30_500, "limit": 30_000, "unit": "ms",
-        "resume": "sluice-1|41|", "kept": 1_200, "lost": 0,
+        "code": "slow_client_age", "message": AGE.sentence(), "observed": 30_500, "limit": 30_000,
+        "unit": "ms", "resume": "sluice-1|41|", "kept": 1_200, "lost": 0,
     }  # fmt: skip
 
 

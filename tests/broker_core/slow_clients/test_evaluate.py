@@ -7,7 +7,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.slow_clients import Action, Candidate, ClientSignals, Decision, Mode, PoolSignals, Reason, Rule
+from broker_core.slow_clients import (
+    Action,
+    Candidate,
+    ClientSignals,
+    Decision,
+    Mode,
+    PoolSignals,
+    Reason,
+    Rule,
+)
 from broker_core.slow_clients.evaluate import evaluate
 from broker_core.slow_clients.presets.amps import compile_rules, resolve_pools
 from broker_core.slow_clients.rules import in_shadow
@@ -83,7 +92,8 @@ def test_over_the_pools_memory_the_largest_go_until_it_is_under() -> None:
 
 
 def test_over_the_pools_disk_the_largest_is_disconnected() -> None:
-    (decision,) = judge(client("a", disk=1_500), client("b", disk=1_600), client("c", disk=1_000), client("d", 300))
+    clients = (client(name, disk=size) for name, size in (("a", 1_500), ("b", 1_600), ("c", 1_000)))
+    (decision,) = judge(*clients, client("d", memory=300))
     assert acts([decision]) == [("b", Action.DISCONNECT, Reason.DISK)]
     assert (decision.observed, decision.limit, decision.chosen_over) == (4_100, 4_000, Candidate("a", 1_500))
 
@@ -108,7 +118,9 @@ def test_of_equals_the_first_by_name() -> None:
 
 
 def test_the_two_figures_of_what_it_costs() -> None:
-    backlog = {"outbox_messages": 3, "spool_messages": 7, "unjournaled_messages": 4, "resume_bookmark": "s|9|"}
+    backlog = {
+        "outbox_messages": 3, "spool_messages": 7, "unjournaled_messages": 4, "resume_bookmark": "s|9|"
+    }  # fmt: skip
     (offlined,) = judge(client("a", memory=501, **backlog))
     (closed,) = judge(client("a", disk=2_001, **backlog))
     assert (offlined.kept, offlined.lost) == (10, 0)
@@ -142,7 +154,9 @@ def test_afterwards_nothing_is_over(figures: list[tuple[int, int, int]]) -> None
     gone = {d.client for d in decisions if d.action is Action.DISCONNECT}
     offlined = {d.client for d in decisions if d.action is Action.OFFLINE}
     left = [
-        replace(c, outbox_bytes=0, offlined=True) if c.name in offlined else c for c in clients if c.name not in gone
+        replace(c, outbox_bytes=0, offlined=True) if c.name in offlined else c
+        for c in clients
+        if c.name not in gone
     ]
     assert judge(*left) == []
     assert len(decisions) <= len(clients)

@@ -1,4 +1,4 @@
-"""The guard: exact accounts, when it asks evaluate(), what it never does twice, and that it agrees with evaluate()."""
+"""The guard: exact accounts, what it never does twice, and that it agrees with evaluate() over everybody."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_one_decision_and_no_second_while_it_is_carried_out() -> None:
     assert made.queued(other, 500, START) is None, "memory on its way to disk isn't held against others"
     assert made.tick(START) == []
     made.released(account, 551)
-    assert (account.pool.memory_used, account.pool.memory_leaving, account.pool.memory_ceiling) == (500, 0, 1_000)
+    pool = account.pool
+    assert (pool.memory_used, pool.memory_leaving, pool.memory_ceiling) == (500, 0, 1_000)
 
 
 def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
@@ -193,11 +194,11 @@ def test_a_preview_says_what_would_happen_and_changes_nothing() -> None:
     assert not accounts[0].offlined and made.revision == 1 and made.tick(START) == []
 
 
-STEPS = st.lists(st.tuples(st.sampled_from("qqqqrut"), st.integers(0, 5), st.integers(1, 200_000)), max_size=60)
+STEP = st.tuples(st.sampled_from("qqqqrut"), st.integers(0, 5), st.integers(1, 200_000))
 
 
 @settings(max_examples=150, deadline=None)
-@given(STEPS)
+@given(st.lists(STEP, max_size=60))
 def test_the_guard_agrees_with_evaluate_over_everybody(steps: list[tuple[str, int, int]]) -> None:
     """The guard hands evaluate() one client or two; with all clients at hand it would have said the same."""
     made = guard(policy({"message_memory_limit": 500_000, "message_disk_limit": 500_000}, 60))
@@ -231,7 +232,8 @@ def _expected(made: SlowClientGuard, account: Account, size: int) -> tuple[objec
     """What evaluate() says to all clients once this one has grown."""
     field, total = ("spool_bytes", "disk_used") if account.offlined else ("outbox_bytes", "memory_used")
     clients = [
-        replace(c, **{field: getattr(c, field) + size}) if c.name == account.name else c for c in made.signals(START)
+        replace(c, **{field: getattr(c, field) + size}) if c.name == account.name else c
+        for c in made.signals(START)
     ]
     pool = account.pool.signals()
     grown = replace(pool, **{total: getattr(pool, total) + size})

@@ -1,0 +1,95 @@
+"""`python -m pipeline NAME`: run one job in this process.
+
+Progress and the result go to standard output, as lines for people or, with --json, as one JSON object a line:
+{"event":"note","text"}, {"event":"progress","done","total","what"}, {"event":"result",…}, {"event":"error","code",…}.
+Exit status: 0 done, 1 the job failed and said why, 2 it was called wrongly, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from broker_core.errors import SluiceError
+from pipeline.config import settings_from
+from pipeline.jobs import JOBS, load_job
+
+
+class Lines:
+    """Reports to people."""
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        print(f"{done} of {total} {what}", flush=True)
+
+    def note(self, sentence: str) -> None:
+        print(sentence, flush=True)
+
+    def result(self, result: dict[str, Any]) -> None:
+        print(", ".join(f"{key} {value}" for key, value in result.items()), flush=True)
+
+    def error(self, error: SluiceError) -> None:
+        print(f"{error.code}: {error.sentence} {error.fix}".strip(), file=sys.stderr, flush=True)
+
+
+class JsonLines:
+    """Reports to the process that started this one."""
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        self._say({"event": "progress", "done": done, "total": total, "what": what})
+
+    def note(self, sentence: str) -> None:
+        self._say({"event": "note", "text": sentence})
+
+    def result(self, result: dict[str, Any]) -> None:
+        self._say({"event": "result", **result})
+
+    def error(self, error: SluiceError) -> None:
+        self._say({"event": "error", **error.as_dict()})
+
+    def _say(self, told: dict[str, Any]) -> None:
+        print(json.dumps(told), flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m pipeline", description="Run one job of the Spark pipeline.")
+    names = made.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name in JOBS:
+        job = load_job(name)
+        one = names.add_parser(name, help=job.HELP, description=job.HELP)
+        one.add_argument("--json", action="store_true", help="report as JSON, one object a line")
+        one.add_argument("--home", type=Path, help="the data directory (default: SLUICE_HOME)")
+        one.add_argument("--instance", help="the instance (default: SLUICE_INSTANCE or sluice-1)")
+        one.add_argument("--journal", type=Path, help="the journal's directory (default: journal in the home)")
+        one.add_argument("--archive", type=Path, help="the archive's directory (default: archive in the home)")
+        one.add_argument("--lake", type=Path, help="where to write (default: lake in the home)")
+        one.add_argument("--master", help="Spark's master (default: SPARK_MASTER or local[*])")
+        job.add_arguments(one)
+    return made
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the job that the command line names; returns the exit status."""
+    arguments = parser().parse_args(words)
+    reporter = JsonLines() if arguments.json else Lines()
+    try:
+        settings = settings_from(
+            os.environ, home=arguments.home, instance=arguments.instance, journal=arguments.journal,
+            archive=arguments.archive, lake=arguments.lake, master=arguments.master,
+        )
+        reporter.result(load_job(arguments.name).run(settings, arguments, reporter))
+    except SluiceError as error:
+        reporter.error(error)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""`client-history`: each client's lag and offline episodes by hour, from what the broker journaled about its clients.
+
+Files are `client_history/day=<day>/<instance>.parquet`. The newest hour there was incomplete when it was written, so
+a run starts with that hour again and replaces it; older hours stay, also when their journal has been removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.config import Settings
+from pipeline.jobs import Reporter
+from pipeline.lakefiles import one_writer, write_parquet
+from pipeline.reading import Request, plan
+from pipeline.schemas import CLIENT_HOURS, spark_ddl
+from pipeline.session import spark_session, watched
+from pipeline.transforms.client_history import HOUR_MS, hours_of, merge_hours
+from pipeline.transforms.lake import DAY_US, day_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HELP = "write each client's lag and offline episodes by hour, for its page in the console"
+TOPIC = "$SLUICE.clients"
+HOUR_US = HOUR_MS * 1_000
+LEAD_MS = 60_000
+"""How far before its first hour a run reads, to learn which clients entered that hour offlined."""
+EVENT = (
+    "at BIGINT, client STRING, event STRING, state STRING, lag_messages BIGINT, lag_bytes BIGINT, lag_ms DOUBLE"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Bounds of the run."""
+    parser.add_argument("--all", action="store_true", help="make every hour anew that the journal still holds")
+    parser.add_argument("--durable", type=int, help="take this as the durable frontier")
+    parser.add_argument("--skip-gaps", action="store_true", help="go on behind records that are damaged or not there")
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """Make the hours from the newest written one on. SluiceError when the journal isn't whole."""
+    began = time.monotonic()
+    with one_writer(settings.client_history):
+        newest = None if arguments.all else newest_hour(settings.client_history, settings.log.instance)
+        request = request_from(newest, arguments)
+        if not plan(settings.log, request):
+            reporter.note("There is nothing new in the journal.")
+            return {"hours": 0, "clients": 0, "unreadable": 0, "files": 0, "seconds": 0.0}
+        with spark_session(settings, "client-history") as spark:
+            with watched(spark, lambda done, total: reporter.progress(done, total, "tasks")):
+                fresh = collect_hours(spark, settings, request)
+        files = write_hours(settings.client_history, settings.log.instance, fresh, newest)
+    named = fresh.filter(pc.is_valid(fresh.column("client")))
+    unreadable = pc.sum(fresh.filter(pc.is_null(fresh.column("client"))).column("samples")).as_py() or 0
+    clients = pc.count_distinct(named.column("client")).as_py()
+    if unreadable:
+        reporter.note(f"{unreadable} events on {TOPIC} couldn't be read and were left out.")
+    return {"hours": named.num_rows, "clients": clients, "unreadable": unreadable, "files": files,
+            "seconds": round(time.monotonic() - began, 3)}
+
+
+def request_from(newest_us: int | None, arguments: argparse.Namespace) -> Request:
+    """What to read of the journal to make the hours from `newest_us` on."""
+    return Request(
+        columns=("sequence", "body"),
+        topics=(TOPIC,),
+        start_at=None if newest_us is None else newest_us * 1_000 - LEAD_MS * 1_000_000,
+        durable=arguments.durable,
+        skip_gaps=arguments.skip_gaps,
+    )
+
+
+def collect_hours(spark: SparkSession, settings: Settings, request: Request) -> pa.Table:
+    """The hours of all clients; events that can't be read are counted in a row without a client."""
+    from pyspark.sql import functions as F
+
+    from pipeline.sources import journal
+
+    place = settings.log
+    frame = journal(
+        spark, place.directory, place.archive, instance=place.instance, columns=request.columns,
+        topics=request.topics, start_at=request.start_at, durable=request.durable, skip_gaps=request.skip_gaps,
+    )
+    event = F.from_json(F.col("body").cast("string"), EVENT).alias("event")
+    told = frame.select("sequence", event).select("sequence", "event.*")
+    told = told.withColumn("client", F.when(F.col("at").isNotNull(), F.col("client")))
+    told = told.withColumn("lag_ms", F.col("lag_ms").cast("bigint"))
+    return told.groupBy("client").applyInArrow(client_hours, spark_ddl(CLIENT_HOURS)).toArrow().cast(CLIENT_HOURS)
+
+
+def client_hours(events: pa.Table) -> pa.Table:
+    """One group of Spark's: a client's events, or those that couldn't be read."""
+    if events.column("client")[0].as_py() is None:
+        return pa.Table.from_pylist([{"samples": events.num_rows}], schema=CLIENT_HOURS)
+    return hours_of(events)
+
+
+def newest_hour(directory: Path, instance: str) -> int | None:
+    """The newest hour written, in microseconds; None when there is none."""
+    for path in sorted(directory.glob(f"day=*/{instance}.parquet"), reverse=True):
+        newest = pc.max(pq.ParquetFile(path).read(["hour"]).column("hour").cast(pa.int64())).as_py()
+        if newest is not None:
+            return int(newest)
+    return None
+
+
+def write_hours(directory: Path, instance: str, fresh: pa.Table, newest_us: int | None) -> int:
+    """Replace the files of the days that changed; returns how many."""
+    fresh = fresh.filter(pc.is_valid(fresh.column("client")))
+    if fresh.num_rows == 0:
+        return 0
+    hours = fresh.column("hour").cast(pa.int64()).to_numpy()
+    # Without a start, the oldest hour the journal holds may be cut: an earlier file knew more of it.
+    from_us = int(hours.min()) if newest_us is None else newest_us
+    days = sorted({int(day) for day in hours[hours >= from_us] // DAY_US})
+    for day in days:
+        path = directory / day_name(day) / f"{instance}.parquet"
+        of_day = fresh.filter(pa.array(hours // DAY_US == day))
+        before = pq.ParquetFile(path).read() if path.exists() else CLIENT_HOURS.empty_table()
+        write_parquet(merge_hours(before.cast(CLIENT_HOURS), of_day, from_us), path, ["client"])
+    return len(days)

@@ -1,0 +1,136 @@
+"""How far a subscriber is done: out of order, across restarts, after a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core.batch import Batch, build_one_topic, stamp
+from broker_core.client import bookmark_store as module
+from broker_core.client.bookmark_store import FileBookmarkStore, MemoryBookmarkStore
+from broker_core.client.progress import Progress
+from broker_core.errors import OperatorError
+
+
+def batch(first: int, count: int) -> Batch:
+    buf = build_one_topic("p", "a", [b"x"] * count)
+    stamp(buf, origin=1, epoch=1, first_sequence=first, accepted_at=1)
+    return Batch.parse(buf)
+
+
+def test_the_most_recent_bookmark_moves_only_past_what_is_done_from_the_front() -> None:
+    progress = Progress()
+    progress.add(batch(10, 3))
+    progress.add(batch(13, 2))
+    assert not progress.done(11)
+    assert progress.done(10)
+    assert progress.most_recent == 11
+    assert not progress.done(13)
+    assert progress.done(12)
+    assert progress.most_recent == 13
+    assert progress.done(14)
+    assert progress.most_recent == 14
+
+
+def test_whole_batches_and_filtered_batches_count_too() -> None:
+    progress = Progress()
+    filtered = batch(1, 10).select(np.array([2, 5, 9]))
+    progress.add(filtered)
+    progress.add(batch(20, 2))
+    assert not progress.batch_done(batch(20, 2))
+    assert progress.done(3)
+    assert progress.most_recent == 3
+    assert not progress.done(4)  # never delivered
+    assert not progress.done(99)
+    assert progress.done(6)
+    assert progress.done(10)
+    assert progress.most_recent == 21
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6).flatmap(
+    lambda counts: st.tuples(st.just(counts), st.permutations(range(1, sum(counts) + 1)))))
+def test_in_any_order_it_is_the_last_record_before_the_first_that_is_not_done(case: tuple[list[int], list[int]]) -> None:
+    counts, order = case
+    progress, first = Progress(), 1
+    for count in counts:
+        progress.add(batch(first, count))
+        first += count
+    done: set[int] = set()
+    for sequence in order:
+        before = progress.most_recent
+        moved = progress.done(sequence)
+        done.add(sequence)
+        expected = next(number for number in range(1, first + 1) if number not in done) - 1
+        assert progress.most_recent == expected
+        assert moved == (expected > before)
+
+
+def test_a_memory_store_names_one_bookmark_for_each_instance() -> None:
+    store = MemoryBookmarkStore()
+    assert store.most_recent("s") is None
+    store.record("s", "one", 5)
+    store.record("s", "two", 7)
+    store.record("s", "one", 6)
+    assert store.most_recent("s") == "one|6|,two|7|"
+    store.forget("s")
+    assert store.most_recent("s") is None
+
+
+def test_a_file_store_knows_in_the_next_process(tmp_path: Path) -> None:
+    store = FileBookmarkStore(tmp_path / "marks")
+    store.record("s", "one", 5)
+    store.record("s", "one", 9)
+    store.record("ü \"x\"", "one", 2)
+    store.record("gone", "one", 2)
+    store.forget("gone")
+    with pytest.raises(OperatorError) as caught:
+        FileBookmarkStore(tmp_path / "marks")
+    assert caught.value.code == "store_locked"
+    store.close()
+    again = FileBookmarkStore(tmp_path / "marks")
+    assert again.most_recent("s") == "one|9|"
+    assert again.most_recent("ü \"x\"") == "one|2|"
+    assert again.most_recent("gone") is None
+
+
+def test_a_torn_last_line_is_cut_at_every_length(tmp_path: Path) -> None:
+    path = tmp_path / "marks"
+    store = FileBookmarkStore(path)
+    store.record("s", "one", 5)
+    good = path.stat().st_size
+    store.record("s", "one", 123_456)
+    store.close()
+    raw = path.read_bytes()
+    for cut in range(good, len(raw)):
+        path.write_bytes(raw[:cut])
+        torn = FileBookmarkStore(path)
+        assert (torn.most_recent("s"), torn.truncated_bytes) == ("one|5|", cut - good)
+        torn.record("s", "one", 6)
+        torn.close()
+        again = FileBookmarkStore(path)
+        assert again.most_recent("s") == "one|6|"
+        again.close()
+
+
+def test_the_file_is_written_anew_when_it_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPACT_AT", 1_000)
+    path = tmp_path / "marks"
+    store = FileBookmarkStore(path)
+    for sequence in range(1, 500):
+        store.record("s", "one", sequence)
+    assert path.stat().st_size < 1_100
+    store.close()
+    assert FileBookmarkStore(path).most_recent("s") == "one|499|"
+
+
+def test_a_long_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "movie"
+    path.write_bytes(b"\0" * 10_000)
+    with pytest.raises(OperatorError) as caught:
+        FileBookmarkStore(path)
+    assert caught.value.code == "bad_store"
+    assert path.stat().st_size == 10_000

@@ -1,0 +1,183 @@
+"""The publish stores: what is kept, dropped, found again after a crash, and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.client import publish_store as module
+from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from broker_core.errors import OperatorError
+
+
+def batch(first: int, count: int = 2) -> bytearray:
+    return build_one_topic("p", "a", [b"x" * 10] * count, first)
+
+
+def fill(store: PublishStore, numbers: int) -> None:
+    """Batches of two: 1-2, 3-4, …"""
+    for first in range(1, 2 * numbers, 2):
+        store.add(first, first + 1, batch(first))
+
+
+def spans(store: PublishStore, after: int = 0) -> list[tuple[int, int]]:
+    return [(stored.first, stored.last) for stored in store.pending(after)]
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> PublishStore:
+    return MemoryPublishStore() if request.param == "memory" else FilePublishStore(tmp_path / "s")
+
+
+def test_what_is_acknowledged_is_dropped_and_the_rest_kept_in_order(store: PublishStore) -> None:
+    fill(store, 4)
+    assert store.nbytes == sum(len(stored.batch) for stored in store.pending())
+    store.discard_upto(5)  # the middle of 5-6: a part is no whole batch
+    assert spans(store) == [(5, 6), (7, 8)]
+    assert (store.oldest(), store.last_sequence) == (5, 8)
+    assert spans(store, after=6) == [(7, 8)]
+    store.discard_upto(8)
+    assert (store.nbytes, store.oldest(), store.last_sequence) == (0, 0, 8)
+
+
+def test_a_range_is_dropped_from_the_middle(store: PublishStore) -> None:
+    fill(store, 4)
+    store.discard(3, 4)
+    assert spans(store) == [(1, 2), (5, 6), (7, 8)]
+    store.discard(2, 7)  # 5-6 alone lies within
+    assert spans(store) == [(1, 2), (7, 8)]
+
+
+def test_what_is_dropped_while_it_is_read_is_left_out(store: PublishStore) -> None:
+    fill(store, 3)
+    reading = store.pending()
+    assert next(reading).first == 1
+    store.discard_upto(4)
+    assert [stored.first for stored in reading] == [5]
+
+
+def test_a_file_store_knows_everything_in_the_next_process(tmp_path: Path) -> None:
+    first = FilePublishStore(tmp_path / "s")
+    fill(first, 5)
+    first.discard_upto(4)
+    first.discard(7, 8)
+    first.close()
+    second = FilePublishStore(tmp_path / "s")
+    assert spans(second) == [(5, 6), (9, 10)]
+    assert second.last_sequence == 10
+    assert [Batch.parse(stored.batch).first_publisher_sequence for stored in second.pending()] == [5, 9]
+    second.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_torn_tail_is_cut_at_every_length_and_what_stood_before_it_is_there(data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "s"
+        whole = FilePublishStore(path)
+        fill(whole, 3)
+        whole.close()
+        raw = path.read_bytes()
+        entry = (len(raw) - 16) // 3
+        cut = data.draw(st.integers(16, len(raw)))
+        path.write_bytes(raw[:cut])
+        store = FilePublishStore(path)
+        kept = (cut - 16) // entry
+        assert [first for first, _ in spans(store)] == [1, 3, 5][:kept]
+        assert store.truncated_bytes == (cut - 16) % entry
+        store.add(store.last_sequence + 1, store.last_sequence + 2, batch(store.last_sequence + 1))
+        store.close()
+        again = FilePublishStore(path)
+        assert len(spans(again)) == kept + 1
+        again.close()
+
+
+def test_the_bytes_of_a_torn_tail_are_kept_beside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store = FilePublishStore(path)
+    fill(store, 1)
+    store.close()
+    with path.open("ab") as file:
+        file.write(b"half an entry")
+    assert FilePublishStore(path).truncated_bytes == 13
+    assert (tmp_path / "s.torn").read_bytes() == b"half an entry"
+
+
+def test_a_flipped_byte_is_never_republished(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store = FilePublishStore(path)
+    fill(store, 2)
+    store.close()
+    raw = bytearray(path.read_bytes())
+    raw[-20] ^= 1
+    path.write_bytes(raw)
+    assert spans(FilePublishStore(path)) == [(1, 2)]
+
+
+def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("These are my notes, not a store.")
+    with pytest.raises(OperatorError) as caught:
+        FilePublishStore(path)
+    assert caught.value.code == "bad_store"
+    assert path.read_text().startswith("These are")
+
+
+def test_a_store_has_one_user_at_a_time(tmp_path: Path) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    with pytest.raises(OperatorError) as caught:
+        FilePublishStore(tmp_path / "s")
+    assert caught.value.code == "store_locked"
+    store.close()
+    FilePublishStore(tmp_path / "s").close()
+
+
+def test_the_file_is_written_anew_when_most_of_it_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMPACT_AT", 10_000)
+    path = tmp_path / "s"
+    store = FilePublishStore(path)
+    for first in range(1, 2_001, 2):
+        store.add(first, first + 1, batch(first))
+        store.discard_upto(first - 3)
+    assert path.stat().st_size < 40_000
+    kept = spans(store)
+    assert kept
+    with pytest.raises(OperatorError):
+        FilePublishStore(path)  # the new file is locked as the old one was
+    store.close()
+    again = FilePublishStore(path)
+    assert (spans(again), again.last_sequence) == (kept, 2_000)
+
+
+def test_numbers_are_never_used_twice_even_when_nothing_is_kept(tmp_path: Path) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    fill(store, 3)
+    store.discard_upto(6)
+    store.compact()
+    store.close()
+    assert FilePublishStore(tmp_path / "s").last_sequence == 6
+
+
+def test_a_failed_write_leaves_the_store_whole_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    fill(store, 1)
+
+    def full(file: int, buffers: object, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "pwritev", full)
+        with pytest.raises(OperatorError) as caught:
+            store.add(3, 4, batch(3))
+    assert caught.value.code == "store_failed"
+    store.add(3, 4, batch(3))
+    store.close()
+    assert spans(FilePublishStore(tmp_path / "s")) == [(1, 2), (3, 4)]

@@ -1,0 +1,54 @@
+"""The children as data: who starts before whom, and who stops last."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from console.supervisor.redis_source import RedisSource
+from console.supervisor.specs import ChildSpec, Installation, children
+from console.supervisor.supervisor import check_needs, stop_order
+
+BUNDLED = RedisSource("bundled", "unix:///h/run/redis.sock", Path("/wheel/redis-server"))
+AT = Installation("python", Path("/h"), Path("/h/run"), "sluice-1", "127.0.0.1", 8000, BUNDLED)
+
+
+def test_redis_starts_first_and_stops_last_the_broker_before_it() -> None:
+    specs = children(AT)
+    assert [spec.name for spec in specs] == ["redis", "broker", "web", "worker", "beat"]
+    assert stop_order(specs) == ["beat", "worker", "web", "broker", "redis"]
+
+
+def test_everybody_waits_for_redis() -> None:
+    assert all(spec.needs == ("redis",) for spec in children(AT) if spec.name != "redis")
+
+
+def test_given_redis_is_neither_started_nor_waited_for() -> None:
+    specs = children(replace(AT, redis=RedisSource("given", "redis://cache:6379", None)))
+    assert "redis" not in [spec.name for spec in specs]
+    assert all(spec.needs == () for spec in specs)
+
+
+def test_redis_listens_on_its_socket_alone() -> None:
+    command = children(AT)[0].command
+    assert command[command.index("--port") + 1] == "0"
+    assert command[command.index("--unixsocket") + 1] == "/h/run/redis.sock"
+
+
+def test_every_child_is_killed_only_as_the_last_step() -> None:
+    for spec in children(AT):
+        assert [step.signal for step in spec.stop][0] == signal.SIGTERM
+        assert [step.signal for step in spec.stop].index(signal.SIGKILL) == len(spec.stop) - 1
+
+
+def test_two_children_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two children are named web"):
+        check_needs([ChildSpec("web", ("true",)), ChildSpec("web", ("true",))])
+
+
+def test_need_that_starts_later_is_refused() -> None:
+    with pytest.raises(ValueError, match="web needs redis"):
+        check_needs([ChildSpec("web", ("true",), needs=("redis",)), ChildSpec("redis", ("true",))])

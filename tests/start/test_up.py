@@ -1,0 +1,154 @@
+"""`manage.py up`, the real one: every process, on ports of its own, in a data directory of its own; then Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+READY_S = 120
+STOP_S = 60
+PORTS = ("SLUICE_WEB_PORT", "SLUICE_TCP_PORT", "SLUICE_WEBSOCKET_PORT")
+OURS = ("SLUICE_", "REDIS_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
+
+
+class Up:
+    """A running `manage.py up` in a session of its own, as a terminal would have it."""
+
+    def __init__(self, home: Path, ports: dict[str, int]) -> None:
+        self.home = home
+        self.ports = ports
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
+        self.environment = {**kept, "SLUICE_HOME": str(home), **{key: str(port) for key, port in ports.items()}}
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            (sys.executable, "manage.py", "up"),
+            cwd=PROJECT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, pattern: str, seconds: float = READY_S) -> str:
+        """The first line that the pattern is found in. Fails with all output when none comes."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = [line for line in list(self.lines) if re.search(pattern, line)]
+            if found:
+                return found[0]
+            if self.process.poll() is not None and not self._reader.is_alive():
+                break
+            threading.Event().wait(0.05)
+        raise AssertionError(f"{pattern!r} was not said:\n{self.output()}{self._logs()}")
+
+    def _logs(self) -> str:
+        files = sorted((self.home / "log").glob("*.log"))
+        return "".join(f"\n--- {file.name}\n{file.read_text(errors='replace')[-2000:]}" for file in files)
+
+    def interrupt(self) -> int:
+        """Ctrl-C: SIGINT to the whole foreground process group. Returns the exit code."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        code = self.process.wait(STOP_S)
+        self._reader.join(5)
+        return code
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run Python in this installation."""
+        return subprocess.run(
+            (sys.executable, *words), cwd=PROJECT, env=self.environment, capture_output=True, text=True, timeout=60
+        )
+
+
+def free_ports() -> dict[str, int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
+    ports = {name: server.getsockname()[1] for name, server in zip(PORTS, sockets, strict=True)}
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of living processes that work in this data directory."""
+    mark = f"SLUICE_HOME={home}".encode()
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (directory / "environ").read_bytes().split(b"\0"):
+                found.append((directory / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    made = Up(tmp_path / "home", free_ports())
+    yield made
+    if made.process.poll() is None:
+        os.killpg(made.process.pid, signal.SIGTERM)
+        made.process.wait(STOP_S)
+
+
+def test_everything_starts_serves_survives_a_dead_child_and_stops_on_ctrl_c(up: Up) -> None:
+    up.wait_for(r"^Sluice is up\.$")
+    up.wait_for(r"Ctrl-C stops everything")
+    assert len(re.findall(r"Password:", up.output())) == 1
+
+    readyz = f"http://127.0.0.1:{up.ports['SLUICE_WEB_PORT']}/readyz"
+    with urllib.request.urlopen(readyz, timeout=10) as answer:
+        assert answer.status == 200
+
+    address = f"tcp://127.0.0.1:{up.ports['SLUICE_TCP_PORT']}"
+    publish = ("-m", "broker_core.client", "publish", "greetings.first", '{"hello": "world"}')
+    done = up.command(*publish, "--address", address)
+    assert done.returncode == 0, done.stderr
+
+    os.kill(int((up.home / "run" / "up.pids").read_text().split("web ")[1].split()[0]), signal.SIGKILL)
+    up.wait_for(r"web died \(SIGKILL\); started again in 0\.5 s")
+    deadline = time.monotonic() + READY_S
+    while sum("web is ready" in line for line in list(up.lines)) < 2 and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+
+    replay = ("-m", "broker_core.client", "subscribe", "greetings.>", "--bookmark", "0", "--replay-only")
+    assert up.command(*replay, "--address", address).stdout == '{"hello": "world"}\n'
+
+    assert up.interrupt() == 0, up.output()
+    stopped = [line.split()[1] for line in up.lines if line.endswith("has stopped")]
+    assert stopped == ["beat", "worker", "web", "broker", "redis"]
+    assert processes_of(up.home) == []
+
+
+def test_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
+    ports = free_ports()
+    with socket.create_server(("127.0.0.1", ports["SLUICE_TCP_PORT"])):
+        up = Up(tmp_path / "home", ports)
+        assert up.process.wait(READY_S) == 1
+    said = up.wait_for(r"is taken by")
+    assert f"Port {ports['SLUICE_TCP_PORT']} on 127.0.0.1 (transport tcp) is taken by" in said
+    assert "Set SLUICE_TCP_PORT to a free port." in said
+    assert "Password" not in up.output()
+    assert not (tmp_path / "home" / "log").exists()

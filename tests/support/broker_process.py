@@ -1,0 +1,23 @@
+"""A broker as a process of its own, to be killed: `python -m tests.support.broker_process HOME`. Prints its port."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import uvloop
+
+from broker_core.runtime.broker import Broker, BrokerPaths
+from tests.support.brokers import no_websocket, tcp_policy
+
+
+async def main(home: Path) -> None:
+    broker = Broker(tcp_policy(), BrokerPaths.under(home, "test-1"), no_websocket)
+    await broker.start()
+    print(broker.statistics.transports[0]["port"], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(Path(sys.argv[1])))
