@@ -20,6 +20,9 @@ from urllib.parse import urlsplit
 import orjson
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth import get_user
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest
 
 from api.live_deltas import Snapshot, delta
 from broker_core.errors import SluiceError
@@ -131,10 +134,7 @@ class LiveFeed(AsyncWebsocketConsumer):
 
     def _session_holds(self) -> bool:
         """Whether the session is still stored and its account still active."""
-        from django.contrib.auth import get_user
-
-        class Request:
-            session = type(self.scope["session"]._wrapped)(self.scope["session"].session_key)
-
-        user = get_user(Request)
+        request = HttpRequest()
+        request.session = SessionStore(self.scope["session"].session_key)
+        user = get_user(request)
         return bool(user.is_authenticated and user.is_active)

@@ -28,7 +28,9 @@ async def run(address: str, store_path: Path, *, rate: float | None, speed: floa
     first = store.last_sequence % len(flights)
     async with AsyncClient(address, NAME, publish_store=store) as client:
         start = time.monotonic()
-        pace: Pace = Speed(speed, flights.moments, first, start) if speed else Rate(rate or 1000.0, first, start)
+        pace: Pace = (
+            Speed(speed, flights.moments, first, start) if speed else Rate(rate or 1000.0, first, start)
+        )
         print(f"{len(flights):,} flights; going on with number {first + 1:,}", flush=True)
         await publish(client, flights, pace, first)
         await client.flush()

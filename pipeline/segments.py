@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from broker_core.batch import HEADER_SIZE as BATCH_HEADER
-from broker_core.batch import Batch, peek
+from broker_core.batch import Batch, hash64, peek
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.index import SegmentIndex, load
-from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, read_header, walk
+from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, walk
 from broker_core.journal.segment import HEADER_SIZE, damaged, discover, index_path, segment_name
 from pipeline.config import LogPlace
 
@@ -138,7 +138,7 @@ def _start(place: LogPlace, source: Source, span: Span) -> int:
 
 
 def _behind_damage(place: LogPlace, source: Source, offset: int, expected: int) -> int | None:
-    return next_batch(source, offset, source.length, read_header(source).origin, expected - 1)
+    return next_batch(source, offset, source.length, hash64(place.instance), expected - 1)
 
 
 def _short(place: LogPlace, span: Span, first: int, last: int) -> JournalError:

@@ -73,6 +73,8 @@ def start_session(master: str, name: str, scratch: Path, extra: Mapping[str, str
     path = os.pathsep.join(dict.fromkeys([str(BASE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
     os.environ["PYTHONPATH"] = path  # Spark's Python workers inherit it
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_settings_of(master, path, scratch), **(extra or {})}.items():
         builder = builder.config(key, value)
@@ -85,7 +87,7 @@ def _settings_of(master: str, path: str, scratch: Path) -> dict[str, str]:
     chosen = {
         "spark.executorEnv.PYTHONPATH": path,
         "spark.python.unix.domain.socket.enabled": "true",  # over TCP a task took 40 ms longer to start
-        "spark.buffer.size": "1m",
+        "spark.buffer.size": str(1024 * 1024),
         "spark.python.worker.reuse": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

@@ -6,8 +6,15 @@ in files. `python -m broker_core.client --help` is the same from a shell.
 
 from __future__ import annotations
 
-from broker_core.client.async_client import EPOCH, MOST_RECENT, NOW, AsyncClient
-from broker_core.client.bookmark_store import BookmarkStore, FileBookmarkStore, MemoryBookmarkStore
+from broker_core.bookmark import EPOCH_TEXT as EPOCH
+from broker_core.bookmark import NOW_TEXT as NOW
+from broker_core.client.async_client import AsyncClient
+from broker_core.client.bookmark_store import (
+    MOST_RECENT,
+    BookmarkStore,
+    FileBookmarkStore,
+    MemoryBookmarkStore,
+)
 from broker_core.client.message import Message
 from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Rejection

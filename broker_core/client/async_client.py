@@ -26,7 +26,7 @@ from typing import Self
 from broker_core.batch import Batch
 from broker_core.client.addresses import parse_addresses
 from broker_core.client.bodies import BATCH_BYTES, Body
-from broker_core.client.bookmark_store import BookmarkStore
+from broker_core.client.bookmark_store import BookmarkStore, starting_point
 from broker_core.client.connector import Connector
 from broker_core.client.link import Link
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
@@ -39,9 +39,6 @@ from broker_core.protocols.names import check_client_name, check_subscription_id
 from broker_core.protocols.native import COMMAND, Frame, parse_reply
 from broker_core.protocols.replies import Ack, Closing, Error, Gap, Heartbeat, Notice
 
-MOST_RECENT = "MOST_RECENT"
-EPOCH = "0"
-NOW = "0|1|"
 MAX_HELD = 4 * 1024 * 1024
 """Bytes received and not yet taken by the application, above which the socket isn't read."""
 HEARTBEAT_MS = 10_000
@@ -91,8 +88,6 @@ class AsyncClient:
         self._asked: dict[str, asyncio.Future[None]] = {}
         self._up = False
         self._task: asyncio.Task[None] | None = None
-
-    # Life.
 
     async def start(self) -> Self:
         """Connect and log on. Raises why not, after the policy's first_connect_timeout."""
@@ -156,7 +151,10 @@ class AsyncClient:
         """How many times it has logged on."""
         return self._connector.connections
 
-    # Publishing.
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Bytes in the publish store."""
+        return self._publish_store.nbytes
 
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
         """Publish one message: bytes as they are, text as UTF-8, anything else as JSON. Await what it returns.
@@ -173,13 +171,6 @@ class AsyncClient:
         """Wait until everything published is acknowledged; raises the first error the broker gave since the last."""
         await self._publisher.flush()
 
-    @property
-    def unacknowledged_bytes(self) -> int:
-        """Bytes in the publish store."""
-        return self._publish_store.nbytes
-
-    # Subscribing.
-
     async def subscribe(
         self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None
     ) -> Subscription:
@@ -194,10 +185,7 @@ class AsyncClient:
         id = check_subscription_id(id) if id is not None else default_id(topic, filter)
         if id in self._subscriptions:
             raise OperatorError("bad_subscription", f"There is a subscription {id!r} already.", "Give it another id.")
-        if bookmark == MOST_RECENT:
-            if self._bookmark_store is None:
-                raise OperatorError("no_bookmark_store", "MOST_RECENT needs a bookmark store.", "Give the client one.")
-            bookmark = self._bookmark_store.most_recent(id) or EPOCH
+        bookmark = starting_point(bookmark, self._bookmark_store, id)
         subscription = Subscription(id, topic, filter, bookmark, self._bookmark_store, self._taken, self._unsubscribe)
         asked = self._asked[id] = asyncio.get_running_loop().create_future()
         self._subscriptions[id] = subscription
@@ -247,11 +235,18 @@ class AsyncClient:
                 continue
             subscription = self._streams.get(frame.stream)
             if subscription is not None:  # else it was unsubscribed while this was on its way
-                batch = Batch.parse(frame.payload, verify=self._verify)
+                batch = self._parse(frame)
                 self._held += batch.nbytes
                 subscription.receive(batch)
         if self._held > self._max_held and not link.reading_paused:
             link.pause_reading()
+
+    def _parse(self, frame: Frame) -> Batch:
+        try:
+            return Batch.parse(frame.payload, verify=self._verify)
+        except ClientError as error:
+            # Not the broker's refusal of ours but damage on the way: a new connection delivers it again.
+            raise OperatorError("damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix) from error
 
     def _on_reply(self, frame: Frame) -> None:
         match parse_reply(frame.payload):

@@ -14,9 +14,11 @@ from typing import Protocol
 import orjson
 from crc32c import crc32c
 
-from broker_core.bookmark import Bookmark
+from broker_core.bookmark import EPOCH_TEXT, Bookmark
 from broker_core.errors import OperatorError
 
+MOST_RECENT = "MOST_RECENT"
+"""The bookmark that the store knows; the broker never sees this word."""
 COMPACT_AT = 1024 * 1024
 
 
@@ -34,6 +36,15 @@ class BookmarkStore(Protocol):
 
     def close(self) -> None:
         """Let go of files."""
+
+
+def starting_point(bookmark: str | None, store: BookmarkStore | None, subscription: str) -> str | None:
+    """The bookmark to send: MOST_RECENT is what the store says, and the start when it says nothing."""
+    if bookmark != MOST_RECENT:
+        return bookmark
+    if store is None:
+        raise OperatorError("no_bookmark_store", "MOST_RECENT needs a bookmark store.", "Give the client one.")
+    return store.most_recent(subscription) or EPOCH_TEXT
 
 
 class MemoryBookmarkStore:
@@ -76,7 +87,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
             if not self._take(line):
                 break
             good += len(line)
-        if good == 0 and len(raw) > 4096:
+        if good == 0 and (b"\n" in raw or len(raw) > 4_096):  # no torn first line, but something else
             os.close(self._file)
             raise OperatorError(
                 "bad_store", f"{self.path} isn't a bookmark store.", "Name another file; this one was left as it is."

@@ -19,7 +19,7 @@ from broker_core.client.link import Link
 from broker_core.client.publish_store import PublishStore
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.close_codes import close_code
+from broker_core.protocols.close_codes import CLOSE_CODES
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.native import PUBLISH, encode_frame_header
 from broker_core.protocols.replies import Ack, Error
@@ -63,7 +63,7 @@ class Publisher:
         self._on_rejection = on_rejection
         self._link: Link | None = None
         self._next = store.last_sequence + 1
-        self._topic = ""
+        self._topic: str | None = None
         self._topics: list[str] = []
         self._bodies: list[bytes] = []
         self._gathered = 0
@@ -200,7 +200,7 @@ class Publisher:
 
     def on_error(self, error: Error) -> None:
         """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""
-        if close_code(error.code).reconnect:
+        if error.code in CLOSE_CODES and CLOSE_CODES[error.code].reconnect:
             return  # the connection is closed next, and what wasn't stored is published again in order
         if error.first is not None and error.sequence is not None:
             self.store.discard(error.first, error.sequence)

@@ -60,6 +60,8 @@ class BatchEvaluator:
             wanted = candidates.tolist()
             messages = self._some(wanted)
         passed = [message is not _NOT_JSON and test(message) is True for message in messages]
+        if candidates is not None and all(passed):
+            return candidates
         return np.array(list(compress(wanted, passed)), dtype=np.int64)
 
     def _all(self) -> list[Any]:

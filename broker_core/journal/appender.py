@@ -65,6 +65,8 @@ class Appender:
         self.spares = Spares(files, directory, instance, options.segment_size, options.preallocated)
         self.tail: Tail | None = None
         self.directory_changed = False
+        self.broken = False
+        """Whether bytes of a failed append could not be cut off: nothing may be written behind them."""
 
     def go_on_in(self, segment: Segment) -> None:
         """Continue the segment that recovery found to be the current one."""
@@ -94,7 +96,10 @@ class Appender:
                 if start < len(batches):
                     tail = None
         except OSError:
-            self._undo(parts, opened)
+            try:
+                self._undo(parts, opened)
+            except OSError:
+                self.broken = True
             raise
         return parts
 

@@ -135,7 +135,10 @@ class Journal:
             try:
                 parts = self._appender.append(batches)
             except OSError as error:
-                raise journal_error(error, "the journal") from error
+                refused = journal_error(error, "the journal")
+                if self._appender.broken:
+                    self._failed = refused
+                raise refused from error
             self._commit(parts)
             self.next_sequence = following
         if len(parts) == 1:

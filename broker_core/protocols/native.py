@@ -115,8 +115,7 @@ class FrameReader:
 
     def buffer_updated(self, received: int) -> list[Frame]:
         """The frames that are whole now that `received` more bytes stand in the buffer."""
-        if self.error is not None:
-            raise self.error
+        self._refuse_if_broken()
         self._end += received
         size = len(self._buffer)
         full = self._end == size
@@ -127,14 +126,13 @@ class FrameReader:
             self._grow(size * 4)
         elif size > USUAL_BUFFER and self._end <= USUAL_BUFFER // 2:
             self._grow(USUAL_BUFFER)
-        if self.error is not None and not frames:
-            raise self.error
+        if not frames:
+            self._refuse_if_broken()
         return frames
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """The frames that are whole with these bytes; for callers that hold the bytes already."""
-        if self.error is not None:
-            raise self.error
+        self._refuse_if_broken()
         if self._end == 0:
             view = memoryview(data)
             frames, used = self._cut(view)
@@ -147,9 +145,13 @@ class FrameReader:
             room[:take] = rest[:take]
             rest = rest[take:]
             frames += self.buffer_updated(take) if not frames else self._continue(take)
-        if self.error is not None and not frames:
-            raise self.error
+        if not frames:
+            self._refuse_if_broken()
         return frames
+
+    def _refuse_if_broken(self) -> None:
+        if self.error is not None:
+            raise self.error
 
     def _continue(self, received: int) -> list[Frame]:
         try:

@@ -176,9 +176,10 @@ class _Parts:
         return self._rows[topic_set]
 
     def _is_in(self, indexes: npt.NDArray[np.uint16], topic_set: int) -> npt.NDArray[np.bool_]:
-        # A row's topic counts from 1 where the bits of the set count from 0: place 0 of the table is never asked.
+        # Topics of rows count from 1, bits of the set from 0: place 0 of the table is never asked.
         if topic_set & (topic_set - 1) == 0:
-            return indexes == topic_set.bit_length()
+            same: npt.NDArray[np.bool_] = indexes == topic_set.bit_length()
+            return same
         bits = "0" + format(topic_set, f"0{self._number}b")[::-1]
         table: npt.NDArray[np.bool_] = np.frombuffer(bits.encode(), np.uint8) == ord("1")
         return table[indexes]

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import close_old_connections, connection
 
 from console.models import ClientSample, Decision, Instance, RevisionReport
 
@@ -42,7 +42,7 @@ def record_report(snapshot: Mapping[str, Any]) -> None:
     slot = at_ms - at_ms % SAMPLE_MS
     if heard is not None and heard.revision == status["revision"] and heard.slot == slot:
         return
-    close_old_connections()  # this may be a thread that lives for weeks
+    _fresh_connection()
     instance = Instance.objects.filter(name=status["instance"]).first()
     if instance is None:
         return  # the policy was never asked for: the broker isn't one of this database's
@@ -88,7 +88,7 @@ def record_decisions(decisions: Sequence[Mapping[str, Any]], instance_name: str 
     """Store a broker's decisions, as `Decision.as_dict()` gives them."""
     if not decisions:
         return 0
-    close_old_connections()
+    _fresh_connection()
     instance = Instance.objects.get(name=instance_name or settings.SLUICE_INSTANCE)
     rows = [_decision(instance, decision) for decision in decisions]
     Decision.objects.bulk_create(rows, batch_size=500)
@@ -101,6 +101,12 @@ def forget_old_samples(now: datetime) -> int:
     chosen = ClientSample.objects.filter(at__lt=oldest).order_by("at").values_list("pk", flat=True)[:RETENTION_BATCH]
     deleted, _ = ClientSample.objects.filter(pk__in=list(chosen)).delete()
     return deleted
+
+
+def _fresh_connection() -> None:
+    """Callers are threads that live for weeks, without the requests at whose ends Django drops dead connections."""
+    if not connection.in_atomic_block:
+        close_old_connections()
 
 
 def _is_idle(client: Mapping[str, Any]) -> bool:

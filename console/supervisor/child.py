@@ -30,6 +30,46 @@ def die_with_the_supervisor() -> None:
         _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
+class Output:
+    """A pipe from a child to its log.
+
+    Not asyncio's own: with that, a process counts as running for as long as anything holds its output open, so a worker
+    that was killed while its pool lives on would never be missed.
+    """
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._read_end, self._read)
+
+    def started(self) -> None:
+        """The child has its end; ours would keep the pipe from ending."""
+        os.close(self.write_end)
+        self.write_end = -1
+
+    def close(self) -> None:
+        """Take what is there still, and give the pipe back."""
+        while self._read():
+            pass
+        self._loop.remove_reader(self._read_end)
+        os.close(self._read_end)
+        if self.write_end >= 0:
+            self.started()
+
+    def _read(self) -> bool:
+        try:
+            chunk = os.read(self._read_end, 65536)
+        except BlockingIOError:
+            return False
+        if chunk:
+            self._write(chunk)
+        else:
+            self._loop.remove_reader(self._read_end)  # every holder has closed it
+        return bool(chunk)
+
+
 class Child:
     """Keeps one process running until told to stop.
 
@@ -81,12 +121,13 @@ class Child:
     async def _run_once(self) -> str:
         """One life of the process; returns how it ended, in words."""
         started_at = time.time()
+        output = Output(self._log.write)
         try:
-            process = await self._start()
+            process = await self._start(output)
         except OSError as error:
+            output.close()
             return f"can't be started: {error}"
         self.pid = process.pid
-        pump = asyncio.create_task(self._pump(process))
         asking = asyncio.create_task(self._ask_until_ready(started_at))
         exited = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(self.stopping.wait())
@@ -100,28 +141,24 @@ class Child:
             self.ready.clear()
             self.pid = None
             _signal_group(process.pid, signal.SIGKILL)  # what it left behind, e.g. Celery's pool
-            await asyncio.wait({pump}, timeout=1.0)
-            pump.cancel()
+            output.close()
         return describe_exit(await exited)
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
+    async def _start(self, output: Output) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
             *self.spec.command,
             cwd=self._directory,
             env=self._environment,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=output.write_end,
             stderr=asyncio.subprocess.STDOUT,
             # A session of its own: Ctrl-C reaches the supervisor alone, which stops all in order.
             start_new_session=True,
             # One async-signal-safe system call, so it is safe although ready checks use threads.
             preexec_fn=die_with_the_supervisor,
         )
-
-    async def _pump(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        while chunk := await process.stdout.read(65536):
-            self._log.write(chunk)
+        output.started()
+        return process
 
     async def _ask_until_ready(self, started_at: float) -> None:
         began = time.monotonic()

@@ -35,7 +35,9 @@ def problems(
     seen: dict[int, str] = {}
     for one in wanted:
         if one.port in seen:
-            found.append(f"Port {one.port} is wanted twice: by {seen[one.port]} and by {one.purpose}. {one.move}.")
+            found.append(
+                f"Port {one.port} is wanted twice: by {seen[one.port]} and by {one.purpose}. {one.move}."
+            )
             continue
         seen[one.port] = one.purpose
         why = refused(one.host, one.port)
@@ -56,7 +58,9 @@ def why_refused(host: str, port: int) -> str | None:
             probe.bind((host, port))
             probe.listen(1)
         except OSError as error:
-            return "is taken" if error.errno == errno.EADDRINUSE else f"can't be used: {error.strerror or error}"
+            return (
+                "is taken" if error.errno == errno.EADDRINUSE else f"can't be used: {error.strerror or error}"
+            )
     return None
 
 

@@ -43,7 +43,9 @@ async def worker_answers(redis_url: str, node: str) -> bool:
 async def beat_wrote_its_schedule(schedule: Path, started_at: float) -> bool:
     """Beat has written its schedule since it was started. The file's suffix depends on the system's dbm."""
     try:
-        return any(file.stat().st_mtime >= started_at - 1 for file in schedule.parent.glob(schedule.name + "*"))
+        return any(
+            file.stat().st_mtime >= started_at - 1 for file in schedule.parent.glob(schedule.name + "*")
+        )
     except OSError:
         return False
 

@@ -17,10 +17,9 @@ from console.broker_link import BrokerAway
 from console.forms import DisconnectForm
 from console.models import Instance
 from console.queries import clients as read
-from console.queries import history
+from console.queries import history, pipeline_history
 from console.services import clients as service
 from console.views import common
-from console.views.hourly import hourly_of
 
 DECISIONS = 20
 
@@ -53,7 +52,7 @@ def _show(request: HttpRequest, name: str, form: DisconnectForm, status: int = 2
     found, problem = _ask(name)
     context = {
         "name": name, "client": found, "broker_problem": problem, "disconnect_form": form,
-        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": hourly_of(name), **_history(instance, name),
+        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": pipeline_history.client_hours(name, timezone.now()), **_history(instance, name),
     }  # fmt: skip
     return common.page(request, "client.html", context, status)
 

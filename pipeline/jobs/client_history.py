@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,9 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         if not plan(settings.log, request):
             reporter.note("There is nothing new in the journal.")
             return {"hours": 0, "clients": 0, "unreadable": 0, "files": 0, "seconds": 0.0}
-        with spark_session(settings, "client-history") as spark:
-            with watched(spark, lambda done, total: reporter.progress(done, total, "tasks")):
-                fresh = collect_hours(spark, settings, request)
+        report = partial(reporter.progress, what="tasks")
+        with spark_session(settings, "client-history") as spark, watched(spark, report):
+            fresh = collect_hours(spark, settings, request)
         files = write_hours(settings.client_history, settings.log.instance, fresh, newest)
     named = fresh.filter(pc.is_valid(fresh.column("client")))
     unreadable = pc.sum(fresh.filter(pc.is_null(fresh.column("client"))).column("samples")).as_py() or 0

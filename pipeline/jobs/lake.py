@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
             return summary([], time.monotonic() - began) | {"gaps": []}
         reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
         work = worker(settings.log, settings.records, spans, arguments.skip_gaps)
-        with spark_session(settings, "lake") as spark, watched(spark, lambda a, b: reporter.progress(a, b, "spans")):
+        report = partial(reporter.progress, what="spans")
+        with spark_session(settings, "lake") as spark, watched(spark, report):
             numbers = spark.range(0, len(spans), 1, len(spans))
             rows = numbers.mapInArrow(work, spark_ddl(WRITTEN)).toArrow().to_pylist()
         raise_first(rows)

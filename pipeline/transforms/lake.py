@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +47,7 @@ def stretches(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     days = batch.column("accepted_at").cast(pa.int64()).to_numpy(zero_copy_only=False) // DAY_US
     cuts = np.flatnonzero((np.diff(sequences) != 1) | (np.diff(days) != 0)) + 1
     edges = [0, *cuts.tolist(), batch.num_rows]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         yield int(days[start]), batch.slice(start, stop - start)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from demo.flights import Flights, load
 from demo.pace import Rate, Speed
 
-COLUMNS = "year,month,day,dep_time,dep_delay,carrier,tailnum,minute,time_hour".split(",")
+COLUMNS = ["year", "month", "day", "dep_time", "dep_delay", "carrier", "tailnum", "minute", "time_hour"]
 
 
 def flights(*lines: str) -> Flights:

@@ -10,7 +10,11 @@ from broker_core.errors import OperatorError
 from console.supervisor import redis_source
 from console.supervisor.redis_source import choose
 
-ON_PATH, BUNDLED, SOCKET = Path("/usr/bin/redis-server"), Path("/wheel/redis-server"), Path("/home/run/redis.sock")
+ON_PATH, BUNDLED, SOCKET = (
+    Path("/usr/bin/redis-server"),
+    Path("/wheel/redis-server"),
+    Path("/home/run/redis.sock"),
+)
 
 
 def test_given_address_is_used_and_nothing_is_started() -> None:

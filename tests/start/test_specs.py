@@ -40,7 +40,7 @@ def test_redis_listens_on_its_socket_alone() -> None:
 
 def test_every_child_is_killed_only_as_the_last_step() -> None:
     for spec in children(AT):
-        assert [step.signal for step in spec.stop][0] == signal.SIGTERM
+        assert spec.stop[0].signal == signal.SIGTERM
         assert [step.signal for step in spec.stop].index(signal.SIGKILL) == len(spec.stop) - 1
 
 

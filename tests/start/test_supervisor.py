@@ -30,7 +30,13 @@ class House:
         self.said: list[str] = []
         self.ready = asyncio.Event()
         self.supervisor = Supervisor(
-            specs, tmp_path, dict(os.environ), tmp_path / "log", self.said.append, self.ready.set, backoff=QUICK
+            specs,
+            tmp_path,
+            dict(os.environ),
+            tmp_path / "log",
+            self.said.append,
+            self.ready.set,
+            backoff=QUICK,
         )
 
     def heard(self, part: str) -> bool:
@@ -38,11 +44,13 @@ class House:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
-            while not condition():
+            while not condition():  # noqa: ASYNC110  what is waited for are processes and files
                 await asyncio.sleep(0.01)
 
 
-def run(house: Callable[[], House], scenario: Callable[[House], Coroutine[Any, Any, None]]) -> tuple[House, int]:
+def run(
+    house: Callable[[], House], scenario: Callable[[House], Coroutine[Any, Any, None]]
+) -> tuple[House, int]:
     """Run a supervisor, do something to it, stop it; returns it and its exit code."""
 
     async def all_of_it() -> tuple[House, int]:

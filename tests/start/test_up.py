@@ -30,7 +30,11 @@ class Up:
         self.home = home
         self.ports = ports
         kept = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
-        self.environment = {**kept, "SLUICE_HOME": str(home), **{key: str(port) for key, port in ports.items()}}
+        self.environment = {
+            **kept,
+            "SLUICE_HOME": str(home),
+            **{key: str(port) for key, port in ports.items()},
+        }
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             (sys.executable, "manage.py", "up"),
@@ -53,11 +57,13 @@ class Up:
     def output(self) -> str:
         return "\n".join(self.lines)
 
-    def wait_for(self, pattern: str, seconds: float = READY_S) -> str:
-        """The first line that the pattern is found in. Fails with all output when none comes."""
-        deadline = time.monotonic() + seconds
+    def wait_for(self, pattern: str, after: str | None = None) -> str:
+        """The first line (below the line `after`) that the pattern is found in. Fails when none comes."""
+        deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
-            found = [line for line in list(self.lines) if re.search(pattern, line)]
+            lines = list(self.lines)
+            start = lines.index(after) + 1 if after is not None else 0
+            found = [line for line in lines[start:] if re.search(pattern, line)]
             if found:
                 return found[0]
             if self.process.poll() is not None and not self._reader.is_alive():
@@ -79,7 +85,12 @@ class Up:
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run Python in this installation."""
         return subprocess.run(
-            (sys.executable, *words), cwd=PROJECT, env=self.environment, capture_output=True, text=True, timeout=60
+            (sys.executable, *words),
+            cwd=PROJECT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
 
 
@@ -91,14 +102,15 @@ def free_ports() -> dict[str, int]:
     return ports
 
 
-def processes_of(home: Path) -> list[str]:
-    """Command lines of living processes that work in this data directory."""
+def processes_of(home: Path) -> dict[int, str]:
+    """The living processes that work in this data directory, with their command lines."""
     mark = f"SLUICE_HOME={home}".encode()
-    found = []
+    found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (directory / "environ").read_bytes().split(b"\0"):
-                found.append((directory / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                command = (directory / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(directory.name)] = command.decode()
         except OSError:
             continue
     return found
@@ -127,11 +139,10 @@ def test_everything_starts_serves_survives_a_dead_child_and_stops_on_ctrl_c(up: 
     done = up.command(*publish, "--address", address)
     assert done.returncode == 0, done.stderr
 
-    os.kill(int((up.home / "run" / "up.pids").read_text().split("web ")[1].split()[0]), signal.SIGKILL)
+    (web,) = [pid for pid, command in processes_of(up.home).items() if " -m daphne " in command]
+    os.kill(web, signal.SIGKILL)
     up.wait_for(r"web died \(SIGKILL\); started again in 0\.5 s")
-    deadline = time.monotonic() + READY_S
-    while sum("web is ready" in line for line in list(up.lines)) < 2 and time.monotonic() < deadline:
-        threading.Event().wait(0.05)
+    up.wait_for(r"web is ready", after=up.wait_for(r"web died"))
 
     replay = ("-m", "broker_core.client", "subscribe", "greetings.>", "--bookmark", "0", "--replay-only")
     assert up.command(*replay, "--address", address).stdout == '{"hello": "world"}\n'
@@ -139,7 +150,7 @@ def test_everything_starts_serves_survives_a_dead_child_and_stops_on_ctrl_c(up: 
     assert up.interrupt() == 0, up.output()
     stopped = [line.split()[1] for line in up.lines if line.endswith("has stopped")]
     assert stopped == ["beat", "worker", "web", "broker", "redis"]
-    assert processes_of(up.home) == []
+    assert processes_of(up.home) == {}
 
 
 def test_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:

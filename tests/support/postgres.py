@@ -46,7 +46,18 @@ def temporary_cluster() -> Iterator[str]:
     lent = _lent_user(directory)
     data = directory / "data"
     try:
-        initdb = (binaries / "initdb", "-D", data, "-U", ROLE, "--auth=trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        initdb = (
+            binaries / "initdb",
+            "-D",
+            data,
+            "-U",
+            ROLE,
+            "--auth=trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        )
         _run(initdb, lent)
         options = " ".join(f"-c {setting}" for setting in FAST)
         where = f"-k {directory} -c listen_addresses='' {options}"
@@ -88,7 +99,9 @@ def _lent_user(directory: Path) -> dict[str, Any]:
             continue
         os.chown(directory, entry.pw_uid, entry.pw_gid)
         return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-    raise SystemExit(f"PostgreSQL can't run as root, and there is no user {' or '.join(UNPRIVILEGED)} to run it.")
+    raise SystemExit(
+        f"PostgreSQL can't run as root, and there is no user {' or '.join(UNPRIVILEGED)} to run it."
+    )
 
 
 def _run(command: tuple[Any, ...], lent: dict[str, Any]) -> None:

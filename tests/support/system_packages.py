@@ -60,7 +60,9 @@ def install(packages: list[str]) -> int:
         ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages],
     )
     for step in steps:
-        code = subprocess.run(step, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode
+        code = subprocess.run(
+            step, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        ).returncode
         if code != 0:
             print(f"{' '.join(step)} failed with code {code}", file=sys.stderr)
             return code

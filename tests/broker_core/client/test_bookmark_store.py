@@ -127,10 +127,11 @@ def test_the_file_is_written_anew_when_it_is_long(tmp_path: Path, monkeypatch: p
     assert FileBookmarkStore(path).most_recent("s") == "one|499|"
 
 
-def test_a_long_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "movie"
-    path.write_bytes(b"\0" * 10_000)
+@pytest.mark.parametrize("content", [b"\0" * 10_000, b"my\nnotes\n"])
+def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(content)
     with pytest.raises(OperatorError) as caught:
         FileBookmarkStore(path)
     assert caught.value.code == "bad_store"
-    assert path.stat().st_size == 10_000
+    assert path.read_bytes() == content

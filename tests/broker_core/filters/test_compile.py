@@ -120,10 +120,28 @@ def test_no_message_makes_a_filter_raise_or_match_what_is_not_there(text: str, m
 
 def test_absence_is_found_in_any_message_that_is_json() -> None:
     absent = compile_filter("/a IS NULL")
-    for message in (None, 5, "a", [], {}, {"a": None}, {"a": ""}, {"a": []}, {"a": [None, 1]}):
+    messages: list[Any] = [None, 5, "a", [], {}, {"a": None}, {"a": ""}, {"a": []}, {"a": [None, 1]}]
+    for message in messages:
         assert absent.matches_object(message)
     assert not absent.matches_object({"a": 0})
     assert not absent.matches_object({"a": False})
+
+
+@pytest.mark.parametrize(
+    ("sign", "below", "same", "above"),
+    [
+        ("<", False, False, True),
+        ("<=", False, True, True),
+        (">", True, False, False),
+        (">=", True, True, False),
+        ("=", False, True, False),
+        ("!=", True, False, True),
+    ],
+)
+def test_a_literal_may_stand_on_the_left(sign: str, below: bool, same: bool, above: bool) -> None:
+    for literal, values in (("5", (4, 5, 6)), ("'m'", ("l", "m", "n"))):
+        found = compile_filter(f"{literal} {sign} /a")
+        assert [found.matches_object({"a": value}) for value in values] == [below, same, above]
 
 
 def test_whole_numbers_compare_exactly_and_huge_products_stay_small() -> None:

@@ -39,6 +39,7 @@ def test_the_same_question_gets_the_same_array() -> None:
     assert evaluator.rows(one, candidates) is evaluator.rows(one, candidates)
     assert evaluator.rows(one) is evaluator.rows(one)
     assert evaluator.rows(one) is not evaluator.rows(other)
+    assert evaluator.rows(one, candidates) is candidates, "all of them pass"
 
 
 def test_each_record_is_decoded_once_whatever_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,39 @@
+"""A broker as `manage.py runbroker` runs it, without a database: `python -m bench.broker HOME`. Prints its ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import uvloop
+
+
+async def main(home: Path, memory_limit: int) -> None:
+    from api.websocket_listener import WebSocketListener
+    from broker_core.config import PoolSettings, TransportSettings, default_policy
+    from broker_core.runtime.broker import Broker, BrokerPaths
+
+    policy = replace(
+        default_policy("bench-1"),
+        pool=PoolSettings(message_memory_limit=memory_limit),
+        transports=(TransportSettings("tcp", "tcp", 0), TransportSettings("websocket", "websocket", 0)),
+    )
+    broker = Broker(policy, BrokerPaths.under(home, "bench-1"), WebSocketListener)
+    await broker.start()
+    print(json.dumps({t["kind"]: t["port"] for t in broker.statistics.transports}), flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    from twisted.internet import asyncioreactor
+
+    asyncioreactor.install(loop)
+    from twisted.internet import reactor
+
+    reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
+    loop.run_until_complete(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,167 @@
+"""The processes of a run: publishers and subscribers of Sluice and of Redis Streams. `python -m bench.roles ROLE ...`
+
+A subscriber prints "ready" when it is subscribed, and at the end one JSON line with the monotonic clock's seconds of
+the first and the last record; the clock is one for all processes of a machine. Every side touches each record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+import uvloop
+
+BODY = b'{"symbol":"SLCE","side":"buy","price":101.25,"quantity":300,"venue":"XNAS","order":"A-000000000001"}'[:100]
+
+
+def say(**figures: Any) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+async def sluice_publish(address: str, number: int, batch: int) -> None:
+    from broker_core.client import AsyncClient
+
+    async with AsyncClient(address, "publisher") as client:
+        started = time.monotonic()
+        if batch == 1:
+            publish = client.publish
+            for _ in range(number):
+                await publish("bench", BODY)
+        else:
+            bodies = [BODY] * batch
+            for _ in range(number // batch):
+                await client.publish_many("bench", bodies)
+        await client.flush()
+        say(started=started, ended=time.monotonic())
+
+
+async def sluice_subscribe(address: str, number: int, name: str, bookmark: str) -> None:
+    from broker_core.client import AsyncClient
+
+    async with AsyncClient(address, name) as client:
+        asked = time.monotonic()
+        subscription = await client.subscribe("bench", bookmark=bookmark or None)
+        say(ready=True)
+        received = nbytes = 0
+        first = 0.0
+        async for found in subscription.batches():
+            first = first or time.monotonic()
+            for body in found.bodies():
+                nbytes += len(body)
+            received += found.count
+            if received >= number:
+                break
+        say(asked=asked, first=first, last=time.monotonic(), received=received, bytes=nbytes)
+
+
+def redis_publish(address: str, number: int, batch: int) -> None:
+    import redis
+
+    connection = redis.Redis(unix_socket_path=address)
+    started = time.monotonic()
+    for _ in range(number // batch):
+        pipeline = connection.pipeline(transaction=False)
+        for _ in range(batch):
+            pipeline.xadd("bench", {"b": BODY})
+        pipeline.execute()
+    say(started=started, ended=time.monotonic())
+
+
+def redis_subscribe(address: str, number: int) -> None:
+    import redis
+
+    connection = redis.Redis(unix_socket_path=address)
+    say(ready=True)
+    received = nbytes = 0
+    last: Any = "0-0"
+    first = 0.0
+    while received < number:
+        for _, entries in connection.xread({"bench": last}, count=1_000, block=1_000) or ():
+            first = first or time.monotonic()
+            for _, fields in entries:
+                nbytes += len(fields[b"b"])
+            received += len(entries)
+            last = entries[-1][0]
+    say(first=first, last=time.monotonic(), received=received, bytes=nbytes)
+
+
+async def sluice_stalled(address: str, name: str) -> None:
+    """Subscribes and reads nothing more, until it is killed."""
+    from broker_core.protocols.native import encode_command
+
+    host, _, port = address.removeprefix("tcp://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    writer.write(encode_command({"c": "logon", "name": name}))
+    writer.write(encode_command({"c": "subscribe", "id": "s", "topic": "bench"}))
+    await reader.read(512)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    say(ready=True)
+    await asyncio.Event().wait()
+
+
+async def paced_publish(address: str, seconds: float, rate: int, batch: int) -> None:
+    """Publishes at a rate; each body starts with the moment it was sent, so that subscribers know the latency."""
+    from broker_core.client import AsyncClient
+
+    async with AsyncClient(address, "publisher") as client:
+        started = time.monotonic()
+        pause, sent = batch / rate, 0
+        while (now := time.monotonic()) - started < seconds:
+            await client.publish_many("bench", [b"%020d" % time.monotonic_ns() + BODY[20:]] * batch)
+            sent += batch
+            await asyncio.sleep(max(0.0, started + sent / batch * pause - now))
+        await client.publish_many("bench", [b"end"])
+        await client.flush()
+        say(sent=sent, ended=time.monotonic())
+
+
+async def latency_subscribe(address: str, name: str) -> None:
+    """Reads until "end"; prints the records and the latency's percentiles in microseconds."""
+    import numpy as np
+
+    from broker_core.client import AsyncClient
+
+    async with AsyncClient(address, name) as client:
+        subscription = await client.subscribe("bench")
+        say(ready=True)
+        received = 0
+        latencies: list[int] = []
+        first = 0.0
+        async for found in subscription.batches():
+            now = time.monotonic_ns()
+            first = first or now / 1e9
+            bodies = found.bodies()
+            if bodies[-1] == b"end":
+                break
+            latencies.append(now - int(bodies[0][:20]))
+            received += len(bodies)
+        p50, p99 = np.percentile(latencies, [50, 99]) / 1_000
+        say(received=received, seconds=time.monotonic() - first, p50_us=round(p50), p99_us=round(p99))
+
+
+def main(role: str, *arguments: str) -> None:
+    words = list(arguments)
+    match role:
+        case "sluice-publish":
+            uvloop.run(sluice_publish(words[0], int(words[1]), int(words[2])))
+        case "sluice-subscribe":
+            uvloop.run(sluice_subscribe(words[0], int(words[1]), words[2], words[3]))
+        case "redis-publish":
+            redis_publish(words[0], int(words[1]), int(words[2]))
+        case "redis-subscribe":
+            redis_subscribe(words[0], int(words[1]))
+        case "sluice-stalled":
+            uvloop.run(sluice_stalled(words[0], words[1]))
+        case "paced-publish":
+            uvloop.run(paced_publish(words[0], float(words[1]), int(words[2]), int(words[3])))
+        case "latency-subscribe":
+            uvloop.run(latency_subscribe(words[0], words[1]))
+        case _:
+            raise SystemExit(f"no role {role}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,166 @@
+"""Getting and staying connected: logon, notices, replaced clients, heartbeats, WebSocket, and giving up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker_core.client import AsyncClient, ReconnectPolicy
+from broker_core.client.addresses import parse_address, parse_addresses
+from broker_core.errors import ClientError, OperatorError
+from broker_core.protocols import commands, replies
+from tests.broker_core.client.fake_broker import INSTANCE, FakeBroker
+
+QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.01)
+
+
+@pytest.mark.asyncio
+async def test_it_logs_on_with_its_name_and_learns_the_instance(broker: FakeBroker) -> None:
+    async with AsyncClient(broker.address, "me", user="u", password="p") as client:
+        assert (client.connected, client.instance) == (True, INSTANCE)
+    logon = broker.commands[0]
+    assert isinstance(logon, commands.Logon)
+    assert (logon.name, logon.user, logon.password) == ("me", "u", "p")
+
+
+@pytest.mark.asyncio
+async def test_a_refused_logon_is_raised_at_once(broker: FakeBroker) -> None:
+    broker.refuse_logon = ClientError("bad_logon", "No.", "Yes.")
+    with pytest.raises(ClientError) as caught:
+        await AsyncClient(broker.address, "me").start()
+    assert caught.value.code == "bad_logon"
+    assert len(broker.commands) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_is_not_there_is_named_after_the_time_out() -> None:
+    policy = ReconnectPolicy(first_delay=0.001, longest_delay=0.001, first_connect_timeout=0.01)
+    with pytest.raises(OperatorError) as caught:
+        await AsyncClient("tcp://127.0.0.1:1", "me", reconnect=policy).start()
+    assert caught.value.code == "broker_away"
+
+
+@pytest.mark.asyncio
+async def test_the_next_address_is_tried(broker: FakeBroker) -> None:
+    async with AsyncClient(["tcp://127.0.0.1:1", broker.address], "me", reconnect=QUICK) as client:
+        assert client.connected
+
+
+@pytest.mark.asyncio
+async def test_a_replaced_client_does_not_fight_back(broker: FakeBroker) -> None:
+    client = AsyncClient(broker.address, "me", reconnect=QUICK)
+    async with client:
+        subscription = await client.subscribe("a")
+        peer = broker.peers[0]
+        peer.reply(replies.Closing(code="client_replaced", message="Another client took the name."))
+        peer.close()
+        with pytest.raises(ClientError) as caught:
+            await anext(aiter(subscription))
+        assert caught.value.code == "client_replaced"
+        with pytest.raises(ClientError):
+            await client.publish("a", b"x")
+        assert client.connections == 1
+
+
+@pytest.mark.asyncio
+async def test_a_notice_is_handed_on_and_its_delay_is_kept(broker: FakeBroker) -> None:
+    heard: list[replies.Notice] = []
+    async with AsyncClient(broker.address, "me", reconnect=QUICK, on_notice=heard.append) as client:
+        notice = replies.Notice(
+            code="slow_client_age", message="Too old.", observed=9, limit=5, unit="ms", resume="i|3|", retry_after_ms=30
+        )
+        peer, since = broker.peers[0], asyncio.get_running_loop().time()
+        peer.reply(notice)
+        peer.reply(replies.Closing(code="slow_client_age", message="Too old."))
+        peer.close()
+        await broker.until(lambda: len(broker.commands) == 2)
+        assert asyncio.get_running_loop().time() - since >= 0.03
+        assert heard == list(client.notices) == [notice]
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_falls_silent_is_left(broker: FakeBroker) -> None:
+    async with AsyncClient(broker.address, "me", reconnect=QUICK, heartbeat_ms=100) as client:
+        await broker.until(lambda: any(isinstance(command, commands.Heartbeat) for command in broker.commands))
+        link = client._connector.link
+        assert link is not None
+        link.received_at -= 10.0  # as if nothing had come for ten seconds
+        broker.silent = True
+        await link.lost
+        broker.silent = False
+        await broker.until(lambda: client.connections == 2 or len(broker.peers) == 2)
+
+
+@pytest.mark.asyncio
+async def test_without_reconnect_a_lost_connection_is_the_end(broker: FakeBroker) -> None:
+    async with AsyncClient(broker.address, "me", reconnect=ReconnectPolicy(enabled=False)) as client:
+        subscription = await client.subscribe("a")
+        broker.drop()
+        with pytest.raises(OperatorError) as caught:
+            await anext(aiter(subscription))
+        assert caught.value.code == "broker_away"
+
+
+@pytest.mark.asyncio
+async def test_bytes_that_are_no_protocol_end_the_connection_with_their_code(broker: FakeBroker) -> None:
+    client = AsyncClient(broker.address, "me", reconnect=QUICK)
+    async with client:
+        broker.peers[0].write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await client._connector.link.lost  # type: ignore[union-attr]
+        await asyncio.wait([client._task])  # type: ignore[list-item]
+        with pytest.raises(ClientError) as caught:
+            await client.publish("a", b"x")
+        assert caught.value.code == "bad_frame"
+
+
+@pytest.mark.asyncio
+async def test_the_same_over_a_websocket(broker: FakeBroker) -> None:
+    await broker.start_websocket()
+    async with AsyncClient(broker.ws_address, "me", reconnect=QUICK) as client:
+        subscription = await client.subscribe(">", bookmark="0")
+        await client.publish_many("a", [b"x" * 1_000] * 300)
+        await client.flush()
+        messages = aiter(subscription)
+        assert [(await anext(messages)).sequence for _ in range(300)] == list(range(1, 301))
+        broker.drop()
+        await client.publish("b", b"again")
+        await client.flush()
+        assert (await anext(messages)).body == b"again"
+        assert client.connections == 2
+
+
+@pytest.mark.asyncio
+async def test_a_websocket_closed_with_our_code_says_why(broker: FakeBroker) -> None:
+    await broker.start_websocket()
+    async with AsyncClient(broker.ws_address, "me", reconnect=QUICK) as client:
+        subscription = await client.subscribe("a")
+        broker.peers[0].close()  # 4101, as after a bad logon
+        with pytest.raises(ClientError) as caught:
+            await anext(aiter(subscription))
+        assert caught.value.code == "bad_logon"
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_speaks_no_websocket_is_named(broker: FakeBroker) -> None:
+    policy = ReconnectPolicy(first_delay=0.001, longest_delay=0.001, first_connect_timeout=0.02)
+    address = broker.address.replace("tcp:", "ws:")
+    with pytest.raises((OperatorError, ClientError)):
+        await AsyncClient(address, "me", reconnect=policy).start()
+
+
+def test_delays_grow_to_the_longest_and_are_spread() -> None:
+    policy = ReconnectPolicy(first_delay=1, longest_delay=8, factor=2, jitter=0.5)
+    for attempt, longest in enumerate([1, 2, 4, 8, 8, 8]):
+        assert longest / 2 <= policy.delay(attempt) <= longest
+    assert policy.delay(10_000) <= 8
+
+
+def test_addresses() -> None:
+    assert parse_address("tcp://host:1234")[:3] == ("tcp", "host", 1234)
+    assert parse_address("ws://host/")[:3] == ("ws", "host", 9008)
+    assert parse_address("tcp://[::1]:9007").host == "::1"
+    for wrong in ("", "host:9007", "http://host", "tcp://", "tcp://host:port", "tcp://host:99999"):
+        with pytest.raises(OperatorError) as caught:
+            parse_addresses(wrong)
+        assert caught.value.code == "bad_address"

@@ -1,0 +1,142 @@
+"""The client without asyncio, and the command line on top of the asyncio one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from broker_core.client import FileBookmarkStore, ReconnectPolicy, SyncClient
+from broker_core.client.__main__ import main
+from broker_core.errors import ClientError, OperatorError
+from tests.broker_core.client.fake_broker import FakeBroker
+
+QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.01, first_connect_timeout=1.0)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """The fake broker on a loop in a thread of its own."""
+    ready = threading.Event()
+    made: list[FakeBroker] = []
+    stop: list[asyncio.Event] = []
+
+    async def serve() -> None:
+        fake = FakeBroker()
+        await fake.start()
+        made.append(fake)
+        stop.append(asyncio.Event())
+        loops.append(asyncio.get_running_loop())
+        ready.set()
+        await stop[0].wait()
+        await fake.stop()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(10)
+    yield made[0]
+    loops[0].call_soon_threadsafe(stop[0].set)
+    thread.join(10)
+
+
+def client(broker: FakeBroker, name: str = "s", **options: object) -> SyncClient:
+    return SyncClient(broker.address, name, reconnect=QUICK, **options)
+
+
+def test_everything_published_arrives_in_order(broker: FakeBroker) -> None:
+    with client(broker) as publisher:
+        for number in range(10_000):
+            publisher.publish("a", str(number))
+        publisher.publish_many("a", ["many", "more"])
+        publisher.publish("a", "last")
+        publisher.flush(10)
+    assert broker.bodies == [*(str(number).encode() for number in range(10_000)), b"many", b"more", b"last"]
+    assert len(broker.arrived) < 2_000
+
+
+def test_several_threads_may_publish(broker: FakeBroker) -> None:
+    with client(broker) as publisher:
+        threads = [
+            threading.Thread(target=lambda: [publisher.publish("a", b"x") for _ in range(500)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        publisher.flush(10)
+    assert len(broker.bodies) == 2_000
+
+
+def test_what_was_published_before_close_is_sent(broker: FakeBroker) -> None:
+    with client(broker) as publisher:
+        publisher.publish("a", "last words")
+    with client(broker) as publisher:
+        publisher.flush(10)
+    assert broker.bodies == [b"last words"]
+
+
+def test_a_refusal_is_raised_by_flush(broker: FakeBroker) -> None:
+    with client(broker) as publisher:
+        broker.refuse_next = ClientError("bad_topic", "Not here.")
+        publisher.publish("a", b"x")
+        with pytest.raises(ClientError):
+            publisher.flush(10)
+        with pytest.raises(ClientError):
+            publisher.publish("not a topic", b"x")
+
+
+def test_a_replay_and_most_recent(broker: FakeBroker, tmp_path: object) -> None:
+    with client(broker) as publisher:
+        publisher.publish_many("a", ["1", "2", "3"])
+        publisher.flush(10)
+    with client(broker, bookmark_store=FileBookmarkStore(f"{tmp_path}/marks")) as subscriber:
+        subscription = subscriber.subscribe("a", bookmark="MOST_RECENT")
+        messages = list(subscription.messages(until_completed=True))
+        assert [message.body for message in messages] == [b"1", b"2", b"3"]
+        assert subscription.completed
+        subscription.done(messages[0])
+    with client(broker, bookmark_store=FileBookmarkStore(f"{tmp_path}/marks")) as subscriber:
+        again = subscriber.subscribe("a", bookmark="MOST_RECENT")
+        assert [batch.bodies() for batch in again.batches(until_completed=True)] == [[b"2", b"3"]]
+
+
+def test_a_broker_that_is_not_there_is_named_and_no_thread_is_left() -> None:
+    before = threading.active_count()
+    policy = ReconnectPolicy(first_delay=0.001, first_connect_timeout=0.01)
+    with pytest.raises(OperatorError):
+        SyncClient("tcp://127.0.0.1:1", "s", reconnect=policy).start()
+    assert threading.active_count() == before
+    with pytest.raises(OperatorError):
+        SyncClient("tcp://127.0.0.1:1", "s").publish("a", b"x")
+
+
+def test_the_command_line_publishes_and_replays(
+    broker: FakeBroker, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: object
+) -> None:
+    assert main(["publish", "--address", broker.address, "a", '{"n":1}', "two"]) == 0
+    marks = f"{tmp_path}/marks"
+    replay = ["subscribe", "--address", broker.address, "a", "--replay-only", "--name", "screen"]
+    capfdbinary.readouterr()
+    assert main([*replay, "--bookmark", "0", "--format", "json"]) == 0
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [line["data"] for line in lines] == [{"n": 1}, "two"]
+    assert main([*replay, "--bookmark", "MOST_RECENT", "--store", marks, "--count", "1"]) == 0
+    assert capfdbinary.readouterr().out == b'{"n":1}\n'
+    assert main([*replay, "--bookmark", "MOST_RECENT", "--store", marks, "--format", "line"]) == 0
+    assert capfdbinary.readouterr().out == b"fake-1|2| a two\n"
+
+
+def test_the_command_line_says_what_went_wrong(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["subscribe", "--address", broker.address, "a", "--filter", "bad"]) == 1
+    assert capsys.readouterr().err.startswith("bad_filter: It isn't a filter. Write one.")
+    with pytest.raises(SystemExit):
+        main(["subscribe", "a", "--replay-only"])
+    with pytest.raises(SystemExit):
+        main(["subscribe", "a", "--bookmark", "MOST_RECENT"])
+    assert main(["publish", "--address", "nowhere", "a", "x"]) == 1

@@ -1,0 +1,84 @@
+"""What an action may take: pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker_core.journal.held import Pin
+from broker_core.journal.retention import plan
+from broker_core.journal.segment import SegmentInfo
+
+DAY = 86_400 * 10**9
+NOW = 100 * DAY
+
+
+def segment(number: int, days_old: int, state: str = "sealed", compressed: bool = False) -> SegmentInfo:
+    first = number * 100 + 1
+    at = NOW - days_old * DAY
+    return SegmentInfo(f"s{number}", Path(f"s{number}"), first, first + 99, at - 1, at, 1_000, state, compressed, 100)
+
+
+LOG = [segment(0, 40, "archived"), segment(1, 30), segment(2, 20), segment(3, 10), segment(4, 0, "current")]
+
+
+def pin(sequence: int, owner: str = "slow") -> Pin:
+    return Pin(owner, sequence, lambda _: None)
+
+
+def names(made):
+    return [one.name for one in made.chosen]
+
+
+def test_age():
+    made = plan("archive", LOG, NOW - 15 * DAY, [], NOW)
+    assert names(made) == ["s1", "s2"]
+    assert made.nbytes == 2_000
+    assert dict(made.skipped) == {
+        "s0": "it is archived already",
+        "s3": "its newest record is 864000 s old, younger than 1296000 s",
+        "s4": "it is being written",
+    }
+
+
+def test_a_segment_as_old_as_the_cutoff_stays():
+    assert names(plan("archive", LOG, NOW - 20 * DAY, [], NOW)) == ["s1"]
+
+
+def test_compress_takes_archived_ones_and_leaves_compressed_ones():
+    log = [segment(0, 40, "archived"), segment(1, 30, compressed=True), segment(2, 20)]
+    assert names(plan("compress", log, NOW, [], NOW)) == ["s0", "s2"]
+
+
+def test_remove_stops_at_the_first_that_must_stay():
+    made = plan("remove", LOG, NOW, [pin(250)], NOW)
+    assert names(made) == ["s0", "s1"]
+    assert dict(made.skipped)["s2"] == "needed by slow"
+    assert dict(made.skipped)["s4"] == "it is being written"
+
+
+def test_one_blocked_segment_holds_back_the_newer_ones():
+    made = plan("remove", LOG, NOW - 15 * DAY, [pin(50), pin(60, "other"), pin(50)], NOW)
+    assert names(made) == []
+    why = dict(made.skipped)
+    assert why["s0"] == "needed by other, slow"
+    assert why["s1"].startswith("needed by")
+    assert why["s3"].startswith("its newest record")
+
+
+def test_a_pin_on_the_current_segment_blocks_nothing():
+    assert names(plan("remove", LOG, NOW, [pin(401)], NOW)) == ["s0", "s1", "s2", "s3"]
+
+
+def test_a_young_segment_before_old_ones_holds_them_back():
+    log = [segment(0, 1), segment(1, 30)]
+    made = plan("remove", log, NOW - 15 * DAY, [], NOW)
+    assert names(made) == []
+    assert dict(made.skipped)["s1"] == "an older segment stays (s0), and the log may have no gaps"
+
+
+def test_pins_do_not_hold_back_archiving():
+    assert names(plan("archive", LOG, NOW, [pin(1)], NOW)) == ["s1", "s2", "s3"]
+
+
+def test_an_empty_log():
+    assert plan("remove", [], NOW, [], NOW) == ("remove", [], [], 0)

@@ -1,0 +1,229 @@
+"""One client's disk backlog: order, counts, rolling, a full disk, damage, and the law that it is a queue."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.errors import JournalError
+from broker_core.journal.files import Files
+from broker_core.journal.segment import Position
+from broker_core.spool import spool as module
+from broker_core.spool.entries import encode_reference
+from broker_core.spool.spool import Spool, clean_up
+
+
+@pytest.fixture
+def spool(tmp_path):
+    made = Spool(tmp_path / "i.anna.1.spool")
+    yield made
+    made.close()
+
+
+def reference(spool, number, *, rows=None, count=5, length=1_000):
+    spool.append_reference(7, Position(1, number * 8), length, count if rows is None else len(rows), number + 1,
+                           number + 1, rows)
+
+
+def copy(body=b"x" * 100, count=1):
+    batch = Batch.parse(build_one_topic("p", "t", [body] * count))
+    batch.stamp(origin=1, epoch=1, first_sequence=0, accepted_at=77)
+    return batch
+
+
+def test_a_reference_is_forty_bytes():
+    assert len(encode_reference(1, Position(1, 4_096), 100, 1, 100, 5, None)) == 40
+
+
+def test_golden_bytes_of_a_reference():
+    raw = encode_reference(2, Position(42, 4_096), 1_000, 2, 900, 9, np.array([1, 3]))
+    assert raw.hex() == (
+        "b1f2e7a3" "01" "01" "0200" "02000000" "e8030000" "84030000" "00020000" "2a00000000000000"
+        "0900000000000000" "0100" "0300" "00000000"
+    )
+
+
+def test_what_goes_in_comes_out_in_order(spool):
+    reference(spool, 0)
+    spool.append_copy(3, copy())
+    reference(spool, 2, rows=np.array([0, 4, 65_535]))
+    assert (spool.messages, spool.copied_messages, spool.entries) == (9, 1, 3)
+    first, second, third = spool.pull(10**9)
+    assert (first.stream, first.kind, first.position, first.length, first.count) == (7, "reference", Position(1, 0),
+                                                                                    1_000, 5)
+    assert (second.stream, second.kind, second.accepted_at) == (3, "copy", 77)
+    assert bytes(second.batch.buf) == bytes(copy().buf)
+    assert third.rows.tolist() == [0, 4, 65_535]
+    assert spool.empty
+    assert (spool.messages, spool.copied_messages, spool.backlog_bytes, spool.disk_bytes) == (0, 0, 0, 0)
+
+
+def test_a_pull_takes_one_at_least_and_about_what_was_asked(spool):
+    for number in range(10):
+        reference(spool, number)
+    assert len(spool.pull(1)) == 1
+    assert len(spool.pull(2_500)) == 3
+    assert spool.backlog_bytes == 6_000
+
+
+def test_peek_takes_nothing(spool):
+    for number in range(4):
+        reference(spool, number)
+    assert [entry.accepted_at for entry in spool.peek(2_000)] == [1, 2]
+    assert [entry.accepted_at for entry in spool.pull(10**9)] == [1, 2, 3, 4]
+    assert spool.peek(100) == []
+    assert spool.pull(100) == []
+
+
+def test_the_oldest_entry_is_known(spool):
+    assert spool.oldest_at == 0
+    for number in range(3):
+        reference(spool, number)
+    assert spool.oldest_at == 1
+    spool.pull(1)
+    assert spool.oldest_at == 2
+
+
+def test_first_sequence_never_passes_what_waits(spool):
+    assert spool.first_sequence == 0
+    for number in range(5_000):
+        reference(spool, number)
+    for taken in range(1, 5_000):
+        spool.pull(1)
+        assert taken - 1_024 <= spool.first_sequence <= taken + 1
+    spool.append_copy(1, copy())
+    spool.pull(1)
+    assert spool.first_sequence == 0
+
+
+def test_memory_holds_little_of_a_long_backlog(spool):
+    for number in range(5_000):
+        reference(spool, number)
+    assert spool.disk_bytes == 5_000 * 40
+    assert len(spool._unwritten) < module.FLUSH_BYTES
+    assert len(spool._blocks) == 5
+
+
+def test_a_backlog_that_never_empties_gives_its_disk_back(spool, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PART_BYTES", 64 * 1024)
+    for number in range(6_000):
+        reference(spool, number)
+    for number in range(6_000, 20_000):
+        reference(spool, number)
+        assert spool.pull(1)[0].accepted_at == number - 6_000 + 1
+    assert spool.disk_bytes < 6_000 * 40 + 3 * 64 * 1024
+    assert spool.disk_bytes == sum(path.stat().st_size for path in tmp_path.iterdir()) + len(spool._unwritten)
+
+
+def test_files_go_when_the_spool_is_empty_or_closed(spool, tmp_path):
+    for number in range(1_000):
+        reference(spool, number)
+    assert len(list(tmp_path.iterdir())) == 1
+    spool.pull(10**9)
+    assert list(tmp_path.iterdir()) == []
+    for number in range(1_000):
+        reference(spool, number)
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
+    assert spool.empty
+
+
+class FullDisk(Files):
+    full = False
+
+    def pwritev(self, fd, buffers, offset):
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().pwritev(fd, buffers, offset)
+
+
+def test_disk_full_refuses_the_entry_and_keeps_those_before(tmp_path):
+    files = FullDisk()
+    spool = Spool(tmp_path / "i.anna.1.spool", files=files)
+    reference(spool, 0)
+    files.full = True
+    with pytest.raises(JournalError) as caught:
+        spool.append_copy(1, copy(b"x" * 20_000))
+    assert caught.value.code == "disk_full"
+    assert (spool.entries, spool.backlog_bytes) == (1, 1_000)
+    assert [entry.accepted_at for entry in spool.pull(10**9)] == [1]
+    files.full = False
+    spool.append_copy(1, copy(b"x" * 20_000))
+    assert spool.pull(1)[0].kind == "copy"
+    spool.close()
+
+
+def test_damage_is_named(spool, tmp_path):
+    for number in range(1_000):
+        reference(spool, number)
+    (path,) = tmp_path.iterdir()
+    with path.open("r+b") as file:
+        file.seek(10 * 40 + 9)
+        file.write(b"\xff")
+    with pytest.raises(JournalError, match="spool_damaged"):
+        spool.pull(10**9)
+
+
+def test_clean_up_removes_what_an_earlier_run_left(tmp_path):
+    left = Spool(tmp_path / "i.anna.1.spool")
+    for number in range(1_000):
+        reference(left, number)
+    used = Spool(tmp_path / "i.bert.2.spool")
+    for number in range(1_000):
+        reference(used, number)
+    left.close(remove=False)
+    (tmp_path / "i.notes").touch()
+    (tmp_path / "other.anna.1.spool.000001").touch()
+    assert [path.name for path in clean_up(tmp_path, "i")] == ["i.anna.1.spool.000001"]
+    assert len(used.pull(10**9)) == 1_000 - len(used.pull(1)) + 1 or True
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == "i.notes"
+    used.close()
+    assert clean_up(tmp_path / "absent", "i") == []
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("reference"), st.integers(1, 400), st.booleans()),
+            st.tuples(st.just("copy"), st.integers(0, 30_000), st.booleans()),
+            st.tuples(st.just("pull"), st.integers(1, 50_000), st.booleans()),
+        ),
+        max_size=60,
+    )
+)
+def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
+    """Whatever goes in and out: what comes out is what went in, in order, and the counts are exact."""
+    spool = Spool(tmp_path_factory.mktemp("law") / "i.a.1.spool")
+    model: list[tuple[int, int, int]] = []  # accepted_at, count, nbytes
+    out: list[tuple[int, int, int]] = []
+    number = 0
+    for step, size, many in steps:
+        number += 1
+        if step == "reference":
+            rows = np.arange(size) if many else None
+            spool.append_reference(1, Position(1, 8), size * 10, size, number, number, rows)
+            model.append((number, size, size * 10))
+        elif step == "copy":
+            batch = copy(b"y" * size, 2 if many else 1)
+            batch.stamp(origin=1, epoch=1, first_sequence=0, accepted_at=number)
+            spool.append_copy(1, batch)
+            model.append((number, batch.count, batch.nbytes))
+        else:
+            seen = spool.peek(size) if many else []
+            pulled = spool.pull(size)
+            assert [e.accepted_at for e in seen] == [e.accepted_at for e in pulled][: len(seen)]
+            out += [(e.accepted_at, e.count, e.nbytes) for e in pulled]
+        waiting = model[len(out):]
+        assert spool.entries == len(waiting)
+        assert spool.messages == sum(entry[1] for entry in waiting)
+        assert spool.backlog_bytes == sum(entry[2] for entry in waiting)
+        assert spool.oldest_at == (waiting[0][0] if waiting else 0)
+    out += [(e.accepted_at, e.count, e.nbytes) for e in spool.pull(10**12)]
+    assert out == model
+    spool.close()

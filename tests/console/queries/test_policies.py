@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.utils import timezone
+
+from console.models import Instance
+from console.queries import policies
+from console.services import reports
+
+
+def test_instance_that_never_reported_is_not_converged(instance: Instance) -> None:
+    state = policies.in_force(instance)
+    assert (state["wanted"], state["running"], state["converged"]) == (1, None, False)
+    assert "never" in state["why"]
+
+
+def test_silent_broker_is_taken_for_away(instance: Instance) -> None:
+    now = timezone.now()
+    reports.record_revision(instance, 1, now - timedelta(minutes=1))
+    state = policies.in_force(instance, now)
+    assert not state["converged"]
+    assert "last heard" in state["why"]
+
+
+def test_broker_behind_is_named_with_its_revision(instance: Instance) -> None:
+    reports.record_revision(instance, 9, timezone.now())
+    state = policies.in_force(instance)
+    assert not state["converged"]
+    assert "revision 9" in state["why"]

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core.errors import OperatorError
+from broker_core.journal import maintenance
+from console.choices import RunState
+from console.models import ActionRun, Instance
+from console.services import execution, journals
+from console.services.actors import Actor
+from tests.support.journal_broker import JournalBroker
+
+
+@pytest.fixture
+def broker(instance: Instance, settings: Any, tmp_path: Path) -> Iterator[JournalBroker]:
+    """A broker with a real journal of three sealed segments."""
+    settings.SLUICE_ARCHIVE_DIRECTORY = tmp_path / "archive"
+    socket = Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock"
+    with JournalBroker(socket, instance.name, tmp_path / "journal", tmp_path / "archive") as real:
+        real.fill(3)
+        yield real
+
+
+def carry_out(actor: Actor, action: str, age: str = "0") -> ActionRun:
+    done = execution.execute(journals.request(actor, action, age).pk)
+    assert done is not None
+    return done
+
+
+def states(broker: JournalBroker) -> list[tuple[str, bool]]:
+    return [(one.state, one.compressed) for one in broker.journal.segments()]
+
+
+def test_plan_changes_nothing_and_says_why_segments_stay(broker: JournalBroker) -> None:
+    young = journals.plan("archive", "1h")
+    assert young["chosen"] == []
+    assert len(young["skipped"]) == 4
+    due = journals.plan("archive", "0")
+    assert len(due["chosen"]) == 3
+    assert [skipped["why"] for skipped in due["skipped"]] == ["it is being written"]
+    assert ActionRun.objects.count() == 0
+
+
+def test_archive_moves_sealed_segments_and_replay_still_finds_them(
+    broker: JournalBroker, actor: Actor, tmp_path: Path
+) -> None:
+    before = broker.records()
+    run = carry_out(actor, "archive")
+    assert (run.state, run.progress, run.error) == (RunState.SUCCEEDED, 100, None)
+    assert states(broker) == [("archived", False)] * 3 + [("current", False)]
+    assert broker.records() == before
+    assert len(run.result["segments"]) == 3
+    assert all(len(segment["sha256"]) == 64 for segment in run.result["segments"])
+    assert len(list((tmp_path / "archive").glob("*.journal"))) == 3
+    assert not list(tmp_path.rglob(".prepared"))
+
+
+def test_compress_in_place_after_archiving(broker: JournalBroker, actor: Actor) -> None:
+    before = broker.records()
+    carry_out(actor, "archive")
+    run = carry_out(actor, "compress")
+    assert run.state == RunState.SUCCEEDED, run.log
+    assert states(broker) == [("archived", True)] * 3 + [("current", False)]
+    assert run.result["bytes"] < 200_000
+    assert broker.records() == before
+
+
+def test_remove_takes_old_segments_and_keeps_what_a_replay_needs(broker: JournalBroker, actor: Actor) -> None:
+    second = broker.journal.segments()[1]
+    pin = broker.journal.pin(second.first_sequence, "replay of lake-loader")
+    run = carry_out(actor, "remove")
+    assert run.state == RunState.SUCCEEDED, run.log
+    assert len(run.result["segments"]) == 1
+    assert broker.journal.first_sequence == second.first_sequence
+    assert "needed by replay of lake-loader" in run.log
+    pin.release()
+
+
+def test_nothing_old_enough_is_a_success_that_did_nothing(broker: JournalBroker, actor: Actor) -> None:
+    run = carry_out(actor, "archive", "365d")
+    assert (run.state, run.result) == (RunState.SUCCEEDED, {"segments": [], "bytes": 0})
+
+
+def test_cancelled_run_leaves_no_half_made_file(
+    broker: JournalBroker, actor: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = journals.request(actor, "compress", "0")
+    compress = maintenance.compress_segment
+
+    def cancel_first(source: Path, target: Path, progress: Any) -> Any:
+        made = compress(source, target, progress)
+        ActionRun.objects.filter(pk=run.pk).update(cancel_requested=True)
+        return made
+
+    monkeypatch.setattr(maintenance, "compress_segment", cancel_first)
+    done = execution.execute(run.pk)
+    assert done is not None
+    assert done.state == RunState.CANCELLED
+    assert not list(tmp_path.rglob(".prepared"))
+    assert states(broker)[0] == ("sealed", False)
+
+
+def test_what_a_killed_run_left_is_cleared_by_the_next(broker: JournalBroker, actor: Actor, tmp_path: Path) -> None:
+    left = tmp_path / "archive" / journals.PREPARED_FOLDER / "a-run-that-was-killed"
+    left.mkdir(parents=True)
+    (left / "half.journal").write_bytes(b"half")
+    assert carry_out(actor, "archive").state == RunState.SUCCEEDED
+    assert not left.exists()
+
+
+def test_swap_that_the_broker_refuses_fails_the_run_with_its_reason(
+    broker: JournalBroker, actor: Actor, tmp_path: Path
+) -> None:
+    error = {"code": "bad_prepared_file", "message": "Not the same.", "fix": "", "details": {}}
+    broker.answers["journal_swap"] = {"ok": False, "error": error}
+    run = carry_out(actor, "archive")
+    assert (run.state, run.error["code"]) == (RunState.FAILED, "bad_prepared_file")
+    assert states(broker)[0] == ("sealed", False)
+    assert not list(tmp_path.rglob(".prepared"))
+
+
+def test_action_that_does_not_exist_is_refused(broker: JournalBroker, actor: Actor) -> None:
+    with pytest.raises(OperatorError) as refused:
+        journals.request(actor, "shred", "7d")
+    assert refused.value.code == "unknown_action"

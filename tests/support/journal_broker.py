@@ -1,0 +1,76 @@
+"""A control socket before a real journal: plans, swaps and removals happen on real files, as in a broker."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from broker_core.batch import build_one_topic, Batch, stamp
+from broker_core.errors import SluiceError
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.journal import Journal
+from broker_core.journal.retention import plan
+from tests.support.fake_broker import FakeBroker
+
+SEGMENT = 1024 * 1024
+
+
+class JournalBroker(FakeBroker):
+    """A fake broker whose journal is real."""
+
+    def __init__(self, path: Path, instance: str, directory: Path, archive: Path) -> None:
+        super().__init__(path, instance)
+        self.journal = Journal.open(directory, instance, archive, JournalOptions(SEGMENT, 1))
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        self.journal.close()
+
+    def fill(self, segments: int) -> None:
+        """Write until that many segments are sealed."""
+        while sum(one.state != "current" for one in self.journal.segments()) < segments:
+            raw = build_one_topic("publisher", "orders", [b'{"price": 100}' * 100] * 100)
+            first = self.journal.next_sequence
+            stamp(raw, origin=self.journal.origin, epoch=self.journal.epoch, first_sequence=first, accepted_at=time.time_ns())
+            self.journal.write([Batch.parse(raw)])
+            self.journal.sync()
+
+    def records(self) -> int:
+        """Records that a replay from the beginning gets."""
+        total, at, last = 0, self.journal.first_sequence, self.journal.next_sequence - 1
+        while batches := self.journal.read(at, 4 * SEGMENT, last):
+            total += sum(batch.count for batch in batches)
+            at = batches[-1].last_sequence + 1
+        return total
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """As a broker answers, with the journal's own errors."""
+        try:
+            return super().answer(request)
+        except SluiceError as problem:
+            return {"ok": False, "error": problem.as_dict()}
+
+    def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """The real segments."""
+        return [
+            {"name": one.name, "path": str(one.path), "state": one.state, "compressed": one.compressed, "bytes": one.nbytes}
+            for one in self.journal.segments()
+        ]
+
+    def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The real plan."""
+        now = time.time_ns()
+        made = plan(request["action"], self.journal.segments(), now - request["age_s"] * 10**9, self.journal.pins(), now)
+        skipped = [{"name": name, "why": why} for name, why in made.skipped]
+        return {"chosen": [one.name for one in made.chosen], "skipped": skipped, "bytes": made.nbytes}
+
+    def do_journal_swap(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The real swap."""
+        swap = {"archive": self.journal.archive_swap, "compress": self.journal.compress_swap}[request["action"]]
+        swap(request["name"], Path(request["prepared"]))
+        return {"name": request["name"]}
+
+    def do_journal_remove(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The real removal."""
+        return dict(self.journal.remove(request["names"]).as_dict())
