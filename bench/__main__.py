@@ -78,7 +78,7 @@ def redis() -> Iterator[str]:
 
 
 def end_to_end(publisher: tuple[object, ...], subscriber: tuple[object, ...], number: int) -> float:
-    """Records a second from the first publish to the last record received."""
+    """Records a second from the first publish to the last record received. `number` must be whole batches."""
     reading = role(*subscriber)
     answer(reading)
     writing = role(*publisher)
@@ -89,6 +89,7 @@ def end_to_end(publisher: tuple[object, ...], subscriber: tuple[object, ...], nu
 
 
 def sluice(kind: str, number: int, batch: int) -> float:
+    number -= number % batch
     with broker() as (addresses, _):
         address = addresses[kind]
         return end_to_end(
@@ -97,12 +98,14 @@ def sluice(kind: str, number: int, batch: int) -> float:
 
 
 def redis_streams(number: int, batch: int) -> float:
+    number -= number % batch
     with redis() as path:
         return end_to_end(("redis-publish", path, number, batch), ("redis-subscribe", path, number), number)
 
 
 def replay(number: int) -> tuple[float, float]:
     """The live rate with batches of 512, then an epoch replay of what it left in the journal, on one broker."""
+    number -= number % 512
     with broker() as (addresses, _):
         address = addresses["tcp"]
         live = end_to_end(

@@ -14,5 +14,5 @@ class ConsoleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
-        from console import checks  # noqa: F401
+        """Register the system checks and what listens to logins."""
+        from console import checks, signals  # noqa: F401

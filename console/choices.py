@@ -72,5 +72,9 @@ CLIENT_STATES = {
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
-# Names of `python -m pipeline NAME`.
-PIPELINE_JOBS = ("lake", "client-history")
+# Jobs of `python -m pipeline NAME`, and the options that the API takes for each. Directories and Spark's master aren't
+# among them: where a job reads and writes is the installation's matter.
+PIPELINE_JOBS = {
+    "lake": ("start", "end", "durable", "skip-gaps"),
+    "client-history": ("all", "durable", "skip-gaps"),
+}

@@ -14,6 +14,7 @@ from django.contrib.auth.forms import AuthenticationForm
 from broker_core.errors import OperatorError
 from console.ages import parse_age
 from console.choices import JOURNAL_ACTIONS
+from console.templatetags.units import size
 
 _UNITS = {
     "": 1, "b": 1,
@@ -162,6 +163,13 @@ class PolicyForm(forms.Form):
             field.widget.attrs.update({"class": kind, "autocomplete": "off"})
             if name in self.AMPS:
                 field.widget.attrs["placeholder"] = "default"
+
+    def show_now(self, pool: Mapping[str, Any] | None) -> None:
+        """Say in the empty fields what the running broker's pool makes of the default."""
+        for name, key in (("message_memory_limit", "memory_limit"), ("message_disk_limit", "disk_limit")):
+            if pool is not None and pool.get(key):
+                attrs = self.fields[name].widget.attrs
+                attrs["placeholder"] = f"{attrs['placeholder']}, now {size(pool[key])}"
 
     def groups(self) -> list[Group]:
         """Fields in the order and under the headings a page shows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +29,10 @@ class LogPlace:
 class Settings:
     """What a job needs to know of its surroundings."""
 
-    home: Path
     log: LogPlace
     lake: Path
     master: str
     """Spark's master URL; `local[*]` uses this machine's cores."""
-
-    @property
-    def socket(self) -> Path:
-        """The broker's control socket."""
-        return self.home / "run" / f"{self.log.instance}.sock"
 
     @property
     def records(self) -> Path:
@@ -62,20 +55,24 @@ def settings_from(
     lake: Path | None = None,
     master: str | None = None,
 ) -> Settings:
-    """Settings from SLUICE_HOME, SLUICE_INSTANCE and SPARK_MASTER; arguments win. OperatorError bad_setting."""
+    """Settings by the installation's own variables; arguments win. Raises OperatorError bad_setting.
+
+    SLUICE_HOME, SLUICE_INSTANCE, SLUICE_JOURNAL_DIRECTORY, SLUICE_ARCHIVE_DIRECTORY, SLUICE_LAKE_DIRECTORY and
+    SPARK_MASTER.
+    """
     home = (home or Path(environment.get("SLUICE_HOME") or BASE / "var")).expanduser().resolve()
     name = instance or environment.get("SLUICE_INSTANCE") or "sluice-1"
     if not is_name(name):
         raise OperatorError("bad_setting", f"{name[:80]!r} can't be an instance's name.", "Set SLUICE_INSTANCE.")
-    place = LogPlace((journal or home / "journal").resolve(), (archive or home / "archive").resolve(), name)
+    def directory(given: Path | None, variable: str, default: str) -> Path:
+        return (given or Path(environment.get(variable) or home / default)).expanduser().resolve()
+
     return Settings(
-        home=home,
-        log=place,
-        lake=(lake or home / "lake").resolve(),
+        log=LogPlace(
+            directory(journal, "SLUICE_JOURNAL_DIRECTORY", "journal"),
+            directory(archive, "SLUICE_ARCHIVE_DIRECTORY", "archive"),
+            name,
+        ),
+        lake=directory(lake, "SLUICE_LAKE_DIRECTORY", "lake"),
         master=master or environment.get("SPARK_MASTER") or "local[*]",
     )
-
-
-def settings_of_process() -> Settings:
-    """The settings this process was started with."""
-    return settings_from(os.environ)

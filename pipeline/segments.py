@@ -103,24 +103,26 @@ def read_batches(place: LogPlace, span: Span, *, skip_gaps: bool = False) -> Ite
     while expected <= span.last:
         found = walk(source, offset, source.length, CHUNK)
         for batch in found.batches:
-            if batch.first_sequence + batch.count <= expected:
+            first = batch.header.first_sequence
+            following = first + batch.header.count
+            if following <= expected:
                 continue
-            if batch.first_sequence > expected and not skip_gaps:
-                raise _short(place, span, expected, min(batch.first_sequence - 1, span.last))
-            if batch.first_sequence > span.last:
+            if first > expected and not skip_gaps:
+                raise _short(place, span, expected, min(first - 1, span.last))
+            if first > span.last:
                 return
             yield batch
-            expected = batch.first_sequence + batch.count
+            expected = following
         if offset >= source.length:
             break
         offset = found.stopped_at
         if found.problem is not None:
-            following = _behind_damage(place, source, offset, expected) if skip_gaps else None
-            if following is None and found.problem not in (ZEROS, CUT) and not skip_gaps:
+            if found.problem not in (ZEROS, CUT) and not skip_gaps:
                 raise damaged(source.file.path, offset, found.problem)
-            if following is None:
+            whole = _behind_damage(place, source, offset, expected) if skip_gaps else None
+            if whole is None:
                 break
-            offset = following
+            offset = whole
     if expected <= span.last and not skip_gaps:
         raise _short(place, span, expected, span.last)
 

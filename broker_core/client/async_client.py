@@ -122,7 +122,7 @@ class AsyncClient:
         if self._task is None:
             return
         if self._publisher.failure is None:
-            self._publisher.emit()
+            self._publisher.send_gathered()
             for subscription in list(self._subscriptions.values()):
                 await subscription.close()
             await self._connector.close()

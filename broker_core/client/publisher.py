@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from broker_core.batch import MAX_DICTIONARY, ROW_SIZE, Batch, build, build_one_topic
+from broker_core.batch import MAX_DICTIONARY, ROW_SIZE, Batch, Buffer, build, build_one_topic
 from broker_core.client.bodies import BATCH_BYTES, MAX_BODY, Body, cut_bodies, encode_body, too_large
 from broker_core.client.link import Link
 from broker_core.client.publish_store import PublishStore
@@ -67,6 +67,10 @@ class Publisher:
         self._topics: list[str] = []
         self._bodies: list[bytes] = []
         self._gathered = 0
+        self._outgoing: list[Buffer] = []
+        self._outgoing_bytes = 0
+        self._since_breath = 0
+        self._scheduled = False
         self._room: asyncio.Future[None] | None = None
         self._flushes: dict[str, tuple[int, asyncio.Future[None]]] = {}
         self._flush_number = 0
@@ -92,7 +96,12 @@ class Publisher:
     def _begin(self) -> None:
         if self.failure is not None:
             raise self.failure
-        self._loop.call_soon(self._end_of_turn)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._end_of_turn)
 
     def _full(self, last_length: int) -> Awaitable[None]:
         if last_length > MAX_BODY:
@@ -104,8 +113,9 @@ class Publisher:
         return self.wait_for_room()
 
     def _end_of_turn(self) -> None:
+        self._scheduled = False
         try:
-            self.emit()
+            self.send_gathered()
         except OperatorError as error:  # the store's disk; nobody awaits this call, flush() and publish() say it
             self._reject(Rejection(error, None, None))
 
@@ -125,8 +135,13 @@ class Publisher:
             self._hand_over(first, first + count - 1, batch)
             await self.wait_for_room()
 
+    def send_gathered(self) -> None:
+        """Make a batch of what has gathered and write it to the connection."""
+        self.emit()
+        self._write()
+
     def emit(self) -> None:
-        """Make a batch of what has gathered and send it."""
+        """Make a batch of what has gathered. It is written with others, at the end of the turn at the latest."""
         topics, bodies = self._topics, self._bodies
         if not bodies:
             return
@@ -144,12 +159,27 @@ class Publisher:
     def _hand_over(self, first: int, last: int, batch: bytearray) -> None:
         self.store.add(first, last, batch)
         self._next = last + 1
+        size = len(batch)
+        self._since_breath += size
         if self._link is not None:
-            self._link.send((encode_frame_header(PUBLISH, 0, len(batch)), batch))
+            # One write for many small batches: a system call and a wake-up at the broker cost more than they do.
+            self._outgoing += (encode_frame_header(PUBLISH, 0, size), batch)
+            self._outgoing_bytes += size
+            if self._outgoing_bytes >= self._batch_bytes:
+                self._write()
+            else:
+                self._schedule()
+
+    def _write(self) -> None:
+        outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
+        if outgoing and self._link is not None:
+            self._link.send(outgoing)
 
     async def wait_for_room(self) -> None:
-        """Let acknowledgements in; wait while the store is full or the connection doesn't take more."""
-        await asyncio.sleep(0)
+        """Let others run and acknowledgements in; wait while the store is full or the connection takes no more."""
+        if self._since_breath >= self._batch_bytes:
+            self._since_breath = 0
+            await asyncio.sleep(0)
         while self.store.nbytes >= self.store.limit or (self._link is not None and self._link.paused):
             if self.failure is not None:
                 raise self.failure
@@ -162,7 +192,7 @@ class Publisher:
 
     async def flush(self) -> None:
         """Wait until everything published is acknowledged. Raises the first rejection since the last flush."""
-        self.emit()
+        self.send_gathered()
         if self.store.nbytes:
             if self.failure is not None:
                 raise self.failure
@@ -235,6 +265,7 @@ class Publisher:
     def disconnected(self) -> None:
         """The connection is gone; what is published goes to the store."""
         self._link = None
+        self._outgoing, self._outgoing_bytes = [], 0
 
     def check_store(self) -> None:
         """Refuse a store that another client filled: its batches carry that client's name."""

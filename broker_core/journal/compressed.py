@@ -33,7 +33,8 @@ from broker_core.journal.segment import damaged
 MEMBER_SIZE = 1024 * 1024
 """Raw bytes of a member, about: a member ends with the batch that passes it."""
 LEVEL = 2
-_PREFIX = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff"
+GZIP_MAGIC = b"\x1f\x8b"
+_PREFIX = GZIP_MAGIC + b"\x08\x04\0\0\0\0\0\xff"
 _HEAD = struct.Struct("<10sH2sHIIQ")
 _TAIL = struct.Struct("<II")
 _CACHED_MEMBERS = 8

@@ -67,6 +67,7 @@ class Journal:
         self._full: list[_Full] = []
         self._syncing = Lock()
         self._failed: JournalError | None = None
+        self._closed = False
         self._frontier = FrontierFile(frontier_path(directory, found.instance))
         last = found.segments[-1] if found.segments else None
         if last is not None and not last.sealed:
@@ -240,7 +241,10 @@ class Journal:
         segment.sealed = True
 
     def close(self) -> None:
-        """Sync, close what is open, note the publishers, and let go of the directory."""
+        """Sync, close what is open, note the publishers, and let go of the directory. Closing twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             if self._failed is None:
                 self.sync()

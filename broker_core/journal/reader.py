@@ -16,9 +16,9 @@ from crc32c import crc32c
 from broker_core.batch import HEADER_SIZE as BATCH_HEADER
 from broker_core.batch import MAGIC, Batch, peek
 from broker_core.errors import ClientError, JournalError
-from broker_core.journal.compressed import CompressedSource
+from broker_core.journal.compressed import GZIP_MAGIC, CompressedSource
 from broker_core.journal.files import OpenFile
-from broker_core.journal.segment import HEADER_SIZE, SUFFIX_COMPRESSED, SegmentHeader, damaged, decode_header
+from broker_core.journal.segment import HEADER_SIZE, SegmentHeader, damaged, decode_header
 
 CHUNK = 1024 * 1024
 SEEK_CHUNK = 64 * 1024
@@ -56,9 +56,9 @@ class RawSource:
 
 
 def open_source(path: Path) -> Source:
-    """Open a segment's file for reading. OSError when it isn't there, JournalError when it can't be one."""
+    """Open a segment's file for reading, in the form its first bytes tell. OSError when it isn't there."""
     file = OpenFile(path)
-    return CompressedSource(file) if path.name.endswith(SUFFIX_COMPRESSED) else RawSource(file)
+    return CompressedSource(file) if os.pread(file.fd, 2, 0) == GZIP_MAGIC else RawSource(file)
 
 
 def read_header(source: Source) -> SegmentHeader:

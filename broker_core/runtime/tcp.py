@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 from broker_core.config import TransportSettings
 from broker_core.delivery.outbox import OutboxEntry
 from broker_core.errors import ClientError
-from broker_core.protocols.native import DELIVER, FROM_CLIENT, FrameReader, encode_command, encode_frame_header
+from broker_core.protocols.native import (
+    DELIVER,
+    FROM_CLIENT,
+    FrameReader,
+    encode_command,
+    encode_frame_header,
+)
 from broker_core.protocols.replies import Reply
 from broker_core.runtime.sink import TRANSPORT_HIGH_BYTES
 

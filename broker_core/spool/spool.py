@@ -48,7 +48,8 @@ class _Part:
 class _Block:
     """The smallest journal sequence among some consecutive entries; 0 when none of them refers to the journal."""
 
-    entries: int = 0
+    added: int = 0
+    waiting: int = 0
     least: int = 0
 
 
@@ -159,10 +160,11 @@ class Spool:
         self.entries += 1
         self.messages += count
         self.backlog_bytes += nbytes
-        if not self._blocks or self._blocks[-1].entries == BLOCK_ENTRIES:
+        if not self._blocks or self._blocks[-1].added == BLOCK_ENTRIES:
             self._blocks.append(_Block())
         block = self._blocks[-1]
-        block.entries += 1
+        block.added += 1
+        block.waiting += 1
         if first_sequence and (block.least == 0 or first_sequence < block.least):
             block.least = first_sequence
 
@@ -207,8 +209,8 @@ class Spool:
         if entry.batch is not None:
             self.copied_messages -= entry.count
         block = self._blocks[0]
-        block.entries -= 1
-        if block.entries == 0 and (len(self._blocks) > 1 or self.entries == 0):
+        block.waiting -= 1
+        if block.waiting == 0:
             self._blocks.popleft()
 
     def _head(self) -> EntryHead:

@@ -48,7 +48,8 @@ def lock_home() -> TextIOWrapper | None:
 
 def prepare() -> PolicyDocument:
     """Everything that must hold before a process starts: Redis, database, free ports, an operator."""
-    sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
+    if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
+        sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
     check_given_redis()
     call_command("check", fail_level="ERROR", stdout=StringIO())
     call_command("migrate", interactive=False, verbosity=0)

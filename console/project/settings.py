@@ -163,6 +163,7 @@ AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
+AXES_LOCKOUT_CALLABLE = "console.lockout.answer"
 
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {

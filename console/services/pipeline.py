@@ -5,6 +5,7 @@ Spark takes a JVM and hundreds of megabytes; a process apart gives them back whe
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
@@ -38,43 +39,90 @@ def request(
 def command_of(run: ActionRun) -> list[str]:
     """The job's command line."""
     options = _checked(run.parameters.get("job", ""), run.parameters.get("options") or {})
-    words = [sys.executable, "-m", "pipeline", run.parameters["job"]]
-    for name, value in options.items():
-        words.append(f"--{name}={value}")
-    return words
+    words = [sys.executable, "-m", "pipeline", run.parameters["job"], "--json"]
+    return words + [f"--{name}={value}" for name, value in options.items()]
 
 
 def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
-    """Run the job to its end; its output becomes the run's log. Raises OperatorError pipeline_failed."""
-    command = command_of(run)
-    progress.log(f"pipeline {run.parameters['job']} starts")
+    """Run the job to its end; what it reports becomes the run's. Raises the job's error, or pipeline_failed."""
+    progress.step(0, 1, f"pipeline {run.parameters['job']}")
     process = subprocess.Popen(
-        command,
+        command_of(run),
         cwd=settings.BASE_DIR,
-        env={**os.environ, "SLUICE_HOME": str(settings.SLUICE_HOME), "SLUICE_INSTANCE": run.instance.name},
+        env=_environment(run.instance.name),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Spark starts a JVM below it: stopping means the whole group
     )
+    report = Report(progress)
     try:
-        last = _follow(process, progress)
+        _follow(process, report, progress)
     finally:
         _stop(process)
-    if process.returncode:
-        raise OperatorError(
-            "pipeline_failed",
-            f"The job ended with code {process.returncode}: {last or 'it said nothing'}",
-            "Read the run's log.",
-            returncode=process.returncode,
-        )
-    return {"returncode": 0, "last_line": last}
+    return report.outcome(process.returncode)
 
 
-def _follow(process: subprocess.Popen[bytes], progress: Progress) -> str:
-    """Copy the output into the log until it ends, and say each second that the worker lives."""
+class Report:
+    """What a job says: a JSON object a line is its report, anything else (Spark's warnings) goes to the log."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._result: dict[str, Any] = {}
+        self._error: dict[str, Any] = {}
+        self._last = ""
+
+    def line(self, text: str) -> None:
+        """Take one line of output."""
+        try:
+            told = json.loads(text)
+            event = told.pop("event")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self._last = text[:300]
+            self._progress.log(text[:2_000])
+            return
+        if event == "progress":
+            self._progress.run.step = f"{told['done']} of {told['total']} {told['what']}"[:300]
+            self._progress.part(told["done"], told["total"])
+        elif event == "note":
+            self._progress.log(told["text"])
+        elif event == "result":
+            self._result = told
+        elif event == "error":
+            self._error = told
+
+    def outcome(self, returncode: int) -> dict[str, Any]:
+        """The job's result. Raises its error."""
+        if self._error:
+            raised = OperatorError(self._error["code"], self._error["message"], self._error.get("fix", ""))
+            raised.details = self._error.get("details") or {}
+            raise raised
+        if returncode:
+            raise OperatorError(
+                "pipeline_failed",
+                f"The job ended with code {returncode}: {self._last or 'it said nothing'}",
+                "Read the run's log.",
+                returncode=returncode,
+            )
+        return self._result
+
+
+def _environment(instance_name: str) -> dict[str, str]:
+    """The job works on the same directories as this installation, however they were set."""
+    return {
+        **os.environ,
+        "SLUICE_HOME": str(settings.SLUICE_HOME),
+        "SLUICE_INSTANCE": instance_name,
+        "SLUICE_JOURNAL_DIRECTORY": str(settings.SLUICE_JOURNAL_DIRECTORY),
+        "SLUICE_ARCHIVE_DIRECTORY": str(settings.SLUICE_ARCHIVE_DIRECTORY),
+        "SLUICE_LAKE_DIRECTORY": str(settings.SLUICE_LAKE_DIRECTORY),
+    }
+
+
+def _follow(process: subprocess.Popen[bytes], report: Report, progress: Progress) -> None:
+    """Read the output until it ends, and say each second that the worker lives."""
     assert process.stdout is not None
-    descriptor, rest, last = process.stdout.fileno(), b"", ""
+    descriptor, rest = process.stdout.fileno(), b""
     os.set_blocking(descriptor, False)
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
@@ -87,11 +135,10 @@ def _follow(process: subprocess.Popen[bytes], progress: Progress) -> str:
             rest = lines.pop() if part else b""
             for line in lines:
                 if text := line.decode("utf-8", "replace").strip():
-                    progress.log(text[:2_000])
-                    last = text[:300]
+                    report.line(text)
             if not part:
                 process.wait()
-                return last
+                return
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -109,12 +156,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Options by name and value, none of which can be taken for another word of the command line."""
+    """Options of that job, none of which can be taken for another word of the command line."""
     if job not in PIPELINE_JOBS:
         raise OperatorError("unknown_job", f"There is no pipeline job {job!r}.", f"Use {' or '.join(PIPELINE_JOBS)}.")
     for name, value in options.items():
-        if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum() and not name.startswith("-")):
-            raise OperatorError("bad_option", f"{name[:50]!r} is not an option's name.", "Use letters and dashes.")
-        if not isinstance(value, (str, int)) or len(str(value)) > 1_000 or "\0" in str(value):
-            raise OperatorError("bad_option", f"The value of {name} can't be used.", "Give a short text or a number.")
+        if name not in PIPELINE_JOBS[job]:
+            known = ", ".join(PIPELINE_JOBS[job])
+            raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {known}.")
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isalnum() or len(str(value)) > 20:
+            raise OperatorError("bad_option", f"The value of {name} can't be used.", "Give a number, yes or no.")
     return {name: str(value) for name, value in options.items()}

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from broker_core.errors import OperatorError
+
 LONGEST_PATH = 107  # bytes: sockaddr_un.sun_path holds 108, one of them the final zero
 
 
@@ -35,4 +37,5 @@ def prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = directory.lstat().st_uid
     if directory.is_symlink() or owner != os.getuid():
-        raise PermissionError(f"{directory} belongs to user {owner}, not to us; it can't hold our sockets.")
+        sentence = f"{directory} belongs to user {owner}, not to us; it can't hold our sockets."
+        raise OperatorError("bad_run_directory", sentence, "Remove it, or give SLUICE_HOME a shorter path.")

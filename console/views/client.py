@@ -52,7 +52,7 @@ def _show(request: HttpRequest, name: str, form: DisconnectForm, status: int = 2
     found, problem = _ask(name)
     context = {
         "name": name, "client": found, "broker_problem": problem, "disconnect_form": form,
-        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": pipeline_history.client_hours(name, timezone.now()), **_history(instance, name),
+        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": pipeline_history.client_hours(name), **_history(instance, name),
     }  # fmt: skip
     return common.page(request, "client.html", context, status)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
@@ -15,10 +16,11 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.errors import SluiceError
 from console.forms import InstancePolicyForm, PolicyForm, TransportPolicyForm, flatten
 from console.models import PolicyRevision
+from console.queries import live
 from console.queries import policies as read
 from console.services import policies as service
 from console.views import common
-from console.views.revision_diff import changes
+from console.views.revision_diff import Change, changes
 
 REVISIONS = 30
 
@@ -91,10 +93,16 @@ def _report(request: HttpRequest, change: service.Change, before: int) -> None:
 
 
 def _show(request: HttpRequest, failed: PolicyForm | None = None, transport: str = "", status: int = 200) -> HttpResponse:
-    document = service.document_in_force(service.settings.SLUICE_INSTANCE)
+    document = service.document_in_force(settings.SLUICE_INSTANCE)
     number = document["revision"]
-    own = InstancePolicyForm(initial={**flatten({k: document[k] for k in ("instance", "pool", "client_policy")}), "expected_revision": number}, auto_id="instance_%s")
-    forms = [_transport(item, number, failed if transport == item["name"] else None) for item in document["transports"]]
+    parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
+    own = InstancePolicyForm(initial={**flatten(parts), "expected_revision": number}, auto_id="instance_%s")
+    pools = _pools_now()
+    own.show_now(pools.get("instance"))
+    forms = [
+        _transport(item, number, failed if transport == item["name"] else None, pools.get(f"transport {item['name']}"))
+        for item in document["transports"]
+    ]
     context = {
         "instance_form": failed if failed is not None and not transport else own,
         "instance_url": reverse("policies_instance"), "transport_forms": forms,
@@ -103,10 +111,23 @@ def _show(request: HttpRequest, failed: PolicyForm | None = None, transport: str
     return common.page(request, "policies.html", context, status)
 
 
-def _transport(item: Mapping[str, Any], number: int, failed: PolicyForm | None) -> dict[str, Any]:
+def _pools_now() -> dict[str, dict[str, Any]]:
+    """The running broker's pools, by their own name and by "transport NAME"; none while it is away."""
+    try:
+        pools = live.status()["pools"]
+    except SluiceError:
+        return {}
+    by_transport = {f"transport {name}": pool for pool in pools for name in pool.get("transports") or ()}
+    return {**by_transport, **{pool["name"]: pool for pool in pools}}
+
+
+def _transport(
+    item: Mapping[str, Any], number: int, failed: PolicyForm | None, pool: Mapping[str, Any] | None
+) -> dict[str, Any]:
     name = item["name"]
     form = failed or TransportPolicyForm(initial={**flatten(item), "expected_revision": number})
     form.auto_id = f"{name}_%s"
+    form.show_now(pool)
     kind = "WebSocket" if item["kind"] == "websocket" else str(item["kind"]).upper()
     differs = any(value is not None for part in ("pool", "client_policy") for value in item[part].values())
     return {
@@ -126,9 +147,13 @@ def _revisions() -> list[dict[str, Any]]:
     return [
         {
             "revision": revision,
-            "changes": changes(older[revision.number - 1].document, revision.document) if revision.number - 1 in older else [],
+            "changes": _changes(older.get(revision.number - 1), revision),
             "running": state["running"] == revision.number,
             "wanted": state["wanted"] == revision.number,
         }
         for revision in found[:REVISIONS]
     ]
+
+
+def _changes(before: PolicyRevision | None, after: PolicyRevision) -> list[Change]:
+    return changes(before.document, after.document) if before is not None else []

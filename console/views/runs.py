@@ -14,9 +14,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, WEEKDAYS
+from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, WEEKDAYS
 from console.models import ActionRun, Schedule
 from console.queries import runs as read
+from console.services import pipeline
 from console.services import runs as service
 from console.services.schedules import next_due_at
 from console.views import common
@@ -30,7 +31,7 @@ def runs(request: HttpRequest) -> HttpResponse:
     """The newest runs."""
     instance = common.own_instance()
     found = [_schedule(one) for one in read.schedules(instance)] if instance else []
-    return common.page(request, "runs.html", {**_list(request), "schedules": found})
+    return common.page(request, "runs.html", {**_list(request), "schedules": found, "jobs": PIPELINE_JOBS})
 
 
 @login_required
@@ -38,6 +39,19 @@ def runs(request: HttpRequest) -> HttpResponse:
 def runs_list(request: HttpRequest) -> HttpResponse:
     """The list alone; the page asks for it every two seconds while something runs."""
     return render(request, "components/runs.html", {"may_change": common.may_change(request), **_list(request)})
+
+
+@common.operator_required
+@require_POST
+def start_job(request: HttpRequest) -> HttpResponse:
+    """Ask for a pipeline job."""
+    try:
+        pipeline.request(common.actor_of(request), request.POST.get("job", ""))
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, "The pipeline job is asked for.")
+    return redirect("runs")
 
 
 @common.operator_required

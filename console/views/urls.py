@@ -23,5 +23,6 @@ urlpatterns = [
     path("journals/apply/", journals.apply, name="journals_apply"),
     path("runs/", runs.runs, name="runs"),
     path("runs/list/", runs.runs_list, name="runs_list"),
+    path("runs/pipeline/", runs.start_job, name="runs_pipeline"),
     path("runs/<uuid:run_id>/cancel/", runs.cancel, name="runs_cancel"),
 ]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.config import Settings
-from pipeline.jobs import Reporter
+from pipeline.jobs import Reporter, add_flag, add_reading_arguments
 from pipeline.lakefiles import one_writer, write_parquet
 from pipeline.reading import Request, plan
 from pipeline.schemas import CLIENT_HOURS, spark_ddl
@@ -40,9 +40,8 @@ EVENT = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
-    parser.add_argument("--all", action="store_true", help="make every hour anew that the journal still holds")
-    parser.add_argument("--durable", type=int, help="take this as the durable frontier")
-    parser.add_argument("--skip-gaps", action="store_true", help="go on behind records that are damaged or not there")
+    add_flag(parser, "--all", "make every hour anew that the journal still holds")
+    add_reading_arguments(parser)
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from broker_core.errors import OperatorError, SluiceError
 from pipeline.config import LogPlace, Settings
-from pipeline.jobs import Reporter
+from pipeline.jobs import Reporter, add_reading_arguments
 from pipeline.lakefiles import one_writer, write_parquet
 from pipeline.reading import Request, plan, read_span
 from pipeline.schemas import WRITTEN, spark_ddl
@@ -47,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
     parser.add_argument("--start", type=int, help="first sequence (default: the oldest record there is)")
     parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
-    parser.add_argument("--durable", type=int, help="take this as the durable frontier")
-    parser.add_argument("--skip-gaps", action="store_true", help="go on behind records that are damaged or not there")
+    add_reading_arguments(parser)
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:

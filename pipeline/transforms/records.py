@@ -19,6 +19,15 @@ from broker_core.batch import EXPLICIT_SEQUENCES, HEADER_SIZE, ROW_DTYPE, ROW_SI
 from pipeline.schemas import MOMENT
 
 Ints = npt.NDArray[np.int64]
+HEADER_DTYPE = np.dtype(
+    {
+        "names": ["count", "epoch", "first_sequence", "accepted_at", "first_publisher_sequence"],
+        "formats": ["<u4", "<u4", "<u8", "<i8", "<u8"],
+        "offsets": [8, 40, 48, 56, 72],
+        "itemsize": HEADER_SIZE,
+    }
+)
+"""The fields of batch headers that columns are made of (batch.py has all of them)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,57 +56,65 @@ class Gatherer:
         self.nbytes = 0
         # Learned anew for each Arrow batch: publishers of many topics make a new dictionary almost every time, and
         # what was kept of all of them would be longer than the records.
-        self._dictionaries: dict[bytes, tuple[int, int, bool]] = {}
+        self._dictionaries: dict[bytes, int] = {}
+        self._topic_bases: list[int] = []
+        self._publisher_codes: list[int] = []
         self._topics: list[str] = []
         self._chosen: list[bool] = []
         self._publishers: dict[str, int] = {}
+        self._heads: list[Any] = []
         self._tables: list[Any] = []
         self._headers: list[Any] = []
         self._bodies: list[Any] = []
         self._explicit: list[tuple[int, npt.NDArray[np.uint64]]] = []
-        # One tuple per batch: count, first sequence, accepted at, epoch, first publisher sequence, topic base,
-        # publisher, bytes of bodies, bytes of headers.
-        self._facts: list[tuple[int, ...]] = []
+        self._known: list[int] = []
 
     def add(self, batch: Batch) -> None:
         """Take a batch. One in which no topic is wanted costs nothing more than this call."""
         header, view = batch.header, batch.buf
+        count, headers_length = header.count, header.headers_length
         rows_at = HEADER_SIZE + header.dictionary_length
-        known = self._dictionaries.get(bytes(view[HEADER_SIZE:rows_at]))
-        topic_base, publisher, any_wanted = known or self._learn(batch, bytes(view[HEADER_SIZE:rows_at]))
-        if not any_wanted:
+        raw = bytes(view[HEADER_SIZE:rows_at])
+        known = self._dictionaries.get(raw)
+        if known is None:
+            known = self._learn(batch, raw)
+        if known < 0:
             return
-        texts_at = rows_at + header.count * ROW_SIZE
+        texts_at = rows_at + count * ROW_SIZE
+        self._known.append(known)
+        self._heads.append(view[:HEADER_SIZE])
         self._tables.append(view[rows_at:texts_at])
         if header.flags & EXPLICIT_SEQUENCES:
             self._explicit.append((self.records, batch.sequences()))
-            texts_at += header.count * 8
-        bodies_at = texts_at + header.headers_length
-        if header.headers_length:
-            self._headers.append(view[texts_at:bodies_at])
-        self._bodies.append(view[bodies_at : bodies_at + header.bodies_length])
-        self._facts.append((header.count, header.first_sequence, header.accepted_at, header.epoch,
-                            header.first_publisher_sequence, topic_base, publisher, header.bodies_length,
-                            header.headers_length))
-        self.records += header.count
+            texts_at += count * 8
+        if headers_length:
+            self._headers.append(view[texts_at : texts_at + headers_length])
+            texts_at += headers_length
+        self._bodies.append(view[texts_at : texts_at + header.bodies_length])
+        self.records += count
         self.nbytes += batch.nbytes
 
-    def _learn(self, batch: Batch, raw: bytes) -> tuple[int, int, bool]:
-        base, wanted = len(self._topics), self._wanted.topic
+    def _learn(self, batch: Batch, raw: bytes) -> int:
+        """Number a dictionary; -1 when nothing of it is wanted."""
+        wanted = self._wanted.topic
         chosen = [wanted is None or wanted(topic) for topic in batch.topics]
-        self._topics += batch.topics
-        self._chosen += chosen
-        publisher = self._publishers.setdefault(batch.publisher_name, len(self._publishers))
-        known = self._dictionaries[raw] = (base - 1, publisher, any(chosen))
+        known = len(self._topic_bases) if any(chosen) else -1
+        if known >= 0:
+            self._topic_bases.append(len(self._topics) - 1)  # rows count topics from 1
+            self._topics += batch.topics
+            self._chosen += chosen
+            publisher = self._publishers.setdefault(batch.publisher_name, len(self._publishers))
+            self._publisher_codes.append(publisher)
+        self._dictionaries[raw] = known
         return known
 
     def take(self) -> pa.RecordBatch | None:
         """The wanted records gathered since the last call; None when there are none."""
-        if not self._facts:
+        if not self._known:
             return None
-        facts = np.array(self._facts, np.int64).T
+        heads = np.frombuffer(b"".join(self._heads), HEADER_DTYPE)
         rows = np.frombuffer(b"".join(self._tables), ROW_DTYPE)
-        mask, columns = self._decode(facts, rows)
+        mask, columns = self._decode(heads, rows)
         self._clear()
         made = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         if mask is not None:
@@ -105,21 +122,25 @@ class Gatherer:
         return made if made.num_rows else None
 
     def _decode(
-        self, facts: npt.NDArray[np.int64], rows: npt.NDArray[Any]
+        self, heads: npt.NDArray[Any], rows: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.bool_] | None, dict[str, pa.Array]]:
-        counts, firsts, ats, epochs, numbers, bases, publishers, _, _ = facts
-        sequences = self._sequences(counts, firsts)
+        known = np.array(self._known)
+        counts = heads["count"].astype(np.int64)
+        bases, publishers = np.array(self._topic_bases, np.int32)[known], np.array(self._publisher_codes, np.int32)[known]
+        sequences = self._sequences(counts, heads["first_sequence"].astype(np.int64))
         topics = np.repeat(bases, counts) + rows["topic"]
-        moments = np.repeat(ats // 1_000, counts)
+        moments = np.repeat(heads["accepted_at"] // 1_000, counts)
         mask = self._mask(sequences, moments, topics)
         made: dict[str, Callable[[], pa.Array]] = {
             "sequence": lambda: pa.array(sequences),
             "accepted_at": lambda: pa.array(moments).view(MOMENT),
             "origin": lambda: _named(np.zeros(len(rows), np.int32), [self._instance]),
-            "epoch": lambda: pa.array(np.repeat(epochs.astype(np.int32), counts)),
-            "topic": lambda: _named(topics.astype(np.int32), self._topics),
-            "publisher": lambda: _named(np.repeat(publishers.astype(np.int32), counts), list(self._publishers)),
-            "publisher_sequence": lambda: _numbered(np.repeat(numbers, counts), rows["delta"]),
+            "epoch": lambda: pa.array(np.repeat(heads["epoch"].astype(np.int32), counts)),
+            "topic": lambda: _named(topics, self._topics),
+            "publisher": lambda: _named(np.repeat(publishers, counts), list(self._publishers)),
+            "publisher_sequence": lambda: _numbered(
+                np.repeat(heads["first_publisher_sequence"].astype(np.int64), counts), rows["delta"]
+            ),
             "header": lambda: _binary(rows["headers"], self._headers),
             "body": lambda: _binary(rows["body"], self._bodies),
         }
@@ -132,7 +153,7 @@ class Gatherer:
             sequences[at : at + len(explicit)] = explicit
         return sequences
 
-    def _mask(self, sequences: Ints, moments: Ints, topics: Ints) -> npt.NDArray[np.bool_] | None:
+    def _mask(self, sequences: Ints, moments: Ints, topics: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
         wanted = self._wanted
         masks: list[npt.NDArray[np.bool_]] = []
         if sequences[0] < wanted.first or sequences[-1] > wanted.last:

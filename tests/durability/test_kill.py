@@ -14,7 +14,14 @@ from pathlib import Path
 from broker_core import batch
 from broker_core.client import AsyncClient
 from broker_core.errors import SluiceError
-from broker_core.protocols.native import COMMAND, PUBLISH, FrameReader, encode_command, encode_frame_header, parse_reply
+from broker_core.protocols.native import (
+    COMMAND,
+    PUBLISH,
+    FrameReader,
+    encode_command,
+    encode_frame_header,
+    parse_reply,
+)
 from broker_core.protocols.replies import Ack
 
 KILLS = 50

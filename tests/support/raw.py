@@ -7,7 +7,14 @@ import json
 from typing import Any
 
 from broker_core import batch
-from broker_core.protocols.native import COMMAND, DELIVER, PUBLISH, FrameReader, encode_command, encode_frame_header
+from broker_core.protocols.native import (
+    COMMAND,
+    DELIVER,
+    PUBLISH,
+    FrameReader,
+    encode_command,
+    encode_frame_header,
+)
 from broker_core.runtime.broker import Broker
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from django.conf import settings
 from django.utils import timezone
 
 from console.choices import ActorKind, RunKind, RunState
@@ -23,6 +27,7 @@ def seed_history(instance_name: str = "sluice-1") -> Instance:
     seed_samples(instance)
     seed_decisions(instance)
     seed_runs(instance)
+    seed_hours(instance)
     return instance
 
 
@@ -60,29 +65,29 @@ def seed_decisions(instance: Instance) -> None:
     """One of each kind that matters."""
     now = timezone.now()
     made: tuple[dict[str, Any], ...] = (
-        dict(
-            minutes=2, client="board-jfk", action="offline", reason="slow_client_memory_capacity", rule="amps.client_max_capacity",
-            signal="outbound_bytes", observed=1_033_895_936, limit=1_030_792_151, unit="bytes", kept=184_220, lost=0,
-            chosen_over=None, resume_bookmark="sluice-1|1152557|",
-            sentence="Client board-jfk was offlined: its outbox holds 986.0 MiB, over ClientMaxCapacity (983.0 MiB). "
+        {
+            "minutes": 2, "client": "board-jfk", "action": "offline", "reason": "slow_client_memory_capacity", "rule": "amps.client_max_capacity",
+            "signal": "outbound_bytes", "observed": 1_033_895_936, "limit": 1_030_792_151, "unit": "bytes", "kept": 184_220, "lost": 0,
+            "chosen_over": None, "resume_bookmark": "sluice-1|1152557|",
+            "sentence": "Client board-jfk was offlined: its outbox holds 986.0 MiB, over ClientMaxCapacity (983.0 MiB). "
             "184,220 messages are kept in its spool and will be sent in order when it reads again.",
-        ),
-        dict(
-            minutes=31, client="delay-mailer", action="offline", reason="slow_client_pool_memory", rule="amps.message_memory_limit",
-            signal="pool_memory", observed=2_577_661_952, limit=2_577_136_025, unit="bytes", kept=20_411, lost=0,
-            chosen_over={"client": "carrier-ua", "used": 1_048_576}, resume_bookmark="sluice-1|990120|",
-            sentence="Client delay-mailer was offlined: the clients of pool instance hold 2.4 GiB, over MessageMemoryLimit (2.4 GiB), "
+        },
+        {
+            "minutes": 31, "client": "delay-mailer", "action": "offline", "reason": "slow_client_pool_memory", "rule": "amps.message_memory_limit",
+            "signal": "pool_memory", "observed": 2_577_661_952, "limit": 2_577_136_025, "unit": "bytes", "kept": 20_411, "lost": 0,
+            "chosen_over": {"client": "carrier-ua", "used": 1_048_576}, "resume_bookmark": "sluice-1|990120|",
+            "sentence": "Client delay-mailer was offlined: the clients of pool instance hold 2.4 GiB, over MessageMemoryLimit (2.4 GiB), "
             "and it holds 812.4 MiB, more than any other client; next is carrier-ua with 1.0 MiB. "
             "20,411 messages are kept in its spool and will be sent in order when it reads again.",
-        ),
-        dict(
-            minutes=190, client="old-dashboard", action="disconnect", reason="slow_client_age", rule="amps.client_message_age_limit",
-            signal="oldest_age", observed=600_412, limit=600_000, unit="ms", kept=41_002, lost=17, chosen_over=None,
-            resume_bookmark="sluice-1|701220|",
-            sentence="Client old-dashboard was disconnected: its oldest message has been waiting for 600.4 s, over ClientMessageAgeLimit "
+        },
+        {
+            "minutes": 190, "client": "old-dashboard", "action": "disconnect", "reason": "slow_client_age", "rule": "amps.client_message_age_limit",
+            "signal": "oldest_age", "observed": 600_412, "limit": 600_000, "unit": "ms", "kept": 41_002, "lost": 17, "chosen_over": None,
+            "resume_bookmark": "sluice-1|701220|",
+            "sentence": "Client old-dashboard was disconnected: its oldest message has been waiting for 600.4 s, over ClientMessageAgeLimit "
             "(600.0 s). 41,002 messages are in the journal and can be replayed from sluice-1|701220|; 17 messages are lost, being of "
             "topics that aren't journaled.",
-        ),
+        },
     )  # fmt: skip
     for facts in made:
         at = now - timedelta(minutes=facts.pop("minutes"))
@@ -92,6 +97,28 @@ def seed_decisions(instance: Instance) -> None:
             instance=instance, at=at, transport="tcp", pool="instance", revision=2, mode="enforce",
             details={**facts, **extra, "samples": samples}, **facts,
         )  # fmt: skip
+
+
+def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -> None:
+    """What the pipeline's client-history job would have written of a client: most hours, some of them offlined."""
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    days: dict[str, list[dict[str, Any]]] = {}
+    for number in range(hours):
+        at = now - timedelta(hours=hours - number)
+        lag = int(max(0.0, math.sin(number / 5)) * 160_000)
+        if number % 9 == 4:
+            continue
+        days.setdefault(f"day={at.date().isoformat()}", []).append({
+            "client": client, "hour": at, "samples": 360, "lag_messages_max": lag, "lag_messages_mean": lag / 2,
+            "lag_bytes_max": lag * 412, "lag_ms_max": int(lag * 2.7), "offline_episodes": int(lag > 120_000),
+            "offline_ms": 1_000_000 if lag > 120_000 else 0, "connects": 0, "disconnects": 0,
+        })  # fmt: skip
+    for day, rows in days.items():
+        folder = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history" / day
+        folder.mkdir(parents=True, exist_ok=True)
+        table = pa.Table.from_pylist(rows)
+        hour = table.column("hour").cast(pa.timestamp("us", "UTC"))
+        pq.write_table(table.set_column(1, "hour", hour), folder / f"{instance.name}.parquet")
 
 
 def seed_runs(instance: Instance) -> None:

@@ -50,7 +50,7 @@ function subscriptions(list) {
   one("#subscriptions").replaceChildren(...list.map((s) => make("li", {},
     make("div", { class: "when" }, make("b", { class: "mono break" }, s.topic), chip(s.state)),
     s.filter ? make("div", { class: "mono break" }, s.filter) : null,
-    make("div", { class: "muted" }, `${s.id} · ${count(s.delivered_messages)} delivered · ${count(s.lag_messages)} behind${s.bookmark ? ` · from ${s.bookmark}` : ""}`))));
+    make("div", { class: "muted" }, `${s.id} · ${count(s.delivered_messages)} delivered · ${count(s.lag_messages)} behind${s.bookmark ? ` · from bookmark ${s.bookmark}` : ""}`))));
 }
 
 /** Seconds between samples; the server widens them over long times. */
@@ -97,9 +97,9 @@ function history() {
 function hourly() {
   const hours = data("hourly", []);
   if (!hours?.length) return;
-  const marked = hours.filter((h) => h.offline_ms > 0).map((h) => [h.at / 1000, h.at / 1000 + 3600, "--s-offlined"]);
-  timePlot(one("#hourly-plot"), LAG, { height: 180, bands: () => marked })
-    .setData([hours.map((h) => h.at / 1000), hours.map((h) => h.lag_messages), hours.map((h) => h.lag_ms)]);
+  const marked = hours.filter((h) => h.offline_ms > 0).map((h) => [h.at / 1000 - 1800, h.at / 1000 + 1800, "--s-offlined"]);
+  timePlot(one("#hourly-plot"), LAG, { height: 190, hours: true, bands: () => marked })
+    .setData([hours.map((h) => h.at / 1000), hours.map((h) => h.lag_messages_max), hours.map((h) => h.lag_ms_max)]);
 }
 
 history(); hourly(); drawLive();

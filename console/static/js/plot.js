@@ -3,6 +3,11 @@ import { clock } from "./format.js";
 import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
 
 const LIVE_SPAN_S = 120;
+const RANGES = {
+  live: (plot, low, high) => [Math.min(low, high - LIVE_SPAN_S), high],
+  hours: (plot, low, high) => [low - 3600, high + 3600],
+  plain: undefined,
+};
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -20,14 +25,15 @@ function axis(label, format, side) {
 
 /**
  * A plot over time. series: [{label, colour: "--s-in", scale, format}], one or two scales; the second stands on the right.
- * live: the newest two minutes at least are on the axis, and nothing can be zoomed away. bands(): [[fromSeconds, toSeconds, colourName]] paints spans behind the lines, such as the time offlined.
+ * live: the newest two minutes at least are on the axis, and nothing can be zoomed away. hours: a bar an hour
+ * for the first series and points for the others, since hours without a word are left out. bands(): [[fromSeconds, toSeconds, colourName]] paints spans behind the lines, such as the time offlined.
  */
-export function timePlot(element, series, { height = 240, bands = () => [], live = false } = {}) {
+export function timePlot(element, series, { height = 240, bands = () => [], live = false, hours = false } = {}) {
   const scales = [...new Set(series.map((one) => one.scale))];
   const options = {
     width: Math.max(200, element.clientWidth), height, padding: [10, 8, 0, 0],
     cursor: { points: { size: 6 }, drag: { x: !live, y: false } }, legend: { live: true },
-    scales: { x: live ? { time: true, range: (plot, low, high) => [Math.min(low, high - LIVE_SPAN_S), high] } : { time: true }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
+    scales: { x: { time: true, range: RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
     axes: [
       { stroke: () => colour("--s-muted"), size: 42, grid: { show: false }, ticks: { stroke: () => colour("--s-line"), size: 4 }, font: "12px system-ui, sans-serif", space: 70,
         values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
@@ -38,7 +44,7 @@ export function timePlot(element, series, { height = 240, bands = () => [], live
       ...series.map((one, index) => ({
         label: one.label, scale: one.scale, width: 1.75, stroke: () => colour(one.colour), dash: index % 2 ? [6, 3] : undefined,
         fill: index === 0 ? () => `color-mix(in srgb, ${colour(one.colour)} 12%, transparent)` : undefined,
-        points: { show: false }, value: (plot, value) => (value === null || value === undefined ? "–" : one.format(value)),
+        points: { show: hours && index > 0, size: 6 }, paths: hours ? (index === 0 ? uPlot.paths.bars({ size: [0.7, 24] }) : () => null) : undefined, value: (plot, value) => (value === null || value === undefined ? "–" : one.format(value)),
       })),
     ],
     hooks: { drawClear: [(plot) => paintBands(plot, bands())] },

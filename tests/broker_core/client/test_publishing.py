@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from broker_core.batch import MAX_DICTIONARY
+from broker_core.batch import MAX_DICTIONARY, Buffer, build_one_topic
 from broker_core.client import AsyncClient, FilePublishStore, MemoryPublishStore, ReconnectPolicy, Rejection
 from broker_core.client.bodies import MAX_BODY
 from broker_core.errors import ClientError, OperatorError
@@ -81,6 +82,24 @@ async def test_publish_many_is_one_batch_after_what_was_published_before_it(brok
         await publisher.flush()
     assert [batch.count for batch in broker.arrived] == [1, 3]
     assert broker.bodies == [b"first", b"1", b"2", b'{"x":3}']
+
+
+async def test_small_batches_of_one_turn_share_a_write_and_stay_batches(broker: FakeBroker) -> None:
+    async with client(broker) as publisher:
+        link = publisher._connector.link
+        assert link is not None
+        writes, send = [], link.send
+
+        def count(parts: Sequence[Buffer]) -> None:
+            writes.append(len(parts))
+            send(parts)
+
+        link.send = count  # type: ignore[method-assign]
+        for number in range(50):
+            await publisher.publish_many("a", [str(number)] * 2)
+        await publisher.flush()
+    assert writes[0] == 100  # fifty headers and fifty batches
+    assert [batch.count for batch in broker.arrived] == [2] * 50
 
 
 async def test_publish_many_of_more_than_a_frame_holds_is_cut(broker: FakeBroker) -> None:
@@ -257,8 +276,6 @@ async def test_a_restart_without_a_store_goes_on_with_the_brokers_number(broker:
 async def test_a_store_of_another_client_is_refused(broker: FakeBroker, tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     broker.silent = True
-    from broker_core.batch import build_one_topic
-
     store.add(1, 1, build_one_topic("somebody", "a", [b"x"], 1))
     with pytest.raises(OperatorError) as caught:
         await client(broker, publish_store=store).start()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -16,7 +17,7 @@ from console.services.actors import Actor
 
 @pytest.fixture
 def run(instance: Instance, actor: Actor) -> ActionRun:
-    return pipeline.request(actor, "lake", {"topics": "flights.>"})
+    return pipeline.request(actor, "lake", {"start": "100", "skip-gaps": "yes"})
 
 
 def carried_out(run: ActionRun, script: str, monkeypatch: pytest.MonkeyPatch) -> ActionRun:
@@ -28,14 +29,27 @@ def carried_out(run: ActionRun, script: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_job_is_a_process_of_its_own_with_its_options(run: ActionRun) -> None:
-    assert pipeline.command_of(run) == [sys.executable, "-m", "pipeline", "lake", "--topics=flights.>"]
+    assert pipeline.command_of(run) == [sys.executable, "-m", "pipeline", "lake", "--json", "--start=100", "--skip-gaps=yes"]
 
 
-def test_output_becomes_the_log_and_the_last_line_the_result(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = carried_out(run, "print('one'); print('two ä')", monkeypatch)
-    assert done.state == RunState.SUCCEEDED
-    assert "one" in done.log
-    assert done.result["last_line"] == "two ä"
+def test_job_reports_progress_notes_and_its_result(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [
+        {"event": "note", "text": "There is much."},
+        {"event": "progress", "done": 1, "total": 4, "what": "spans"},
+        {"event": "result", "files": 3},
+    ]
+    lines = "; ".join(f"print({json.dumps(json.dumps(one))})" for one in said)
+    done = carried_out(run, f"print('WARN of Spark, ä'); {lines}", monkeypatch)
+    assert (done.state, done.result) == (RunState.SUCCEEDED, {"files": 3})
+    assert "WARN of Spark, ä" in done.log
+    assert "There is much." in done.log
+
+
+def test_error_of_the_job_is_the_error_of_the_run(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = {"event": "error", "code": "no_java", "message": "Java is missing.", "fix": "Install 17.", "details": {}}
+    done = carried_out(run, f"import sys; print({json.dumps(json.dumps(error))}); sys.exit(1)", monkeypatch)
+    assert done.state == RunState.FAILED
+    assert done.error == {"code": "no_java", "message": "Java is missing.", "fix": "Install 17.", "details": {}}
 
 
 def test_job_that_fails_says_its_last_line(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +95,7 @@ def _state(pid: int) -> str:
 
 @pytest.mark.parametrize(
     ("job", "options"),
-    [("shell", {}), ("lake", {"-x": "1"}), ("lake", {"a b": "1"}), ("lake", {"topics": "\0"}), ("lake", {"topics": ["x"]})],
+    [("shell", {}), ("lake", {"home": "/etc"}), ("lake", {"start": "1 --home=/etc"}), ("lake", {"start": ["x"]})],
 )
 def test_what_cannot_be_a_command_line_is_refused(instance: Instance, actor: Actor, job: str, options: dict[str, str]) -> None:
     with pytest.raises(OperatorError):

@@ -1,0 +1,97 @@
+"""`manage.py pipeline run NAME [options]`, `manage.py pipeline ls`: a Spark job as a process of its own.
+
+Spark takes a JVM and hundreds of megabytes, which a process apart gives back when it ends. So the web's code never
+imports the pipeline: it starts `python -m pipeline` and reads what that reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from argparse import REMAINDER
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+BAR = 30
+"""Characters of the progress bar on a terminal."""
+
+
+class Command(BaseCommand):
+    """Starts the job, shows its progress, ends with its status."""
+
+    help = "Run a job of the Spark pipeline, or list them."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """What follows the job's name goes to the job."""
+        commands = parser.add_subparsers(dest="command", required=True, metavar="run|ls")
+        run = commands.add_parser("run", help="run a job and show its progress")
+        run.add_argument("name", metavar="NAME")
+        run.add_argument("options", nargs=REMAINDER, help="the job's own options; --help lists them")
+        commands.add_parser("ls", help="list the jobs")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run until the job ends. CommandError carries the job's own sentence."""
+        words = ["--help"] if options["command"] == "ls" else [options["name"], *options["options"]]
+        plain = "--help" in words or "-h" in words
+        command = [sys.executable, "-m", "pipeline", *words] + ([] if plain else ["--json"])
+        # Spark's own warnings stay on stderr; Ctrl-C reaches the job as well, which ends Spark and reports.
+        with subprocess.Popen(command, cwd=settings.BASE_DIR, env=_environment(), stdout=subprocess.PIPE, text=True) as job:
+            failure = self._follow(job)
+        if failure or job.returncode:
+            raise CommandError(failure or f"The job ended with status {job.returncode}.", returncode=job.returncode or 1)
+
+    def _follow(self, job: subprocess.Popen[str]) -> str:
+        """Show each report; returns the error's sentence, or nothing."""
+        assert job.stdout is not None
+        failure = ""
+        try:
+            for line in job.stdout:
+                try:
+                    told = json.loads(line)
+                except ValueError:
+                    self.stdout.write(line, ending="")
+                    continue
+                if told["event"] == "error":
+                    failure = f"{told['message']} {told['fix']}".strip()
+                else:
+                    self._show(told)
+        except KeyboardInterrupt:
+            job.wait()
+        return failure
+
+    def _show(self, told: dict[str, Any]) -> None:
+        if told["event"] == "progress":
+            self._show_progress(told["done"], told["total"], told["what"])
+        elif told["event"] == "note":
+            self.stdout.write(told["text"])
+        else:
+            self._show_progress(1, 1, "done")
+            for key, value in told.items():
+                if key != "event":
+                    self.stdout.write(f"  {key:<10} {f'{value:,}' if isinstance(value, int) else value}")
+
+    def _show_progress(self, done: int, total: int, what: str) -> None:
+        filled = BAR * done // max(total, 1)
+        if self.stdout.isatty():
+            end = "\n" if what == "done" else ""
+            self.stdout.write(f"\r[{'█' * filled}{'·' * (BAR - filled)}] {what:<20}", ending=end)
+            self.stdout.flush()
+        elif what != "done":
+            self.stdout.write(f"{done} of {total} {what}")
+
+
+def _environment() -> dict[str, str]:
+    """The job works on the same directories as this installation, however they were set."""
+    return {
+        **os.environ,
+        "SLUICE_HOME": str(settings.SLUICE_HOME),
+        "SLUICE_INSTANCE": settings.SLUICE_INSTANCE,
+        "SLUICE_JOURNAL_DIRECTORY": str(settings.SLUICE_JOURNAL_DIRECTORY),
+        "SLUICE_ARCHIVE_DIRECTORY": str(settings.SLUICE_ARCHIVE_DIRECTORY),
+        "SLUICE_LAKE_DIRECTORY": str(settings.SLUICE_LAKE_DIRECTORY),
+    }

@@ -1,0 +1,37 @@
+"""Puts every login into the audit, by the page and by the API, and every one that was refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.dispatch import receiver
+
+from console.choices import ActorKind, AuditResult
+from console.services import audit
+from console.services.actors import Actor
+
+
+@receiver(user_logged_in, dispatch_uid="audit.login")
+def logged_in(request: Any, user: Any, **kwargs: Any) -> None:
+    """Somebody came in."""
+    audit.record(_actor(request, user.get_username(), user.pk), "login", f"operator {user.get_username()}")
+
+
+@receiver(user_logged_out, dispatch_uid="audit.logout")
+def logged_out(request: Any, user: Any, **kwargs: Any) -> None:
+    """Somebody left."""
+    if user is not None:
+        audit.record(_actor(request, user.get_username(), user.pk), "logout", f"operator {user.get_username()}")
+
+
+@receiver(user_login_failed, dispatch_uid="audit.login_failed")
+def refused(credentials: dict[str, Any], request: Any = None, **kwargs: Any) -> None:
+    """A wrong password, or a name that is locked."""
+    name = str(credentials.get("username") or "")
+    audit.record(_actor(request, name or "nobody", None), "login", f"operator {name}", result=AuditResult.DENIED)
+
+
+def _actor(request: Any, name: str, user_id: int | None) -> Actor:
+    source = "" if request is None else str(request.META.get("REMOTE_ADDR") or "")
+    return Actor(ActorKind.PERSON, name, user_id, source, str(getattr(request, "request_id", "") or ""))

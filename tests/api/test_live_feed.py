@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from channels.db import database_sync_to_async
+from channels.layers import get_channel_layer
+from channels.testing import WebsocketCommunicator
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from api.live_deltas import apply
+from console.project.asgi import application
+from console.services import policies
+from tests.support.fake_broker import FakeBroker, make_client
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
+
+
+@pytest.fixture
+def broker() -> Any:
+    instance = policies.ensure_instance(settings.SLUICE_INSTANCE)
+    with FakeBroker(Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock", instance.name) as fake:
+        fake.clients = [make_client("one"), make_client("two", "offlined", 50)]
+        yield fake
+
+
+@pytest.fixture
+def cookie() -> str:
+    """The session cookie of somebody who is logged in."""
+    user = get_user_model().objects.create_user("vera", password="x")
+    client = Client()
+    client.force_login(user)
+    return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+def headers(cookie: str = "", origin: str = "http://console.test:8000") -> list[tuple[bytes, bytes]]:
+    return [
+        (b"host", b"console.test:8000"),
+        (b"origin", origin.encode()),
+        (b"cookie", f"{settings.SESSION_COOKIE_NAME}={cookie}".encode()),
+    ]
+
+
+@asynccontextmanager
+async def feed(cookie: str) -> AsyncIterator[WebsocketCommunicator]:
+    communicator = WebsocketCommunicator(application, "/live/", headers(cookie))
+    connected, _ = await communicator.connect()
+    assert connected
+    yield communicator
+    await communicator.disconnect()
+
+
+async def push(snapshot: dict[str, Any]) -> None:
+    await get_channel_layer().group_send("live", {"type": "live.snapshot", "snapshot": snapshot})
+
+
+async def test_snapshot_comes_first_and_deltas_make_the_broker_s_next_one(broker: FakeBroker, cookie: str) -> None:
+    async with feed(cookie) as socket:
+        first = await socket.receive_json_from(timeout=5)
+        assert (first["type"], first["seq"], len(first["clients"])) == ("snapshot", 1, 2)
+        held = {"at": first["at"], "status": first["status"], "clients": first["clients"]}
+        for seq in (2, 3):
+            held["clients"] = sorted(held["clients"], key=lambda one: one["name"])
+            new = copy.deepcopy(held)
+            new["at"] += 1000
+            new["clients"][1]["lag_messages"] += 7
+            await push(new)
+            change = await socket.receive_json_from(timeout=5)
+            assert (change["type"], change["seq"]) == ("delta", seq)
+            assert change["changed"] == [{"name": "two", "lag_messages": new["clients"][1]["lag_messages"]}]
+            held = apply(held, change)
+            assert held == new
+
+
+async def test_many_snapshots_at_once_become_at_most_four_a_second(broker: FakeBroker, cookie: str) -> None:
+    async with feed(cookie) as socket:
+        first = await socket.receive_json_from(timeout=5)
+        for number in range(1, 21):
+            await push({"at": first["at"] + number, "status": first["status"], "clients": first["clients"]})
+        change = await socket.receive_json_from(timeout=5)
+        while change["at"] != first["at"] + 20:
+            change = await socket.receive_json_from(timeout=5)
+        assert change["seq"] <= 4
+
+
+async def test_decision_comes_at_once_and_in_sequence(broker: FakeBroker, cookie: str) -> None:
+    async with feed(cookie) as socket:
+        await socket.receive_json_from(timeout=5)
+        await get_channel_layer().group_send("live", {"type": "live.decision", "decision": {"client": "two"}})
+        assert await socket.receive_json_from(timeout=5) == {"type": "decision", "decision": {"client": "two"}, "seq": 2}
+
+
+async def test_page_may_ask_for_a_whole_snapshot_again(broker: FakeBroker, cookie: str) -> None:
+    async with feed(cookie) as socket:
+        await socket.receive_json_from(timeout=5)
+        await socket.send_to(text_data="snapshot")
+        again = await socket.receive_json_from(timeout=5)
+        assert (again["type"], again["seq"]) == ("snapshot", 2)
+
+
+async def test_feed_without_a_broker_begins_when_it_comes(cookie: str) -> None:
+    await database_sync_to_async(policies.ensure_instance)(settings.SLUICE_INSTANCE)
+    async with feed(cookie) as socket:
+        assert await socket.receive_nothing(timeout=0.2)
+        await push({"at": 1, "status": {"instance": "sluice-1"}, "clients": []})
+        assert (await socket.receive_json_from(timeout=5))["type"] == "snapshot"
+
+
+async def test_stranger_is_refused_with_a_code(broker: FakeBroker) -> None:
+    communicator = WebsocketCommunicator(application, "/live/", headers("nonsense"))
+    await communicator.connect()
+    assert (await communicator.receive_output(timeout=5))["code"] == 4401
+
+
+@pytest.mark.parametrize("origin", ["http://evil.test", "http://console.test:9999", "null", ""])
+async def test_page_of_another_site_is_refused_though_logged_in(broker: FakeBroker, cookie: str, origin: str) -> None:
+    communicator = WebsocketCommunicator(application, "/live/", headers(cookie, origin))
+    connected, _ = await communicator.connect()
+    assert not connected
+
+
+async def test_session_that_ended_is_fed_no_longer(
+    broker: FakeBroker, cookie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.live_feed.SESSION_CHECK_S", 0.0)
+    async with feed(cookie) as socket:
+        await socket.receive_json_from(timeout=5)
+        user = await get_user_model().objects.aget(username="vera")
+        user.is_active = False
+        await user.asave()
+        await push({"at": 2**50, "status": {}, "clients": []})
+        assert (await socket.receive_output(timeout=5))["code"] == 4401
+
+
+async def test_idle_socket_outlives_the_time_out_of_redis_py(broker: FakeBroker, cookie: str) -> None:
+    """redis-py 8 gives sockets a time-out of 5 s, on which the default channel layer dies; ours must not."""
+    async with feed(cookie) as socket:
+        first = await socket.receive_json_from(timeout=5)
+        await asyncio.sleep(6.5)
+        await push({"at": first["at"] + 1000, "status": first["status"], "clients": []})
+        assert (await socket.receive_json_from(timeout=5))["removed"] == ["one", "two"]
+
+

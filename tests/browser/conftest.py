@@ -1,0 +1,112 @@
+"""Chromium before the real console: one server and one browser for all tests here, a fresh context for each.
+
+Needs Debian's chromium (apt-get install chromium); SLUICE_CHROMIUM names another one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.support.console_server import NAME, PASSWORD
+
+CHROMIUM = os.environ.get("SLUICE_CHROMIUM", "/usr/bin/chromium")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Console:
+    """The console's server."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+    cookies: list[dict[str, object]] = field(default_factory=list)
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the console's server ended at once; run it by hand to see why"
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("the console's server did not listen within a minute")
+
+
+@pytest.fixture(scope="session")
+def console() -> Iterator[Console]:
+    """The console on a free port, with seeded history and a fake broker that moves each second."""
+    port = _free_port()
+    process = subprocess.Popen([sys.executable, "-m", "tests.support.console_server", str(port)], cwd=ROOT)
+    try:
+        _await_port(port, process)
+        yield Console(f"http://127.0.0.1:{port}", process)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """One browser for all tests."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(chromium: Browser, console: Console) -> Iterator[BrowserContext]:
+    """A fresh context, logged in; the first test logs in through the form, the others take its cookies."""
+    made = chromium.new_context(base_url=console.address, viewport={"width": 1440, "height": 900})
+    made.set_default_timeout(15_000)
+    if console.cookies:
+        made.add_cookies(console.cookies)  # type: ignore[arg-type]
+    else:
+        page = made.new_page()
+        log_in(page)
+        console.cookies = [dict(cookie) for cookie in made.cookies()]
+        page.close()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A page on which any script error, and any break of the content security policy, fails the test."""
+    made, problems = context.new_page(), []
+    made.on("pageerror", lambda error: problems.append(str(error)))
+    made.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    yield made
+    assert problems == []
+
+
+def log_in(page: Page, name: str = NAME) -> None:
+    """Through the form, as a person does."""
+    page.goto("/login/")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Overview").wait_for()

@@ -1,0 +1,133 @@
+"""The live pages: snapshot and deltas, the order that is held under a hand, pause, stale, filters in the URL."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Console
+from tests.browser.test_pages import open_page
+
+LAG = '#clients tr[data-name="board-jfk"] [data-cell="lag_messages"]'
+
+
+def names(page: Page) -> list[str]:
+    """The clients shown, in their order."""
+    return page.locator("#clients tbody tr").evaluate_all("rows => rows.map((row) => row.dataset.name)")
+
+
+def test_numbers_change_without_a_reload(page: Page) -> None:
+    open_page(page, "/clients/")
+    lag = page.locator(LAG)
+    before = lag.text_content()
+    assert before is not None
+    expect(lag).not_to_have_text(before)
+    assert page.locator('tr[data-name="board-jfk"] .spark-line').get_attribute("points")
+
+
+def test_a_state_is_a_word_and_an_icon_besides_its_colour(page: Page) -> None:
+    open_page(page, "/clients/")
+    state = page.locator('#clients tr[data-name="board-jfk"] .state')
+    expect(state).to_have_text("Offlined")
+    expect(state.locator("svg use")).to_have_count(1)
+
+
+def test_filter_state_and_order_stand_in_the_url(page: Page) -> None:
+    open_page(page, "/clients/")
+    page.get_by_label("Search clients").fill("carrier")
+    page.get_by_role("group", name="State").get_by_role("button", name="Live").click()
+    page.get_by_role("columnheader", name="Client").get_by_role("button").click()
+    assert page.url.endswith("/clients/?q=carrier&state=live&sort=name")
+    shown = names(page)
+    assert shown == sorted(shown)
+    assert len(shown) == 14
+    page.goto(page.url)
+    expect(page.get_by_label("Search clients")).to_have_value("carrier")
+    expect(page.locator("#clients tbody tr")).to_have_count(14)
+
+
+def test_a_second_click_turns_the_order(page: Page) -> None:
+    open_page(page, "/clients/")
+    header = page.get_by_role("columnheader", name="Client")
+    header.get_by_role("button").click()
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    header.get_by_role("button").click()
+    expect(header).to_have_attribute("aria-sort", "descending")
+    assert names(page) == sorted(names(page), reverse=True)
+
+
+def test_rows_stay_under_the_pointer_while_numbers_go_on(page: Page) -> None:
+    open_page(page, "/clients/?sort=lag_messages")
+    page.locator(LAG).hover()
+    expect(page.get_by_text("Order held")).to_be_visible()
+    held, before = names(page), page.locator(LAG).text_content()
+    assert before is not None
+    expect(page.locator(LAG)).not_to_have_text(before)
+    assert names(page) == held
+    page.get_by_role("heading", name="Clients").hover()
+    expect(page.get_by_text("Order held")).to_be_hidden()
+
+
+def test_pausing_keeps_what_is_shown(page: Page) -> None:
+    open_page(page, "/clients/")
+    page.keyboard.press("p")
+    expect(page.locator("#feed")).to_have_attribute("data-status", "paused")
+    before = page.locator(LAG).text_content()
+    page.wait_for_function("at => window.performance.now() > at + 2500", arg=page.evaluate("performance.now()"))
+    assert page.locator(LAG).text_content() == before
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#feed")).to_have_attribute("data-status", "live")
+    expect(page.locator(LAG)).not_to_have_text(before or "")
+
+
+def test_a_feed_that_falls_silent_is_marked_and_comes_back(page: Page, console: Console) -> None:
+    open_page(page, "/")
+    os.kill(console.process.pid, signal.SIGSTOP)
+    try:
+        expect(page.locator("#feed")).to_have_attribute("data-status", "stale", timeout=12_000)
+        expect(page.locator("#feed")).to_contain_text("since")
+    finally:
+        os.kill(console.process.pid, signal.SIGCONT)
+    expect(page.locator("#feed")).to_have_attribute("data-status", "live", timeout=12_000)
+
+
+def test_deltas_lead_to_what_a_fresh_snapshot_says(page: Page) -> None:
+    open_page(page, "/runs/")
+    assert page.evaluate("""async () => {
+        const { Feed } = await import("/static/js/feed.js");
+        const feed = new Feed("/live/", "test");
+        const a = { name: "a", lag_messages: 1 }, b = { name: "b", lag_messages: 2 }, c = { name: "c", lag_messages: 3 };
+        feed.apply({ type: "snapshot", seq: 1, at: 1000, status: { revision: 1 }, clients: [a, b] });
+        feed.apply({ type: "delta", seq: 2, at: 2000, status: { revision: 2 }, changed: [{ ...a, lag_messages: 9 }, c], removed: ["b"] });
+        const follows = feed.apply({ type: "decision", seq: 3, decision: { client: "a" } });
+        const gap = feed.apply({ type: "delta", seq: 9, at: 3000, status: {}, changed: [], removed: ["a"] });
+        return { clients: [...feed.clients.values()], revision: feed.broker.revision, follows, gap };
+    }""") == {
+        "clients": [{"name": "a", "lag_messages": 9}, {"name": "c", "lag_messages": 3}],
+        "revision": 2, "follows": True, "gap": False,
+    }  # fmt: skip
+
+
+def test_a_thousand_clients_keep_the_table_short(page: Page) -> None:
+    open_page(page, "/clients/")
+    page.keyboard.press("p")
+    page.evaluate("""async () => {
+        const { feed } = await import("/static/js/shell.js");
+        const clients = Array.from({ length: 1000 }, (_, i) => ({ name: `c${i}`, state: "live", lag_messages: i, lag_ms: i }));
+        feed.socket.close();
+        feed.setPaused(false);
+        feed.apply({ type: "snapshot", seq: 1, at: Date.now(), status: {}, clients });
+        feed.setPaused(true);
+    }""")
+    expect(page.locator("#clients tbody tr")).to_have_count(200)
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator("#clients tbody tr")).to_have_count(400)
+
+
+def test_the_overview_shows_rates_pools_and_states(page: Page) -> None:
+    open_page(page, "/")
+    expect(page.locator("#rates canvas")).to_be_visible()
+    expect(page.get_by_role("meter", name="Memory").first).to_have_attribute("aria-valuetext", "1.82 GiB of 2.40 GiB · 76 %")
+    expect(page.locator('[data-tally="offlined"]')).to_have_text("1")

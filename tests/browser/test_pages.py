@@ -1,0 +1,93 @@
+"""What holds for every page in a browser: no script errors, nothing refused by the CSP, accessible, no sideways scroll."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+PAGES = ("/", "/clients/", "/clients/board-jfk/", "/decisions/", "/policies/", "/journals/", "/runs/")
+AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
+RUN_AXE = """async () => {
+  const found = await axe.run({ resultTypes: ["violations"] });
+  return found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(" ") + " " + node.failureSummary).join(" | ")}`);
+}"""
+
+
+def open_page(page: Page, path: str) -> None:
+    """Open it and wait for the feed's first snapshot."""
+    page.goto(path)
+    expect(page.locator("#feed")).to_have_attribute("data-status", "live")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_accessible(page: Page, path: str, theme: str) -> None:
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    open_page(page, path)
+    page.evaluate(AXE.read_text(encoding="utf-8"))  # a script tag would break the CSP, which is under test too
+    assert page.evaluate(RUN_AXE) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits_a_telephone(page: Page, path: str) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    open_page(page, path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_the_menu_of_a_telephone_leads_on(page: Page) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    open_page(page, "/")
+    expect(page.get_by_role("link", name="Journals")).to_be_hidden()
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("link", name="Journals").click()
+    expect(page.get_by_role("heading", name="Journals", exact=True)).to_be_visible()
+
+
+def test_the_theme_follows_the_system_until_one_is_chosen(page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    open_page(page, "/")
+    html = page.locator("html")
+    expect(html).to_have_attribute("data-bs-theme", "dark")
+    page.emulate_media(color_scheme="light")
+    expect(html).to_have_attribute("data-bs-theme", "light")
+    page.get_by_role("button", name="Dark").click()
+    expect(html).to_have_attribute("data-bs-theme", "dark")
+    page.reload()
+    expect(html).to_have_attribute("data-bs-theme", "dark")
+    expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_keyboard_leads_everywhere(page: Page) -> None:
+    open_page(page, "/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("g")
+    page.keyboard.press("c")
+    page.wait_for_url("**/clients/")
+    expect(page.locator("#clients tbody tr").first).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Search clients")).to_be_focused()
+    page.keyboard.type("jfk g c")  # in a field these are letters
+    expect(page.get_by_label("Search clients")).to_have_value("jfk g c")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/clients/*/")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+
+
+def test_an_onlooker_sees_no_way_to_change_things(context: BrowserContext) -> None:
+    from tests.browser.conftest import log_in
+
+    context.clear_cookies()
+    page = context.new_page()
+    log_in(page, "viewer")
+    page.goto("/journals/")
+    expect(page.get_by_role("button", name="Show the plan")).to_have_count(0)
+    page.goto("/policies/")
+    expect(page.get_by_role("button", name="Save as a new revision")).to_have_count(0)

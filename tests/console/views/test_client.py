@@ -1,0 +1,79 @@
+"""One client's page, and disconnecting it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.test import Client
+from django.utils import timezone
+
+from console.models import AuditEvent, ClientSample, Instance
+from tests.support.fake_broker import FakeBroker, make_client
+from tests.support.seed import seed_decisions, seed_hours
+
+
+def test_a_logged_on_client_is_shown_with_its_subscriptions(browser: Client, broker: FakeBroker) -> None:
+    text = browser.get("/clients/board-jfk/").content.decode()
+    assert "Offlined" in text
+    assert "flights.&gt;" in text
+    assert "184,220" in text
+
+
+def test_a_client_that_logged_off_keeps_its_page(browser: Client, broker: FakeBroker, instance: Instance) -> None:
+    seed_decisions(instance)
+    text = browser.get("/clients/old-dashboard/").content.decode()
+    assert "Not connected" in text
+    assert "over ClientMessageAgeLimit" in text
+    assert "17 messages" in text
+
+
+def test_its_samples_are_handed_to_the_plot(browser: Client, instance: Instance) -> None:
+    at = timezone.now().replace(microsecond=0) - timedelta(minutes=5)
+    ClientSample.objects.create(instance=instance, client="slow", at=at, state="offlined", lag_messages=42)
+    assert b'"lag_messages": 42' in browser.get("/clients/slow/").content
+
+
+def test_its_hours_are_shown_once_the_pipeline_wrote_them(
+    browser: Client, instance: Instance, settings: Any, tmp_path: Path
+) -> None:
+    settings.SLUICE_LAKE_DIRECTORY = tmp_path
+    assert b"Nothing computed for this client yet" in browser.get("/clients/board-jfk/").content
+    seed_hours(instance)
+    text = browser.get("/clients/board-jfk/").content.decode()
+    assert "hourly-plot" in text
+    assert '"lag_messages_max"' in text
+
+
+def test_a_name_from_outside_is_never_markup(browser: Client, broker: FakeBroker) -> None:
+    broker.clients.append(make_client("x", subscriptions=[{
+        "id": "<script>1</script>", "topic": "<b>", "filter": "<img>", "bookmark": "", "state": "live",
+        "delivered_messages": 0, "lag_messages": 0,
+    }]))  # fmt: skip
+    text = browser.get("/clients/x/").content.decode()
+    assert "<script>1" not in text
+    assert "&lt;script&gt;1" in text
+
+
+def test_an_operator_disconnects_with_a_reason(browser: Client, broker: FakeBroker) -> None:
+    answer = browser.post("/clients/board-jfk/disconnect/", {"reason": "wrong release"}, follow=True)
+    assert {"do": "disconnect", "name": "board-jfk", "reason": "wrong release"} in broker.asked
+    assert b"was disconnected and told why" in answer.content
+    assert AuditEvent.objects.get(action="client.disconnect").reason == "wrong release"
+
+
+def test_without_a_reason_nothing_is_disconnected(browser: Client, broker: FakeBroker) -> None:
+    answer = browser.post("/clients/board-jfk/disconnect/", {"reason": " "})
+    assert answer.status_code == 422
+    assert not [request for request in broker.asked if request["do"] == "disconnect"]
+
+
+def test_a_client_that_went_meanwhile_is_said(browser: Client, broker: FakeBroker) -> None:
+    answer = browser.post("/clients/nobody/disconnect/", {"reason": "why not"}, follow=True)
+    assert b"is logged on" in answer.content
+
+
+def test_an_onlooker_may_not_disconnect(onlooker: Client, broker: FakeBroker) -> None:
+    assert onlooker.post("/clients/board-jfk/disconnect/", {"reason": "x"}).status_code == 403
+    assert b"Disconnect" not in onlooker.get("/clients/board-jfk/").content.split(b"<h1>")[1].split(b"Connection")[0]

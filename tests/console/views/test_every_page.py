@@ -1,0 +1,85 @@
+"""What holds for every page: who may see it, what it does without a broker, and that nothing is changed by a GET."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from console.models import Instance
+from tests.support.fake_broker import FakeBroker
+
+PAGES = ("overview", "clients", "decisions", "policies", "policies_in_force", "journals", "runs", "runs_list")
+CHANGES = ("policies_instance", "journals_plan", "journals_apply", "runs_pipeline")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_asks_a_stranger_to_log_in(client: Client, name: str, db: None) -> None:
+    answer = client.get(reverse(name))
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/login/")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_shown_with_a_broker(browser: Client, broker: FakeBroker, name: str) -> None:
+    assert browser.get(reverse(name)).status_code == 200
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_shown_while_the_broker_is_away(browser: Client, instance: Instance, name: str) -> None:
+    assert browser.get(reverse(name)).status_code == 200
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_shown_before_a_broker_ever_started(browser: Client, name: str) -> None:
+    assert browser.get(reverse(name)).status_code == 200
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_refused_by_get(browser: Client, broker: FakeBroker, name: str) -> None:
+    assert browser.get(reverse(name)).status_code == 405
+    assert broker.asked == []
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_refused_to_an_onlooker(onlooker: Client, broker: FakeBroker, name: str) -> None:
+    assert onlooker.post(reverse(name), {"action": "remove", "age": "0s"}).status_code == 403
+    assert broker.asked == []
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_refused_without_its_token(operator: Any, broker: FakeBroker, name: str) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(operator)
+    assert strict.post(reverse(name)).status_code == 403
+    assert broker.asked == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_no_inline_script_or_style(browser: Client, broker: FakeBroker, name: str) -> None:
+    answer = browser.get(reverse(name))
+    text = answer.content.decode()
+    assert "'unsafe-inline'" not in answer["Content-Security-Policy"]
+    assert " style=" not in text
+    assert "<style" not in text
+    assert "onclick=" not in text
+    for part in text.split("<script")[1:]:
+        head = part.split(">", 1)[0]
+        assert "src=" in head or 'type="application/json"' in head
+
+
+def test_the_pages_name_their_instance(browser: Client, broker: FakeBroker) -> None:
+    assert b"sluice-1" in browser.get("/").content
+
+
+def test_logging_in_leads_to_the_overview(client: Client, operator: Any) -> None:
+    answer = client.post("/login/", {"username": "maria", "password": "a-long-enough-password"})
+    assert (answer.status_code, answer["Location"]) == (302, "/")
+
+
+def test_a_wrong_password_is_said(client: Client, operator: Any) -> None:
+    answer = client.post("/login/", {"username": "maria", "password": "wrong"})
+    assert answer.status_code == 200
+    assert b'role="alert"' in answer.content

@@ -1,0 +1,80 @@
+"""The lists of runs and of decisions."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from console.models import ActionRun, Instance
+from console.services import runs
+from console.views.runs import what_of
+from tests.support.seed import seed_decisions, seed_runs
+
+
+def test_a_run_under_way_shows_its_progress_and_asks_again(browser: Client, instance: Instance) -> None:
+    seed_runs(instance)
+    text = browser.get("/runs/").content.decode()
+    assert 'aria-valuenow="62"' in text or 'aria-valuenow="63"' in text
+    assert 'hx-trigger="every 2s"' in text
+    assert "Java 17 isn&#x27;t installed." in text
+
+
+def test_when_nothing_runs_the_page_is_left_alone(browser: Client, instance: Instance) -> None:
+    assert "hx-trigger" not in browser.get("/runs/").content.decode()
+
+
+def test_the_schedules_say_when_they_are_due_next(browser: Client, instance: Instance) -> None:
+    text = browser.get("/runs/").content.decode()
+    assert "Saturday at 00:30" in text
+    assert "older than 7d" in text
+
+
+def test_cancelling_asks_the_run_to_stop(browser: Client, instance: Instance) -> None:
+    seed_runs(instance)
+    run = ActionRun.objects.get(state="running")
+    browser.post(f"/runs/{run.pk}/cancel/")
+    run.refresh_from_db()
+    assert run.cancel_requested
+
+
+def test_a_pipeline_job_is_asked_for(browser: Client, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "enqueue", lambda run: None)
+    browser.post("/runs/pipeline/", {"job": "lake"})
+    assert ActionRun.objects.get().parameters["job"] == "lake"
+
+
+def test_a_job_that_isnt_there_is_refused(browser: Client, instance: Instance) -> None:
+    answer = browser.post("/runs/pipeline/", {"job": "rm -rf"}, follow=True)
+    assert b"There is no pipeline job" in answer.content
+
+
+@pytest.mark.parametrize(("parameters", "words"), [
+    ({"age": "7d", "age_s": 604_800}, "older than 7d"),
+    ({"job": "lake", "options": {"start": "2026-11-01"}}, "lake start=2026-11-01"),
+    ({}, ""),
+])  # fmt: skip
+def test_parameters_are_shown_in_words(parameters: dict[str, object], words: str) -> None:
+    assert what_of(parameters) == words
+
+
+def test_a_decision_explains_itself_whole(browser: Client, instance: Instance) -> None:
+    seed_decisions(instance)
+    text = browser.get("/decisions/").content.decode()
+    for part in ("amps.message_memory_limit", "pool_memory", "2.40 GiB", "carrier-ua", "20,411 messages in its spool", "sluice-1|990120|"):
+        assert part in text
+
+
+@pytest.mark.parametrize(("query", "shown", "hidden"), [
+    ("client=delay-mailer", "delay-mailer", "old-dashboard"),
+    ("action=disconnect", "old-dashboard", "delay-mailer"),
+    ("reason=slow_client_age", "old-dashboard", "delay-mailer"),
+])  # fmt: skip
+def test_decisions_are_filtered(browser: Client, instance: Instance, query: str, shown: str, hidden: str) -> None:
+    seed_decisions(instance)
+    text = browser.get(f"/decisions/?{query}").content.decode()
+    assert f"Client {shown} was" in text
+    assert f"Client {hidden} was" not in text
+
+
+def test_a_filter_that_fits_nothing_says_so(browser: Client, instance: Instance) -> None:
+    assert b"No decision matches" in browser.get("/decisions/?client=nobody").content

@@ -1,0 +1,86 @@
+"""What the console does with the pipeline: the command that starts a job, and the hours it reads from the lake."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from django.core.management import CommandError, call_command
+
+from console.management.commands.pipeline import Command
+from console.queries.pipeline_history import client_hours
+from pipeline.jobs.client_history import write_hours
+from pipeline.schemas import CLIENT_HOURS
+from tests.pipeline.support import fill
+
+H = 1_795_262_400_000
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path, settings: Any) -> Path:
+    settings.SLUICE_LAKE_DIRECTORY = tmp_path / "lake"
+    settings.SLUICE_INSTANCE = "sluice-1"
+    return tmp_path / "lake" / "client_history"
+
+
+def write(directory: Path, *rows: dict[str, Any]) -> None:
+    table = pa.Table.from_pylist([{"hour": H * 1_000, "samples": 1} | row for row in rows], schema=CLIENT_HOURS)
+    write_hours(directory, "sluice-1", table, None)
+
+
+def test_without_a_lake_a_client_has_no_hours(lake: Path) -> None:
+    assert client_hours("slow") == []
+
+
+def test_a_clients_hours_come_in_order_and_nobody_elses(lake: Path) -> None:
+    write(lake, {"client": "slow", "hour": (H + 13 * HOUR) * 1_000, "samples": 2}, {"client": "slow", "offline_ms": 7},
+          {"client": "other"})
+    found = client_hours("slow")
+    assert [(row["at"], row["samples"], row["offline_ms"]) for row in found] == [(H, 1, 7), (H + 13 * HOUR, 2, None)]
+    assert found[0]["hour"] == datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert client_hours("slow", instance="another") == []
+
+
+def test_only_the_newest_days_are_read(lake: Path) -> None:
+    write(lake, {"client": "slow"}, {"client": "slow", "hour": (H + 24 * HOUR) * 1_000})
+    assert [row["at"] for row in client_hours("slow", days=1)] == [H + 24 * HOUR]
+
+
+def test_a_file_that_is_no_parquet_is_left_out(lake: Path) -> None:
+    write(lake, {"client": "slow"})
+    broken = lake / "day=2026-11-20" / "sluice-1.parquet"
+    broken.parent.mkdir()
+    broken.write_bytes(b"not Parquet")
+    assert len(client_hours("slow")) == 1
+
+
+def test_the_command_carries_the_jobs_own_sentence(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, [3])
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    settings.SLUICE_HOME, settings.SLUICE_INSTANCE = tmp_path, "sluice-1"
+    settings.SLUICE_JOURNAL_DIRECTORY = tmp_path / "journal"
+    settings.SLUICE_ARCHIVE_DIRECTORY = tmp_path / "archive"
+    settings.SLUICE_LAKE_DIRECTORY = tmp_path / "lake"
+    told = io.StringIO()
+    with pytest.raises(CommandError, match="apt install openjdk-17-jre-headless") as caught:
+        call_command("pipeline", "run", "lake", stdout=told)
+    assert caught.value.returncode == 1
+    assert "3 records in 1 spans" in told.getvalue()
+
+
+def test_reports_are_shown_as_lines_where_there_is_no_terminal() -> None:
+    told = io.StringIO()
+    command = Command(stdout=told)
+    command._show({"event": "progress", "done": 1, "total": 4, "what": "spans"})
+    command._show({"event": "note", "text": "A sentence."})
+    command._show({"event": "result", "records": 1_234, "gaps": []})
+    assert [line.split() for line in told.getvalue().splitlines()] == [
+        ["1", "of", "4", "spans"], ["A", "sentence."], ["records", "1,234"], ["gaps", "[]"],
+    ]
