@@ -1,17 +1,17 @@
 """The transaction log. `journal.Journal` is the way in for the broker; without a broker, `inspect` and `reader`.
 
-    segment      FORMAT: names of the files, and the header before the batches
-    compressed   FORMAT: a segment as gzip members that can be sought in
-    index        what is known of a segment: sequence and time to offset, topics, holes; the sidecar
-    reader       whole, checked batches from an offset, over any form of a segment
-    scan         one segment from end to end
-    recovery     opening: torn tails, damage, numbering, publishers
-    appender     the writing end; spares: segments made in advance
-    log_reader   the log by sequence, position and time
-    swaps        archive, compress, remove: the broker's short part; maintenance: the worker's heavy part
-    retention    which segments an action may take (pure)
-    held         segments in memory, open files, pins
-    acks         last publisher sequences; frontier: the durable frontier, for other processes
-    files        every system call that changes a disk
-    inspect      ls, verify, dump, repair
+segment      FORMAT: names of the files, and the header before the batches
+compressed   FORMAT: a segment as gzip members that can be sought in
+index        what is known of a segment: sequence and time to offset, topics, holes; the sidecar
+reader       whole, checked batches from an offset, over any form of a segment
+scan         one segment from end to end
+recovery     opening: torn tails, damage, numbering, publishers
+appender     the writing end; spares: segments made in advance
+log_reader   the log by sequence, position and time
+swaps        archive, compress, remove: the broker's short part; maintenance: the worker's heavy part
+retention    which segments an action may take (pure)
+held         segments in memory, open files, pins
+acks         last publisher sequences; frontier: the durable frontier, for other processes
+files        every system call that changes a disk
+inspect      ls, verify, dump, repair
 """

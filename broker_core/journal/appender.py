@@ -56,7 +56,9 @@ class Part(NamedTuple):
 class Appender:
     """Writes batches at the tail. A failed append leaves nothing behind; the caller holds the journal's lock."""
 
-    def __init__(self, files: Files, directory: Path, instance: str, epoch: int, options: JournalOptions) -> None:
+    def __init__(
+        self, files: Files, directory: Path, instance: str, epoch: int, options: JournalOptions
+    ) -> None:
         self.files = files
         self.directory = directory
         self.instance = instance
@@ -158,5 +160,3 @@ class Appender:
     def close(self) -> None:
         if self.tail is not None:
             self.tail.file.close()
-
-

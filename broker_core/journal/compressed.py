@@ -22,7 +22,7 @@ import struct
 from bisect import bisect_right
 from collections import OrderedDict
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from isal import isal_zlib
 
@@ -38,7 +38,7 @@ _PREFIX = GZIP_MAGIC + b"\x08\x04\0\0\0\0\0\xff"
 _HEAD = struct.Struct("<10sH2sHIIQ")
 _TAIL = struct.Struct("<II")
 _CACHED_MEMBERS = 8
-_INFLATE_ERRORS = (isal_zlib.IsalError, OverflowError, ValueError)
+_INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, ValueError)
 
 
 class Member(NamedTuple):
@@ -153,6 +153,8 @@ def inflate(file: OpenFile, member: Member) -> bytes:
         raw: bytes = isal_zlib.decompress(stored[_HEAD.size : -_TAIL.size], -15, member.raw_length)
     except _INFLATE_ERRORS:
         raise damaged(file.path, member.offset, "a gzip member can't be inflated") from None
-    if (isal_zlib.crc32(raw), len(raw)) != _TAIL.unpack(stored[-_TAIL.size :]) or len(raw) != member.raw_length:
+    if (isal_zlib.crc32(raw), len(raw)) != _TAIL.unpack(stored[-_TAIL.size :]) or len(
+        raw
+    ) != member.raw_length:
         raise damaged(file.path, member.offset, "a gzip member's checksum doesn't fit")
     return raw

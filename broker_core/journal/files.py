@@ -60,10 +60,10 @@ class Files:
         os.posix_fallocate(fd, 0, length)
 
     def rename(self, source: Path, target: Path) -> None:
-        os.rename(source, target)
+        source.rename(target)
 
     def unlink(self, path: Path) -> None:
-        os.unlink(path)
+        path.unlink()
 
     def sync_directory(self, directory: Path) -> None:
         """Make renames and removals in a directory survive a power loss."""

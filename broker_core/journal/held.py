@@ -35,8 +35,16 @@ class Segment:
         state = "archived" if self.archived else "sealed" if self.sealed else "current"
         size = self.path.stat().st_size if self.compressed and self.path.exists() else index.end
         return SegmentInfo(
-            self.path.name, self.path, index.first_sequence, index.last_sequence, index.first_at, index.last_at,
-            size, state, self.compressed, index.records,
+            self.path.name,
+            self.path,
+            index.first_sequence,
+            index.last_sequence,
+            index.first_at,
+            index.last_at,
+            size,
+            state,
+            self.compressed,
+            index.records,
         )
 
 
@@ -87,3 +95,30 @@ class Pin:
     def release(self) -> None:
         """Hold nothing any more. Releasing twice is harmless."""
         self._release(self)
+
+
+class Pins:
+    """All pins of a journal."""
+
+    def __init__(self) -> None:
+        self._pins: set[Pin] = set()
+        self._lock = Lock()
+
+    def add(self, sequence: int, owner: str) -> Pin:
+        pin = Pin(owner, sequence, self._release)
+        with self._lock:
+            self._pins.add(pin)
+        return pin
+
+    def _release(self, pin: Pin) -> None:
+        with self._lock:
+            self._pins.discard(pin)
+
+    def all(self) -> list[Pin]:
+        """Those not released, in no order."""
+        with self._lock:
+            return list(self._pins)
+
+    def owners(self, sequence: int) -> list[str]:
+        """Who needs records at or before `sequence`."""
+        return sorted({pin.owner or "a reader" for pin in self.all() if pin.sequence <= sequence})

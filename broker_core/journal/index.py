@@ -164,11 +164,18 @@ class SegmentIndex:
         """The sidecar's bytes."""
         entries = self.entries()
         document: dict[str, Any] = {
-            "version": VERSION, "instance": self.instance, "segment": self.first_sequence, "epoch": self.epoch,
-            "end": self.end, "records": self.records, "last_sequence": self.last_sequence,
-            "first_at": self.first_at, "last_at": self.last_at,
+            "version": VERSION,
+            "instance": self.instance,
+            "segment": self.first_sequence,
+            "epoch": self.epoch,
+            "end": self.end,
+            "records": self.records,
+            "last_sequence": self.last_sequence,
+            "first_at": self.first_at,
+            "last_at": self.last_at,
             "topics": None if self._numbers is None else list(self._numbers),
-            "entries": entries, "holes": [hole[1:] for hole in self.holes],
+            "entries": entries,
+            "holes": [hole[1:] for hole in self.holes],
         }
         packed: bytes = igzip.compress(orjson.dumps(document), compresslevel=1, mtime=0)
         return packed

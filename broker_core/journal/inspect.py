@@ -33,7 +33,9 @@ def list_segments(directory: Path, instance: str, archive_directory: Path | None
         index = load(index_path(file.path), instance, file.first_sequence)
         live = index is None and file is files[-1] and not file.archived and not file.compressed
         state = "current" if live else "archived" if file.archived else "sealed"
-        made.append(_info(file, index or scan(open_source(file.path), instance, file.first_sequence).index, state))
+        made.append(
+            _info(file, index or scan(open_source(file.path), instance, file.first_sequence).index, state)
+        )
     return made
 
 
@@ -42,14 +44,26 @@ def _files(directory: Path, instance: str, archive_directory: Path | None) -> li
     for file in discover(directory, instance, archive_directory):
         chosen.setdefault(file.first_sequence, file)
     if not chosen and not directory.is_dir():
-        raise OperatorError("no_journal", f"There is no directory {directory}.", "Name the journal's directory.")
+        raise OperatorError(
+            "no_journal", f"There is no directory {directory}.", "Name the journal's directory."
+        )
     return [chosen[first] for first in sorted(chosen)]
 
 
 def _info(file: SegmentFile, index: SegmentIndex, state: str) -> SegmentInfo:
     size = file.path.stat().st_size if file.compressed else index.end
-    return SegmentInfo(file.path.name, file.path, index.first_sequence, index.last_sequence, index.first_at,
-                       index.last_at, size, state, file.compressed, index.records)
+    return SegmentInfo(
+        file.path.name,
+        file.path,
+        index.first_sequence,
+        index.last_sequence,
+        index.first_at,
+        index.last_at,
+        size,
+        state,
+        file.compressed,
+        index.records,
+    )
 
 
 def verify(directory: Path, instance: str, archive_directory: Path | None = None) -> Iterator[VerifyReport]:
@@ -66,7 +80,9 @@ def verify(directory: Path, instance: str, archive_directory: Path | None = None
         except OSError as error:
             raise journal_error(error, f"reading {file.path.name}") from error
         if before is not None and report.first_sequence > before.last_sequence + 1:
-            missing = f"records {before.last_sequence + 1} to {report.first_sequence - 1} before it are missing"
+            missing = (
+                f"records {before.last_sequence + 1} to {report.first_sequence - 1} before it are missing"
+            )
             report = report._replace(problem=f"{report.problem} {missing}".strip())
         yield report._replace(unsynced=frontier is not None and report.last_sequence >= frontier)
         before = report
@@ -109,8 +125,12 @@ def _lines(batch: Batch, instance: str, first: int, limit: int, topic: str | Non
     for record in batch.records():
         if first <= record.sequence <= limit and topic in (None, record.topic):
             line: dict[str, Any] = {
-                "bookmark": f"{instance}|{record.sequence}|", "topic": record.topic, "accepted_at": batch.accepted_at,
-                "publisher": publisher, "publisher_sequence": record.publisher_sequence, **_body(record.body),
+                "bookmark": f"{instance}|{record.sequence}|",
+                "topic": record.topic,
+                "accepted_at": batch.accepted_at,
+                "publisher": publisher,
+                "publisher_sequence": record.publisher_sequence,
+                **_body(record.body),
             }
             if record.headers:
                 line["headers"] = base64.b64encode(record.headers).decode()
@@ -129,9 +149,9 @@ def _body(body: bytes) -> dict[str, Any]:
 
 
 def repair(directory: Path, instance: str, archive_directory: Path | None = None) -> dict[str, Any]:
-    """Do what opening does (cut a torn tail, keep its bytes, rebuild what is missing), and check every sealed segment.
+    """Do what opening does, and check every sealed segment besides.
 
-    Sidecars that don't say what their segment holds are written anew, so that damage found is known from then on.
+    Opening cuts a torn tail, keeps its bytes, and rebuilds what is missing. Sidecars that don't say what their segment holds are written anew, so that damage found is known from then on.
     Raises OperatorError journal_locked while a broker runs, no_journal when there is nothing.
     """
     _files(directory, instance, archive_directory)
@@ -141,7 +161,9 @@ def repair(directory: Path, instance: str, archive_directory: Path | None = None
         lock = take_lock(directory / f"{instance}.lock")
         found = Recovery(files, directory, instance, archive_directory)
         found.run()
-        rebuilt = [segment.path.name for segment in found.segments if segment.sealed and _renew(files, segment.path)]
+        rebuilt = [
+            segment.path.name for segment in found.segments if segment.sealed and _renew(files, segment.path)
+        ]
     except OSError as error:
         raise journal_error(error, "the repair") from error
     finally:

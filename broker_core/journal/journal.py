@@ -11,35 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise, repeat
+from itertools import repeat
 from pathlib import Path
 from threading import Lock
 
 from broker_core.batch import EXPLICIT_SEQUENCES, Batch, hash64
 from broker_core.errors import JournalError
-from broker_core.journal.acks import acks_path, write_acks
-from broker_core.journal.appender import Appender, JournalOptions, Part, Tail
-from broker_core.journal.files import Files, OpenFile, journal_error, replace_durably, take_lock
+from broker_core.journal.appender import Appender, JournalOptions, Part
+from broker_core.journal.files import Files, OpenFile, journal_error, take_lock
 from broker_core.journal.frontier import FrontierFile, frontier_path
-from broker_core.journal.held import Pin, Segment
+from broker_core.journal.held import Pin, Pins, Segment
 from broker_core.journal.index import Hole
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.recovery import Recovery, RecoveryReport
-from broker_core.journal.segment import Position, SegmentInfo, index_path
+from broker_core.journal.sealing import Sealer
+from broker_core.journal.segment import Position, SegmentInfo
 from broker_core.journal.swaps import Receipt, Swaps
 
-
 DEFAULT_OPTIONS = JournalOptions()
-
-
-class _Full:
-    """A segment that is full and not closed yet, with the publishers as they were when it was."""
-
-    __slots__ = ("publishers", "tail")
-
-    def __init__(self, tail: Tail, publishers: dict[str, int]) -> None:
-        self.tail = tail
-        self.publishers = publishers
 
 
 class Journal:
@@ -60,11 +49,11 @@ class Journal:
         self._files = files
         self._directory_lock = lock
         self._lock = Lock()
-        self._pins: set[Pin] = set()
+        self._pins = Pins()
         self._log = LogReader(found.instance, tuple(found.segments))
-        self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._needed_by)
+        self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._pins.owners)
         self._appender = Appender(files, directory, found.instance, found.epoch, options)
-        self._full: list[_Full] = []
+        self._sealer = Sealer(files, directory, found.instance)
         self._syncing = Lock()
         self._failed: JournalError | None = None
         self._closed = False
@@ -80,7 +69,7 @@ class Journal:
             # Records behind it are lost: what comes goes into a segment of its own, so that names tell the truth.
             tail, self._appender.tail = self._appender.tail, None
             assert tail is not None
-            self._full.append(_Full(tail, dict(self.publishers)))
+            self._sealer.add(tail, self.publishers)
 
     @classmethod
     def open(
@@ -144,7 +133,9 @@ class Journal:
             self.next_sequence = following
         if len(parts) == 1:
             return list(map(Position, repeat(parts[0].tail.segment.first_sequence), parts[0].offsets))
-        return [Position(part.tail.segment.first_sequence, offset) for part in parts for offset in part.offsets]
+        return [
+            Position(part.tail.segment.first_sequence, offset) for part in parts for offset in part.offsets
+        ]
 
     def _check(self, batches: Sequence[Batch]) -> int:
         expected = self.next_sequence
@@ -160,8 +151,11 @@ class Journal:
         new = tuple(part.tail.segment for part in parts if part.tail is not self._appender.tail)
         # Publishers part by part: what is kept with a full segment must not know of later ones.
         for part in parts:
-            self._full += [_Full(tail, dict(publishers)) for tail in self._appender.commit([part])]
-            newest = {batch.header.publisher: batch for batch in part.batches if batch.first_publisher_sequence}
+            for tail in self._appender.commit([part]):
+                self._sealer.add(tail, publishers)
+            newest = {
+                batch.header.publisher: batch for batch in part.batches if batch.first_publisher_sequence
+            }
             for batch in newest.values():
                 publishers[batch.publisher_name] = batch.last_publisher_sequence
         if new:
@@ -178,7 +172,7 @@ class Journal:
                 if self._failed is not None:
                     raise self._failed
                 written = self.next_sequence - 1
-                tails = [full.tail for full in self._full]
+                tails = self._sealer.tails()
                 if self._appender.tail is not None:
                     tails.append(self._appender.tail)
                 directory_changed, self._appender.directory_changed = self._appender.directory_changed, False
@@ -194,8 +188,9 @@ class Journal:
                 raise self._failed from error
             self.durable_sequence = written
             self.note_frontier()
-        if len(self._full) > 1:
-            self.finish_sealed()
+        if len(self._sealer) > 1:
+            with suppress(JournalError):
+                self.finish_sealed()  # what is written is durable all the same; `preallocate` tries again
 
     def note_frontier(self) -> None:
         """Tell other processes how far the log is durable. `sync` does; once more costs nothing."""
@@ -215,30 +210,8 @@ class Journal:
             raise journal_error(error, "spare segments") from error
 
     def finish_sealed(self) -> None:
-        """Close full segments: sync, cut to the content, write sidecar and `.clients.ack`. Then they may be moved."""
-        with self._syncing:
-            with self._lock:
-                full = list(self._full)
-            for one in full:
-                self._seal(one)
-                with self._lock:
-                    self._full.remove(one)
-
-    def _seal(self, one: _Full) -> None:
-        segment, file = one.tail.segment, one.tail.file
-        try:
-            self._files.fdatasync(file.fd)
-            self._files.truncate(file.fd, segment.index.end)
-            self._files.fsync(file.fd)
-        except OSError as error:
-            raise journal_error(error, f"closing {segment.path.name}") from error
-        with suppress(OSError):
-            # Both can be rebuilt from the segments; without room for them the journal goes on.
-            write_acks(self._files, acks_path(self.directory, self.instance), segment.index.last_sequence,
-                       one.publishers)
-            replace_durably(self._files, index_path(segment.path), segment.index.encode())
-        file.close()
-        segment.sealed = True
+        """Close full segments (see sealing.py). Until then they count as current."""
+        self._sealer.finish()
 
     def close(self) -> None:
         """Sync, close what is open, note the publishers, and let go of the directory. Closing twice is harmless."""
@@ -249,8 +222,7 @@ class Journal:
             if self._failed is None:
                 self.sync()
                 self.finish_sealed()
-                write_acks(self._files, acks_path(self.directory, self.instance), self.durable_sequence,
-                           self.publishers)
+                self._sealer.write_acks(self.durable_sequence, self.publishers)
         except OSError as error:
             raise journal_error(error, "closing the journal") from error
         finally:
@@ -270,13 +242,7 @@ class Journal:
     @property
     def holes(self) -> list[Hole]:
         """Everything known to be unreadable, oldest first, between segments too."""
-        segments = self._log.segments
-        found = [hole for segment in segments for hole in segment.index.holes]
-        for earlier, later in pairwise(segments):
-            if later.first_sequence > earlier.index.last_sequence + 1:
-                found.append(Hole(earlier.first_sequence, earlier.index.end, 0, earlier.index.last_sequence + 1,
-                                  later.first_sequence - 1, "the records aren't there"))
-        return sorted(found, key=lambda hole: hole.first_sequence)
+        return self._log.holes()
 
     def read(self, sequence: int, max_bytes: int, upto: int) -> list[Batch]:
         """Whole, checked batches from the one with `sequence` on, about `max_bytes`, none with records > `upto`.
@@ -288,6 +254,12 @@ class Journal:
         """
         return self._read(sequence, max_bytes, upto)[1]
 
+    def next_readable(self, sequence: int) -> int:
+        """The first record at or after `sequence` that can be read: behind a hole, if there is one; else
+        `next_sequence`. Where a read gives nothing although records are said to be there, go on from here."""
+        batches = self._read(sequence, 1, self.next_sequence - 1)[1]
+        return max(batches[0].first_sequence, sequence) if batches else self.next_sequence
+
     def read_located(self, sequence: int, max_bytes: int, upto: int) -> list[tuple[Position, Batch]]:
         """As `read`, with each batch's position."""
         segment, batches, offsets = self._read(sequence, max_bytes, upto)
@@ -297,8 +269,11 @@ class Journal:
         first = self.first_sequence
         if sequence < first:
             raise JournalError(
-                "bookmark_gone", f"Record {sequence} isn't in the log any more; the oldest is {first}.",
-                "Go on from the oldest record, or from now.", first=first, sequence=sequence,
+                "bookmark_gone",
+                f"Record {sequence} isn't in the log any more; the oldest is {first}.",
+                "Go on from the oldest record, or from now.",
+                first=first,
+                sequence=sequence,
             )
         if sequence > upto or sequence >= self.next_sequence:
             return 0, [], []
@@ -321,17 +296,11 @@ class Journal:
 
     def pin(self, sequence: int, owner: str = "") -> Pin:
         """Keep everything from `sequence` on until the pin moves or is released."""
-        pin = Pin(owner, sequence, self._pins.discard)
-        with self._lock:
-            self._pins.add(pin)
-        return pin
+        return self._pins.add(sequence, owner)
 
     def pins(self) -> list[Pin]:
         """Who holds what."""
-        return list(self._pins.copy())
-
-    def _needed_by(self, last_sequence: int) -> list[str]:
-        return sorted({pin.owner or "a reader" for pin in self.pins() if pin.sequence <= last_sequence})
+        return self._pins.all()
 
     def archive_swap(self, name: str, prepared: Path) -> Receipt:
         """Replace a sealed segment by its verified copy in the archive directory (see swaps.py)."""

@@ -6,6 +6,7 @@ No lock is taken: `segments` is an immutable tuple, replaced whole by whoever ro
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from threading import Lock
 
 from broker_core.batch import Batch, hash64
@@ -137,8 +138,10 @@ class LogReader:
             number = bisect_right(segments, position.segment, key=_first) - 1
             if number < 0 or segments[number].first_sequence != position.segment:
                 raise JournalError(
-                    "bookmark_gone", f"The segment that starts with {position.segment} isn't in the log any more.",
-                    "Subscribe again from a bookmark the log still holds.", segment=position.segment,
+                    "bookmark_gone",
+                    f"The segment that starts with {position.segment} isn't in the log any more.",
+                    "Subscribe again from a bookmark the log still holds.",
+                    segment=position.segment,
                 )
             try:
                 source = self._sources.get(segments[number])
@@ -148,7 +151,9 @@ class LogReader:
             except OSError as error:
                 raise journal_error(error, "reading the journal") from error
             if not found.batches:
-                raise damaged(segments[number].path, position.offset, found.problem or "no batch stands there")
+                raise damaged(
+                    segments[number].path, position.offset, found.problem or "no batch stands there"
+                )
             return found.batches[0]
         raise self._moving(position.segment)
 
@@ -168,10 +173,23 @@ class LogReader:
                 sequence = batches[-1].last_sequence + 1
         return None
 
+    def holes(self) -> list[Hole]:
+        """Everything known to be unreadable, oldest first: in segments and between them."""
+        segments = self.segments
+        found = [hole for segment in segments for hole in segment.index.holes]
+        for earlier, later in pairwise(segments):
+            first = earlier.index.last_sequence + 1
+            if later.first_sequence > first:
+                why, last = "the records aren't there", later.first_sequence - 1
+                found.append(Hole(earlier.first_sequence, earlier.index.end, 0, first, last, why))
+        return sorted(found, key=lambda hole: hole.first_sequence)
+
     def _moving(self, sequence: int) -> JournalError:
         return JournalError(
-            "journal_failed", f"The segment with record {sequence} isn't where it should be.",
-            "Check that nothing but the broker moves files in the journal's directories.", sequence=sequence,
+            "journal_failed",
+            f"The segment with record {sequence} isn't where it should be.",
+            "Check that nothing but the broker moves files in the journal's directories.",
+            sequence=sequence,
         )
 
 

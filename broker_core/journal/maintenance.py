@@ -63,7 +63,12 @@ class VerifyReport(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """For the command line, as JSON."""
         plain = self._asdict()
-        return {**plain, "path": str(self.path), "holes": [hole._asdict() for hole in self.holes], "ok": self.ok}
+        return {
+            **plain,
+            "path": str(self.path),
+            "holes": [hole._asdict() for hole in self.holes],
+            "ok": self.ok,
+        }
 
 
 @contextmanager
@@ -98,7 +103,8 @@ def copy_verified(src: Path, dst: Path, progress: Progress = _silent) -> str:
         _forget_cache(target)
         if _digest(target) != written.hexdigest():
             raise JournalError(
-                "journal_damaged", f"The copy {dst} isn't what was read from {src.name}.",
+                "journal_damaged",
+                f"The copy {dst} isn't what was read from {src.name}.",
                 "Check the disk it is on, then archive again.",
             )
     return written.hexdigest()
@@ -127,7 +133,9 @@ def _write(file: OpenFile, content: bytes) -> None:
 def compress_segment(src: Path, dst: Path, progress: Progress = _silent) -> CompressResult:
     """Make the seekable gzip of a sealed segment and read it back, byte for byte (see compressed.py)."""
     if src.name.endswith(SUFFIX_COMPRESSED):
-        raise OperatorError("journal_compressed", f"{src.name} is compressed already.", "Nothing is left to do.")
+        raise OperatorError(
+            "journal_compressed", f"{src.name} is compressed already.", "Nothing is left to do."
+        )
     source = open_source(src)
     with _made(dst) as target:
         members = 0
@@ -173,6 +181,12 @@ def verify_segment(path: Path) -> VerifyReport:
     torn = found.torn[1] - found.torn[0] if found.torn else 0
     index = found.index
     return VerifyReport(
-        path, index.first_sequence, index.last_sequence, index.records, index.end, index.holes, torn,
+        path,
+        index.first_sequence,
+        index.last_sequence,
+        index.records,
+        index.end,
+        index.holes,
+        torn,
         found.header_problem or "",
     )

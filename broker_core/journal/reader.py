@@ -159,10 +159,14 @@ def _behind(source: Source, offset: int, end: int, origin: int, after: int) -> i
 
 def _is_batch(source: Source, offset: int, end: int, origin: int, after: int) -> bool:
     found = walk(source, offset, end, BATCH_HEADER)
-    return bool(found.batches) and found.batches[0].origin == origin and found.batches[0].first_sequence > after
+    return (
+        bool(found.batches) and found.batches[0].origin == origin and found.batches[0].first_sequence > after
+    )
 
 
-def chunks(path: Path, offset: int = HEADER_SIZE, end: int | None = None, size: int = CHUNK) -> Iterator[Walk]:
+def chunks(
+    path: Path, offset: int = HEADER_SIZE, end: int | None = None, size: int = CHUNK
+) -> Iterator[Walk]:
     """A segment file's batches, checked, chunk by chunk, from a batch's offset; for readers without a broker.
 
     Ends at the content's end. Raises JournalError journal_damaged at bytes that are neither a batch nor zeros.

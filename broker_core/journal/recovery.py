@@ -57,10 +57,16 @@ class RecoveryReport:
     def as_dict(self) -> dict[str, Any]:
         """For the status and the command line."""
         return {
-            "opened_at": self.opened_at, "kept_records": self.kept_records, "truncated_bytes": self.truncated_bytes,
-            "quarantined": [hole._asdict() for hole in self.quarantined], "reason": self.reason,
-            "set_aside": [path.name for path in self.set_aside], "ignored": self.ignored,
-            "scanned_segments": self.scanned_segments, "seconds": round(self.seconds, 3), "clean": self.clean,
+            "opened_at": self.opened_at,
+            "kept_records": self.kept_records,
+            "truncated_bytes": self.truncated_bytes,
+            "quarantined": [hole._asdict() for hole in self.quarantined],
+            "reason": self.reason,
+            "set_aside": [path.name for path in self.set_aside],
+            "ignored": self.ignored,
+            "scanned_segments": self.scanned_segments,
+            "seconds": round(self.seconds, 3),
+            "clean": self.clean,
         }
 
     def because(self, sentence: str) -> None:
@@ -96,7 +102,10 @@ class Recovery:
         own = (f"{self.instance}.lock", f"{self.instance}.durable", f"{self.instance}.clients.ack")
         for path in sorted(self.directory.iterdir()):
             if path.name.startswith(f"{self.instance}.") and (
-                path.name in own or SUFFIX in path.name or path.name.endswith(".index.gz") or ".spare." in path.name
+                path.name in own
+                or SUFFIX in path.name
+                or path.name.endswith(".index.gz")
+                or ".spare." in path.name
             ):
                 continue
             self.report.ignored.append(path.name)
@@ -241,5 +250,3 @@ def _free_name(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}.{number}")
     return free
-
-

@@ -36,7 +36,9 @@ def scan(source: Source, instance: str, first_sequence: int, sealed: SegmentInde
         header = read_header(source)
         made.index.epoch = header.epoch
         if (header.instance, header.first_sequence) != (instance, first_sequence):
-            made.header_problem = f"it says {header.instance}.{header.first_sequence}, its name says otherwise"
+            made.header_problem = (
+                f"it says {header.instance}.{header.first_sequence}, its name says otherwise"
+            )
     except JournalError as error:
         made.header_problem = error.sentence
     offset, end, origin = HEADER_SIZE, source.length, hash64(instance)
@@ -50,9 +52,19 @@ def scan(source: Source, instance: str, first_sequence: int, sealed: SegmentInde
         following = next_batch(source, offset, end, origin, made.index.last_sequence)
         if following is None and sealed is not None and sealed.end > offset:
             index = made.index
-            lost = Hole(first_sequence, offset, sealed.end - offset, index.last_sequence + 1, sealed.last_sequence,
-                        found.problem)
-            index.holes, index.end, index.last_sequence = (*index.holes, lost), sealed.end, sealed.last_sequence
+            lost = Hole(
+                first_sequence,
+                offset,
+                sealed.end - offset,
+                index.last_sequence + 1,
+                sealed.last_sequence,
+                found.problem,
+            )
+            index.holes, index.end, index.last_sequence = (
+                (*index.holes, lost),
+                sealed.end,
+                sealed.last_sequence,
+            )
             break
         if following is None:
             _finish(made, source, offset, end, found.problem)
@@ -66,7 +78,9 @@ def _add(made: Scan, at: int, batch: Batch) -> None:
     index = made.index
     expected = index.last_sequence + 1
     if batch.first_sequence > expected and not (index.holes and index.holes[-1].last_sequence >= expected):
-        missing = Hole(index.first_sequence, at, 0, expected, batch.first_sequence - 1, "the records aren't there")
+        missing = Hole(
+            index.first_sequence, at, 0, expected, batch.first_sequence - 1, "the records aren't there"
+        )
         index.holes = (*index.holes, missing)
     index.add(at, batch)
     if batch.last_publisher_sequence:
@@ -76,7 +90,12 @@ def _add(made: Scan, at: int, batch: Batch) -> None:
 def _add_hole(index: SegmentIndex, offset: int, following: int, source: Source, why: str) -> None:
     after = walk(source, following, source.length, 1).batches[0]
     hole = Hole(
-        index.first_sequence, offset, following - offset, index.last_sequence + 1, after.first_sequence - 1, why
+        index.first_sequence,
+        offset,
+        following - offset,
+        index.last_sequence + 1,
+        after.first_sequence - 1,
+        why,
     )
     index.holes = (*index.holes, hole)
 

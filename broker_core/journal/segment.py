@@ -94,8 +94,18 @@ def encode_header(header: SegmentHeader) -> bytes:
     name = header.instance.encode()
     whole = bytearray(HEADER_SIZE)
     _HEADER.pack_into(
-        whole, 0, MAGIC, VERSION, 0, header.origin, header.epoch, 0, header.first_sequence, header.created_at,
-        len(name), name,
+        whole,
+        0,
+        MAGIC,
+        VERSION,
+        0,
+        header.origin,
+        header.epoch,
+        0,
+        header.first_sequence,
+        header.created_at,
+        len(name),
+        name,
     )
     struct.pack_into("<I", whole, _CRC_AT, crc32c(whole))
     return bytes(whole)
@@ -158,7 +168,9 @@ def parse_path(path: Path) -> tuple[str, int]:
     """(instance, first sequence) of a segment's file. OperatorError unknown_journal if its name isn't one's."""
     instance, _, digits = path.name.removesuffix(".gz").removesuffix(SUFFIX).rpartition(".")
     if not instance or parse_name(path.name, instance) is None:
-        raise OperatorError("unknown_journal", f"{path.name} isn't the name of a segment.", "See `journal ls`.")
+        raise OperatorError(
+            "unknown_journal", f"{path.name} isn't the name of a segment.", "See `journal ls`."
+        )
     return instance, int(digits)
 
 

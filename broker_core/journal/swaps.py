@@ -49,7 +49,11 @@ class Swaps:
     """Replaces and removes sealed segments of a log."""
 
     def __init__(
-        self, files: Files, log: LogReader, lock: Lock, archive_directory: Path | None,
+        self,
+        files: Files,
+        log: LogReader,
+        lock: Lock,
+        archive_directory: Path | None,
         needed_by: Callable[[int], list[str]],
     ) -> None:
         self._files = files
@@ -68,18 +72,26 @@ class Swaps:
         with self._one_at_a_time:
             old = self._sealed(name)
             if old.archived:
-                raise OperatorError("journal_archived", f"{name} is archived already.", "Nothing is left to do.")
+                raise OperatorError(
+                    "journal_archived", f"{name} is archived already.", "Nothing is left to do."
+                )
             path = self._archive_directory / old.path.name
-            return self._swap("archive", old, prepared, Segment(path, True, old.compressed, old.index, sealed=True))
+            return self._swap(
+                "archive", old, prepared, Segment(path, True, old.compressed, old.index, sealed=True)
+            )
 
     def compress(self, name: str, prepared: Path) -> Receipt:
         """Put a compressed form beside where the segment is, in its place."""
         with self._one_at_a_time:
             old = self._sealed(name)
             if old.compressed:
-                raise OperatorError("journal_compressed", f"{name} is compressed already.", "Nothing is left to do.")
+                raise OperatorError(
+                    "journal_compressed", f"{name} is compressed already.", "Nothing is left to do."
+                )
             path = old.path.with_name(f"{old.path.name}.gz")
-            return self._swap("compress", old, prepared, Segment(path, old.archived, True, old.index, sealed=True))
+            return self._swap(
+                "compress", old, prepared, Segment(path, old.archived, True, old.index, sealed=True)
+            )
 
     def _sealed(self, name: str) -> Segment:
         for segment in self._log.segments:
@@ -99,7 +111,8 @@ class Swaps:
         except OSError as error:
             if error.errno == errno.EXDEV:
                 raise OperatorError(
-                    "bad_prepared_file", f"{prepared} isn't on the file system of {new.path.parent}.",
+                    "bad_prepared_file",
+                    f"{prepared} isn't on the file system of {new.path.parent}.",
                     "Prepare the file in the directory it goes to.",
                 ) from None
             raise journal_error(error, f"the swap of {old.path.name}") from error
@@ -107,7 +120,9 @@ class Swaps:
             self._log.replace(tuple(new if one is old else one for one in self._log.segments))
         self._unlink(old, keep_sidecar=new.path.parent == old.path.parent)
         nbytes = new.info().nbytes
-        return self._receipt(action, [new], nbytes, freed if old.path.parent != new.path.parent else freed - nbytes)
+        return self._receipt(
+            action, [new], nbytes, freed if old.path.parent != new.path.parent else freed - nbytes
+        )
 
     def _check(self, old: Segment, prepared: Path, *, compressed: bool) -> None:
         """A cheap look that it is the right file; its content was verified by who made it."""
@@ -116,13 +131,20 @@ class Swaps:
             header = read_header(source)
         except (OSError, JournalError) as error:
             raise OperatorError(
-                "bad_prepared_file", f"{prepared} can't take the place of {old.path.name}: {error}.",
+                "bad_prepared_file",
+                f"{prepared} can't take the place of {old.path.name}: {error}.",
                 "Prepare the file again.",
             ) from None
         gzipped = isinstance(source, CompressedSource)
-        if gzipped != compressed or source.length != old.index.end or header.first_sequence != old.first_sequence:
+        if (
+            gzipped != compressed
+            or source.length != old.index.end
+            or header.first_sequence != old.first_sequence
+        ):
             raise OperatorError(
-                "bad_prepared_file", f"{prepared} isn't the content of {old.path.name}.", "Prepare the file again.",
+                "bad_prepared_file",
+                f"{prepared} isn't the content of {old.path.name}.",
+                "Prepare the file again.",
             )
 
     def _unlink(self, old: Segment, *, keep_sidecar: bool) -> None:
@@ -142,7 +164,8 @@ class Swaps:
             chosen = segments[: len(names)]
             if [segment.path.name for segment in chosen] != list(names) or len(chosen) == 0:
                 raise OperatorError(
-                    "journal_gap", "Only the oldest segments can be removed, in order, without leaving out one.",
+                    "journal_gap",
+                    "Only the oldest segments can be removed, in order, without leaving out one.",
                     "Ask for a plan again; the log has changed since.",
                 )
             for segment in chosen:
@@ -157,18 +180,27 @@ class Swaps:
 
     def _refuse_if_needed(self, segment: Segment) -> None:
         if not segment.sealed:
-            raise OperatorError("journal_current", f"{segment.path.name} is being written.", "Wait until it is full.")
+            raise OperatorError(
+                "journal_current", f"{segment.path.name} is being written.", "Wait until it is full."
+            )
         owners = self._needed_by(segment.index.last_sequence)
         if owners:
             raise OperatorError(
-                "journal_pinned", f"{segment.path.name} is needed by {', '.join(owners)}.",
-                "Wait until they have read it, or disconnect them.", needed_by=owners,
+                "journal_pinned",
+                f"{segment.path.name} is needed by {', '.join(owners)}.",
+                "Wait until they have read it, or disconnect them.",
+                needed_by=owners,
             )
 
     def _receipt(self, action: str, segments: Sequence[Segment], nbytes: int, freed: int) -> Receipt:
         held = self._log.segments
         return Receipt(
-            action, [segment.path.name for segment in segments], nbytes, freed,
-            sum(segment.index.records for segment in segments), segments[0].first_sequence,
-            segments[-1].index.last_sequence, held[0].first_sequence if held else 0,
+            action,
+            [segment.path.name for segment in segments],
+            nbytes,
+            freed,
+            sum(segment.index.records for segment in segments),
+            segments[0].first_sequence,
+            segments[-1].index.last_sequence,
+            held[0].first_sequence if held else 0,
         )

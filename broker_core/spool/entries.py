@@ -84,8 +84,22 @@ def encode_reference(
     """A reference's bytes."""
     listed = b"" if rows is None else rows.astype("<u2").tobytes()
     flags = 0 if rows is None else HAS_ROWS
-    tail = ENTRY.pack(0, REFERENCE, flags, stream, count, length, nbytes, position.offset // 8, position.segment,
-                      accepted_at)[4:] + listed + bytes(-len(listed) % 8)
+    tail = (
+        ENTRY.pack(
+            0,
+            REFERENCE,
+            flags,
+            stream,
+            count,
+            length,
+            nbytes,
+            position.offset // 8,
+            position.segment,
+            accepted_at,
+        )[4:]
+        + listed
+        + bytes(-len(listed) % 8)
+    )
     return _CRC.pack(crc32c(tail)) + tail
 
 
@@ -106,15 +120,35 @@ def decode(view: memoryview, offset: int, head: EntryHead) -> SpoolEntry:
     end = offset + head.size
     if crc32c(view[offset + 4 : end]) != head.crc or head.kind not in (REFERENCE, COPY):
         raise JournalError(
-            "spool_damaged", f"A spool entry is damaged at byte {offset}.",
-            "Check the disk of the spools; the client has to subscribe again from its bookmark.", offset=offset,
+            "spool_damaged",
+            f"A spool entry is damaged at byte {offset}.",
+            "Check the disk of the spools; the client has to subscribe again from its bookmark.",
+            offset=offset,
         )
     if head.kind == COPY:
         batch = Batch.parse(bytes(view[offset + ENTRY_SIZE : end]), verify=False)
-        return SpoolEntry(head.stream, "copy", Position(0, 0), head.length, None, batch, head.records, head.nbytes,
-                          head.accepted_at)
+        return SpoolEntry(
+            head.stream,
+            "copy",
+            Position(0, 0),
+            head.length,
+            None,
+            batch,
+            head.records,
+            head.nbytes,
+            head.accepted_at,
+        )
     rows: Rows | None = None
     if head.flags & HAS_ROWS:
         rows = np.frombuffer(view, "<u2", head.records, offset + ENTRY_SIZE).astype(np.int64)
-    return SpoolEntry(head.stream, "reference", Position(head.segment, head.place * 8), head.length, rows, None,
-                      head.records, head.nbytes, head.accepted_at)
+    return SpoolEntry(
+        head.stream,
+        "reference",
+        Position(head.segment, head.place * 8),
+        head.length,
+        rows,
+        None,
+        head.records,
+        head.nbytes,
+        head.accepted_at,
+    )

@@ -150,7 +150,9 @@ class Spool:
             if last.file is not None and last.size < PART_BYTES:
                 return last, last.file
         self._made += 1
-        file = OpenFile(self.path.with_name(f"{self.path.name}.{self._made:06d}"), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        file = OpenFile(
+            self.path.with_name(f"{self.path.name}.{self._made:06d}"), os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        )
         # Says to clean_up that somebody lives here.
         fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._parts.append(_Part(file))
@@ -235,12 +237,17 @@ class Spool:
         start = place - self._window_at
         if start < 0 or start + size > len(self._window):
             part = self._parts[0]
-            raw = part.memory[place:] if part.file is None else self._read(part.file, place, max(size, READ_BYTES))
+            raw = (
+                part.memory[place:]
+                if part.file is None
+                else self._read(part.file, place, max(size, READ_BYTES))
+            )
             self._window, self._window_at, start = memoryview(raw), place, 0
         found = self._window[start : start + size]
         if len(found) < size:
             raise JournalError(
-                "spool_damaged", f"The spool {self.path.name} ends in the middle of an entry.",
+                "spool_damaged",
+                f"The spool {self.path.name} ends in the middle of an entry.",
                 "Check the disk of the spools; the client has to subscribe again from its bookmark.",
             )
         return found

@@ -8,14 +8,14 @@ from tests.browser.test_pages import open_page
 
 
 def test_a_client_is_disconnected_with_a_reason(page: Page) -> None:
-    open_page(page, "/clients/carrier-yv/")
+    open_page(page, "/clients/feed-publisher/")
     page.get_by_role("button", name="Disconnect…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Disconnect").click()
     expect(dialog).to_be_visible()  # the browser itself asks for the reason
     dialog.get_by_label("Reason").fill("wrong release")
     dialog.get_by_role("button", name="Disconnect").click()
-    expect(page.get_by_text("carrier-yv was disconnected and told why.")).to_be_visible()
+    expect(page.get_by_text("feed-publisher was disconnected and told why.")).to_be_visible()
     expect(page.locator("#state")).to_have_text("Not connected")
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from broker_core.batch import Batch, build
-from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.journal import Journal
 from broker_core.journal.maintenance import compress_segment, copy_verified
 from pipeline.config import LogPlace, Settings, settings_from
 

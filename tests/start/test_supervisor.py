@@ -44,7 +44,7 @@ class House:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110  what is waited for are processes and files
+            while not condition():
                 await asyncio.sleep(0.01)
 
 

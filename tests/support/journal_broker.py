@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from broker_core.batch import build_one_topic, Batch, stamp
+from broker_core.batch import Batch, build_one_topic, stamp
 from broker_core.errors import SluiceError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal

@@ -26,9 +26,13 @@ class Command(BaseCommand):
         """One sub-command each; all name the journal in the same way."""
         commands = parser.add_subparsers(dest="command", required=True, metavar="ls|verify|dump|repair")
         ls = commands.add_parser("ls", help="segments with their sequences, times and sizes")
-        verify = commands.add_parser("verify", help="check every batch of every segment; ends with 1 if one is bad")
+        verify = commands.add_parser(
+            "verify", help="check every batch of every segment; ends with 1 if one is bad"
+        )
         dump = commands.add_parser("dump", help="records as JSON lines")
-        repair = commands.add_parser("repair", help="cut a torn tail (its bytes are kept) and rebuild indexes")
+        repair = commands.add_parser(
+            "repair", help="cut a torn tail (its bytes are kept) and rebuild indexes"
+        )
         for sub in (ls, verify, dump, repair):
             sub.add_argument("--instance", default=settings.SLUICE_INSTANCE)
             sub.add_argument("--directory", type=Path, default=Path(settings.SLUICE_JOURNAL_DIRECTORY))
@@ -36,15 +40,24 @@ class Command(BaseCommand):
         for sub in (ls, verify, repair):
             sub.add_argument("--json", action="store_true", help="JSON instead of text")
         dump.add_argument("--from", type=int, default=1, dest="first", metavar="SEQUENCE")
-        dump.add_argument("--to", type=int, default=None, dest="last", metavar="SEQUENCE",
-                          help="default: the durable frontier")
+        dump.add_argument(
+            "--to",
+            type=int,
+            default=None,
+            dest="last",
+            metavar="SEQUENCE",
+            help="default: the durable frontier",
+        )
         dump.add_argument("--topic", default=None, help="only this topic")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run one sub-command; Sluice's own errors become one line and what to do."""
         place = (options["directory"], options["instance"], options["archive"])
         run: dict[str, Callable[..., None]] = {
-            "ls": self._ls, "verify": self._verify, "dump": self._dump, "repair": self._repair,
+            "ls": self._ls,
+            "verify": self._verify,
+            "dump": self._dump,
+            "repair": self._repair,
         }
         try:
             run[options["command"]](place, options)
@@ -57,11 +70,15 @@ class Command(BaseCommand):
             for segment in segments:
                 self._line({**segment._asdict(), "path": str(segment.path)})
             return
-        self.stdout.write(f"{'segment':<48} {'state':<10} {'first':>14} {'last':>14} {'bytes':>15}  newest record")
+        self.stdout.write(
+            f"{'segment':<48} {'state':<10} {'first':>14} {'last':>14} {'bytes':>15}  newest record"
+        )
         for segment in segments:
             self.stdout.write(_row(segment))
-        self.stdout.write(f"{len(segments)} segments, {sum(segment.nbytes for segment in segments):,} bytes,"
-                          f" {sum(segment.records for segment in segments):,} records")
+        self.stdout.write(
+            f"{len(segments)} segments, {sum(segment.nbytes for segment in segments):,} bytes,"
+            f" {sum(segment.records for segment in segments):,} records"
+        )
 
     def _verify(self, place: tuple[Path, str, Path], options: dict[str, Any]) -> None:
         bad = 0
@@ -70,21 +87,31 @@ class Command(BaseCommand):
             if options["json"]:
                 self._line(report.as_dict())
                 continue
-            self.stdout.write(f"{'ok ' if report.ok else 'BAD'} {report.path.name}  {report.records:,} records")
+            self.stdout.write(
+                f"{'ok ' if report.ok else 'BAD'} {report.path.name}  {report.records:,} records"
+            )
             for hole in report.holes:
-                self.stdout.write(f"      records {hole.first_sequence} to {hole.last_sequence} can't be read:"
-                                  f" {hole.why} (byte {hole.offset}, {hole.length} bytes)")
+                self.stdout.write(
+                    f"      records {hole.first_sequence} to {hole.last_sequence} can't be read:"
+                    f" {hole.why} (byte {hole.offset}, {hole.length} bytes)"
+                )
             if report.torn_bytes:
-                self.stdout.write(f"      {report.torn_bytes} bytes behind the last whole batch"
-                                  f"{', not persisted yet' if report.unsynced else ''}")
+                self.stdout.write(
+                    f"      {report.torn_bytes} bytes behind the last whole batch"
+                    f"{', not persisted yet' if report.unsynced else ''}"
+                )
             if report.problem:
                 self.stdout.write(f"      {report.problem}")
         if bad:
-            raise CommandError(f"{bad} segments are damaged. Run `manage.py journal repair`; it keeps what it cuts.",
-                               returncode=1)
+            raise CommandError(
+                f"{bad} segments are damaged. Run `manage.py journal repair`; it keeps what it cuts.",
+                returncode=1,
+            )
 
     def _dump(self, place: tuple[Path, str, Path], options: dict[str, Any]) -> None:
-        for line in inspect.dump(*place, first=options["first"], last=options["last"], topic=options["topic"]):
+        for line in inspect.dump(
+            *place, first=options["first"], last=options["last"], topic=options["topic"]
+        ):
             self.stdout.write(line.decode())
 
     def _repair(self, place: tuple[Path, str, Path], options: dict[str, Any]) -> None:
@@ -93,8 +120,14 @@ class Command(BaseCommand):
             self._line(report)
             return
         state = "Nothing was wrong." if report["clean"] else report["reason"]
-        self.stdout.write(f"{report['kept_records']:,} records kept, next is {report['next_sequence']}. {state}")
-        for kind, title in (("set_aside", "set aside"), ("rebuilt_indexes", "index rebuilt"), ("ignored", "ignored")):
+        self.stdout.write(
+            f"{report['kept_records']:,} records kept, next is {report['next_sequence']}. {state}"
+        )
+        for kind, title in (
+            ("set_aside", "set aside"),
+            ("rebuilt_indexes", "index rebuilt"),
+            ("ignored", "ignored"),
+        ):
             for name in report[kind]:
                 self.stdout.write(f"  {title}: {name}")
 
@@ -104,6 +137,12 @@ class Command(BaseCommand):
 
 def _row(segment: SegmentInfo) -> str:
     state = f"{segment.state}{' gz' if segment.compressed else ''}"
-    newest = datetime.fromtimestamp(segment.last_at / 1e9, UTC).isoformat(timespec="seconds") if segment.last_at else "-"
-    return (f"{segment.name:<48} {state:<10} {segment.first_sequence:>14} {segment.last_sequence:>14}"
-            f" {segment.nbytes:>15,}  {newest}")
+    newest = (
+        datetime.fromtimestamp(segment.last_at / 1e9, UTC).isoformat(timespec="seconds")
+        if segment.last_at
+        else "-"
+    )
+    return (
+        f"{segment.name:<48} {state:<10} {segment.first_sequence:>14} {segment.last_sequence:>14}"
+        f" {segment.nbytes:>15,}  {newest}"
+    )

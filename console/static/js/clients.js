@@ -79,7 +79,7 @@ function draw(clients) {
 function counts(clients, shown) {
   const tally = { all: clients.length };
   for (const client of clients) tally[client.state] = (tally[client.state] ?? 0) + 1;
-  for (const button of all("[data-state]", one("#states"))) setText(one("b", button), count(tally[button.dataset.state] ?? 0));
+  for (const button of all("[data-choice]", one("#states"))) setText(one("b", button), count(tally[button.dataset.choice] ?? 0));
   setText(one("#shown"), shown === clients.length ? `${count(shown)} clients` : `${count(shown)} of ${count(clients.length)} clients`);
   one("#more").hidden = shown <= limit;
   const none = one("#none");
@@ -101,7 +101,7 @@ function changeView(change) {
 function showView() {
   const search = one("#search");
   if (search.value !== view.q) search.value = view.q;
-  for (const button of all("[data-state]", one("#states"))) setAttribute(button, "aria-pressed", String((view.state || "all") === button.dataset.state));
+  for (const button of all("[data-choice]", one("#states"))) setAttribute(button, "aria-pressed", String((view.state || "all") === button.dataset.choice));
   for (const header of all("th[data-key]")) {
     if (header.dataset.key === view.sort) setAttribute(header, "aria-sort", view.down ? "descending" : "ascending");
     else header.removeAttribute("aria-sort");
@@ -125,8 +125,8 @@ for (const header of all("th[data-key]")) {
     down: view.sort === header.dataset.key ? !view.down : COLUMNS[header.dataset.key].down,
   }));
 }
-for (const button of all("[data-state]", one("#states"))) {
-  button.addEventListener("click", () => changeView({ state: button.dataset.state === "all" ? "" : button.dataset.state }));
+for (const button of all("[data-choice]", one("#states"))) {
+  button.addEventListener("click", () => changeView({ state: button.dataset.choice === "all" ? "" : button.dataset.choice }));
 }
 one("#search").addEventListener("input", (event) => changeView({ q: event.target.value }));
 one("#search").addEventListener("keydown", (event) => { if (event.key === "Escape") { changeView({ q: "" }); event.target.blur(); } });

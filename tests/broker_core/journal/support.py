@@ -21,12 +21,21 @@ def open_journal(directory: Path, options: JournalOptions = SMALL, files: Files 
 
 
 def batch_for(
-    journal: Journal, first: int, count: int = 3, *, at: int = 0, size: int = 100, publisher: str = "p", topic: str = "t.a"
+    journal: Journal,
+    first: int,
+    count: int = 3,
+    *,
+    at: int = 0,
+    size: int = 100,
+    publisher: str = "p",
+    topic: str = "t.a",
 ) -> Batch:
     """A stamped batch whose bodies name their sequences."""
     bodies = [f"{first + row}:".encode().ljust(size, b".") for row in range(count)]
     batch = Batch.parse(build_one_topic(publisher, topic, bodies, first))
-    batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=at or first * 1_000)
+    batch.stamp(
+        origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=at or first * 1_000
+    )
     return batch
 
 
@@ -38,7 +47,9 @@ def topics_batch(journal: Journal, topics: Sequence[str]) -> Batch:
     return batch
 
 
-def fill(journal: Journal, batches: int, count: int = 3, size: int = 100, publisher: str = "p") -> list[Batch]:
+def fill(
+    journal: Journal, batches: int, count: int = 3, size: int = 100, publisher: str = "p"
+) -> list[Batch]:
     """Write and sync batches, one write each; returns them."""
     made = []
     for _ in range(batches):
@@ -96,11 +107,11 @@ class FailingFiles(Files):
         return super().pwritev(fd, buffers, offset)
 
     def fdatasync(self, fd: int) -> None:
-        self._note("fdatasync", os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2])
+        self._note("fdatasync", Path(f"/proc/self/fd/{fd}").readlink().name)
         super().fdatasync(fd)
 
     def fsync(self, fd: int) -> None:
-        self._note("fsync", os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2])
+        self._note("fsync", Path(f"/proc/self/fd/{fd}").readlink().name)
         super().fsync(fd)
 
     def truncate(self, fd: int, length: int) -> None:

@@ -68,7 +68,9 @@ def test_disk_full_in_the_second_segment_of_a_write(journal, files):
     def fail(name):
         nonlocal written
         written += name == "pwritev"
-        return name == "pwritev" and written == 3  # the rest of the first, the header of the second, its batches
+        return (
+            name == "pwritev" and written == 3
+        )  # the rest of the first, the header of the second, its batches
 
     files.fail = fail
     batches, first = [], journal.next_sequence
@@ -177,7 +179,11 @@ def test_a_real_limit_on_file_size(tmp_path):
     (tmp_path / "tests_support.py").write_bytes((Path(__file__).parent / "support.py").read_bytes())
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, check=False,
-        cwd=root, env={**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"},
+        [sys.executable, "-c", program, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"},
     )
     assert done.stdout == "fine\n", done.stderr

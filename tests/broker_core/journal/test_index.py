@@ -48,8 +48,17 @@ def test_too_many_topics_mean_any():
     assert SegmentIndex.decode(index.encode()).topics is None
 
 
-@pytest.mark.parametrize("raw", [b"", b"x", gzip.compress(b"x"), gzip.compress(b"{}"), gzip.compress(b"[]"),
-                                 gzip.compress(b'{"version":2}')])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"x",
+        gzip.compress(b"x"),
+        gzip.compress(b"{}"),
+        gzip.compress(b"[]"),
+        gzip.compress(b'{"version":2}'),
+    ],
+)
 def test_what_is_no_sidecar_is_refused(tmp_path, raw):
     path = tmp_path / "a.index.gz"
     path.write_bytes(raw)
@@ -65,8 +74,14 @@ def test_a_sidecar_of_another_segment_is_refused(tmp_path):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(200, 2 * ENTRY_BYTES), st.integers(1, 50)), min_size=1,
-                max_size=40), st.data())
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 30), st.integers(200, 2 * ENTRY_BYTES), st.integers(1, 50)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.data(),
+)
 def test_law_find_rounds_down(steps, data):
     """`find` and `find_moment` never lead behind the batch that is looked for."""
     index, offset, first = SegmentIndex("a", 1, 1), 4_096, 1

@@ -46,7 +46,10 @@ def test_verify_names_damage_and_missing_segments(tmp_path, place):
     reports = list(inspect.verify(*place))
     assert [report.ok for report in reports][:3] == [False, False, True]
     assert reports[0].holes[0].first_sequence == 1
-    assert f"records {second.first_sequence} to {second.last_sequence} before it are missing" in reports[1].problem
+    assert (
+        f"records {second.first_sequence} to {second.last_sequence} before it are missing"
+        in reports[1].problem
+    )
 
 
 def test_a_tail_that_was_never_persisted_is_no_damage(tmp_path, place):
@@ -70,9 +73,20 @@ def test_dump(tmp_path, place):
     journal.sync()
     journal.close()
     lines = [orjson.loads(line) for line in inspect.dump(*place)]
-    assert lines[0] == {"bookmark": f"{INSTANCE}|1|", "topic": "x", "accepted_at": 9, "publisher": "p",
-                        "publisher_sequence": 7, "data": {"a": 1}, "headers": "aA=="}
-    assert [line.get("text", line.get("base64", line.get("data"))) for line in lines[1:]] == ["text", "//4=", None]
+    assert lines[0] == {
+        "bookmark": f"{INSTANCE}|1|",
+        "topic": "x",
+        "accepted_at": 9,
+        "publisher": "p",
+        "publisher_sequence": 7,
+        "data": {"a": 1},
+        "headers": "aA==",
+    }
+    assert [line.get("text", line.get("base64", line.get("data"))) for line in lines[1:]] == [
+        "text",
+        "//4=",
+        None,
+    ]
     assert [orjson.loads(line)["bookmark"] for line in inspect.dump(*place, first=2, last=3, topic="x")] == [
         f"{INSTANCE}|3|"
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -100,7 +101,7 @@ def test_roll(journal):
     segments = journal.segments()
     assert len(segments) > 2
     assert [segment.state for segment in segments][-1] == "current"
-    for earlier, later in zip(segments, segments[1:], strict=False):
+    for earlier, later in pairwise(segments):
         assert later.first_sequence == earlier.last_sequence + 1
     assert read_all(journal) == list(range(1, 181))
 

@@ -86,6 +86,8 @@ def test_persisted_records_that_are_gone_are_named_and_their_numbers_never_used_
     cut_short(path, offsets)
     journal = open_journal(tmp_path)
     assert journal.next_sequence == 61
+    assert journal.read(58, 1_000, journal.durable_sequence) == []
+    assert journal.next_readable(58) == 61
     hole = journal.recovery.quarantined[0]
     assert (hole.first_sequence, hole.last_sequence) == (58, 60)
     fill(journal, 2)
@@ -111,6 +113,7 @@ def test_flipped_byte_in_the_middle_is_quarantined_and_reported(tmp_path, inside
     # A read never goes over the hole in its middle: the jump shows at its start.
     assert journal.read(1, 1_000_000, 60)[-1].last_sequence == 21
     assert journal.read(22, 1_000_000, 60)[0].first_sequence == 25
+    assert [journal.next_readable(sequence) for sequence in (21, 22, 24, 25)] == [21, 25, 25, 25]
     fill(journal, 1)
     journal.close()
 
@@ -203,8 +206,12 @@ def test_foreign_files_are_left_alone_and_told(tmp_path):
     (path.parent / "other.00000000000000000001.journal").write_bytes(b"not ours")
     (path.parent / "lost+found").mkdir()
     journal = open_journal(tmp_path)
-    assert journal.recovery.ignored == ["lost+found", "notes.txt", "other.00000000000000000001.journal",
-                                        f"{INSTANCE}.old"]
+    assert journal.recovery.ignored == [
+        "lost+found",
+        "notes.txt",
+        "other.00000000000000000001.journal",
+        f"{INSTANCE}.old",
+    ]
     assert journal.recovery.clean
     assert (path.parent / "notes.txt").read_text() == "mine"
     journal.close()

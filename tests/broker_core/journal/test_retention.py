@@ -15,7 +15,9 @@ NOW = 100 * DAY
 def segment(number: int, days_old: int, state: str = "sealed", compressed: bool = False) -> SegmentInfo:
     first = number * 100 + 1
     at = NOW - days_old * DAY
-    return SegmentInfo(f"s{number}", Path(f"s{number}"), first, first + 99, at - 1, at, 1_000, state, compressed, 100)
+    return SegmentInfo(
+        f"s{number}", Path(f"s{number}"), first, first + 99, at - 1, at, 1_000, state, compressed, 100
+    )
 
 
 LOG = [segment(0, 40, "archived"), segment(1, 30), segment(2, 20), segment(3, 10), segment(4, 0, "current")]

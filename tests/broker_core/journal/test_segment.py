@@ -94,8 +94,13 @@ def test_discover_lists_older_forms_first(tmp_path):
     live, archive = tmp_path / "live", tmp_path / "archive"
     live.mkdir()
     archive.mkdir()
-    for path in (archive / segment_name("a", 1), live / segment_name("a", 1, compressed=True),
-                 live / segment_name("a", 1), live / segment_name("b", 1), live / "other"):
+    for path in (
+        archive / segment_name("a", 1),
+        live / segment_name("a", 1, compressed=True),
+        live / segment_name("a", 1),
+        live / segment_name("b", 1),
+        live / "other",
+    ):
         path.touch()
     found = [(file.path.parent.name, file.compressed) for file in discover(live, "a", archive)]
     assert found == [("live", False), ("live", True), ("archive", False)]

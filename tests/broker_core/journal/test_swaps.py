@@ -123,8 +123,13 @@ def test_durable_order_of_a_swap(journal, tmp_path):
     order = [call for call in journal._files.calls if call[0] in ("rename", "sync_directory", "unlink")]
     sidecar = index_path(journal.segments()[0].path).name
     assert order == [
-        ("rename", name), ("sync_directory", "archive"), ("rename", sidecar), ("sync_directory", "archive"),
-        ("unlink", name), ("unlink", sidecar), ("sync_directory", "journal"),
+        ("rename", name),
+        ("sync_directory", "archive"),
+        ("rename", sidecar),
+        ("sync_directory", "archive"),
+        ("unlink", name),
+        ("unlink", sidecar),
+        ("sync_directory", "journal"),
     ]
 
 
@@ -252,8 +257,8 @@ def test_cancelling_removes_the_unfinished_file(journal, tmp_path):
 
 def test_progress_reaches_the_whole(journal, tmp_path):
     for work in (copy_verified, compress_segment):
-        steps = []
-        work(journal.segments()[0].path, tmp_path / "x", lambda done, total: steps.append((done, total)))
+        steps: list[tuple[int, int]] = []
+        work(journal.segments()[0].path, tmp_path / "x", lambda *step, seen=steps: seen.append(step))
         assert steps[-1][0] == steps[-1][1] == journal.segments()[0].nbytes
 
 

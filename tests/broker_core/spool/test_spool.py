@@ -26,8 +26,9 @@ def spool(tmp_path):
 
 
 def reference(spool, number, *, rows=None, count=5, length=1_000):
-    spool.append_reference(7, Position(1, number * 8), length, count if rows is None else len(rows), number + 1,
-                           number + 1, rows)
+    spool.append_reference(
+        7, Position(1, number * 8), length, count if rows is None else len(rows), number + 1, number + 1, rows
+    )
 
 
 def copy(body=b"x" * 100, count=1):
@@ -43,8 +44,7 @@ def test_a_reference_is_forty_bytes():
 def test_golden_bytes_of_a_reference():
     raw = encode_reference(2, Position(42, 4_096), 1_000, 2, 900, 9, np.array([1, 3]))
     assert raw.hex() == (
-        "3d5af2c7" "01" "01" "0200" "02000000" "e8030000" "84030000" "00020000" "2a00000000000000"
-        "0900000000000000" "0100" "0300" "00000000"
+        "3d5af2c70101020002000000e803000084030000000200002a0000000000000009000000000000000100030000000000"
     )
 
 
@@ -54,8 +54,13 @@ def test_what_goes_in_comes_out_in_order(spool):
     reference(spool, 2, rows=np.array([0, 4, 65_535]))
     assert (spool.messages, spool.copied_messages, spool.entries) == (9, 1, 3)
     first, second, third = spool.pull(10**9)
-    assert (first.stream, first.kind, first.position, first.length, first.count) == (7, "reference", Position(1, 0),
-                                                                                    1_000, 5)
+    assert (first.stream, first.kind, first.position, first.length, first.count) == (
+        7,
+        "reference",
+        Position(1, 0),
+        1_000,
+        5,
+    )
     assert (second.stream, second.kind, second.accepted_at) == (3, "copy", 77)
     assert bytes(second.batch.buf) == bytes(copy().buf)
     assert third.rows.tolist() == [0, 4, 65_535]
@@ -210,9 +215,7 @@ def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
     spool = Spool(tmp_path_factory.mktemp("law") / "i.a.1.spool")
     model: list[tuple[int, int, int]] = []  # accepted_at, count, nbytes
     out: list[tuple[int, int, int]] = []
-    number = 0
-    for step, size, many in steps:
-        number += 1
+    for number, (step, size, many) in enumerate(steps, 1):
         if step == "reference":
             rows = np.arange(size) if many else None
             spool.append_reference(1, Position(1, 8), size * 10, size, number, number, rows)
@@ -227,7 +230,7 @@ def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
             pulled = spool.pull(size)
             assert [e.accepted_at for e in seen] == [e.accepted_at for e in pulled][: len(seen)]
             out += [(e.accepted_at, e.count, e.nbytes) for e in pulled]
-        waiting = model[len(out):]
+        waiting = model[len(out) :]
         assert spool.entries == len(waiting)
         assert spool.messages == sum(entry[1] for entry in waiting)
         assert spool.backlog_bytes == sum(entry[2] for entry in waiting)

@@ -1,0 +1,66 @@
+"""`manage.py journal`: thin, so only the ways in and out are looked at."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.journal.journal import Journal
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> list[str]:
+    journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive")
+    batch = Batch.parse(build_one_topic("p", "t", [b'{"n": 1}', b'{"n": 2}'], 1))
+    batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=1, accepted_at=10**18)
+    journal.write([batch])
+    journal.close()
+    return ["--instance=a", f"--directory={tmp_path / 'journal'}", f"--archive={tmp_path / 'archive'}"]
+
+
+def run(*words: str) -> str:
+    out = io.StringIO()
+    call_command("journal", *words, stdout=out)
+    return out.getvalue()
+
+
+def test_ls(place: list[str]) -> None:
+    text = run("ls", *place)
+    assert "a.00000000000000000001.journal" in text
+    assert "2001-09-09T01:46:40" in text
+    assert "1 segments" in text
+    assert json.loads(run("ls", "--json", *place))["records"] == 2
+
+
+def test_verify(place: list[str]) -> None:
+    assert run("verify", *place).startswith("ok ")
+    assert json.loads(run("verify", "--json", *place))["ok"] is True
+
+
+def test_verify_of_a_damaged_journal_ends_with_an_error(place: list[str], tmp_path: Path) -> None:
+    with (tmp_path / "journal" / "a.00000000000000000001.journal").open("r+b") as file:
+        file.seek(20)
+        file.write(b"\xff")
+    with pytest.raises(CommandError, match="1 segments are damaged"):
+        run("verify", *place)
+
+
+def test_dump(place: list[str]) -> None:
+    lines = [json.loads(line) for line in run("dump", *place, "--from", "2").splitlines()]
+    assert lines == [{"bookmark": "a|2|", "topic": "t", "accepted_at": 10**18, "publisher": "p",
+                      "publisher_sequence": 2, "data": {"n": 2}}]  # fmt: skip
+
+
+def test_repair(place: list[str]) -> None:
+    assert run("repair", *place) == "2 records kept, next is 3. Nothing was wrong.\n"
+    assert json.loads(run("repair", "--json", *place))["clean"] is True
+
+
+def test_a_journal_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="There is no directory"):
+        run("ls", f"--directory={tmp_path / 'absent'}")
