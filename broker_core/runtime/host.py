@@ -336,7 +336,11 @@ class Host:
         )
         target.subscription.client = target
         connection.add(target)
-        connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
+        connection.reply(replies.Ack(
+            ack="processed", of="subscribe", id=command.id, stream=stream,
+            # Where it starts, so that a client that comes back before its first record misses nothing.
+            bookmark=connection.bookmark_before(start) if by_bookmark else None,
+        ))
         if notice is not None:
             connection.reply(notice)
         if start > self.dispatched_sequence:

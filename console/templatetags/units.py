@@ -93,7 +93,7 @@ def with_unit(value: Any, unit: str) -> str:
 
 def epoch_ms(value: Any) -> int | None:
     """A datetime, or an epoch in milliseconds or nanoseconds, as milliseconds."""
-    if value is None or value == "":
+    if value is None or value == "" or value == 0:  # 0 is how the broker says "none yet"
         return None
     if isinstance(value, datetime):
         return int(value.timestamp() * 1000)

@@ -54,7 +54,8 @@ def hours_of(events: pa.Table) -> pa.Table:
 
 def _offlined(kinds: npt.NDArray[Any], states: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """After which events the client is offlined."""
-    said: npt.NDArray[np.bool_] = (kinds == "offline_start") | ((kinds == "sample") & (states == "offlined"))
+    away = (states == "offlined") | (states == "draining")  # while it drains, its backlog is still in its spool
+    said: npt.NDArray[np.bool_] = (kinds == "offline_start") | ((kinds == "sample") & away)
     return said
 
 

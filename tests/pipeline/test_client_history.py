@@ -54,6 +54,16 @@ def test_an_offline_episode_over_the_hour_counts_in_both_and_begins_in_one() -> 
     assert [row["samples"] for row in made] == [2, 0, 1]
 
 
+def test_a_client_that_drains_is_offlined_until_it_is_live() -> None:
+    made = hours_of(events(
+        (H, "offline_start", {}),
+        (H + 10_000, "sample", {"state": "draining"}),
+        (H + 20_000, "sample", {"state": "offlined"}),
+        (H + 30_000, "offline_stop", {}),
+    )).to_pylist()
+    assert (made[0]["offline_ms"], made[0]["offline_episodes"]) == (30_000, 1)
+
+
 def test_events_out_of_order_are_put_in_order() -> None:
     straight = events((H, "connect", {}), (H + 1_000, "offline_start", {}), (H + 5_000, "offline_stop", {}))
     assert hours_of(straight.take([2, 0, 1])).equals(hours_of(straight))

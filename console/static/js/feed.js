@@ -14,9 +14,8 @@ export class Feed extends EventTarget {
     this.url = new URL(path, location.href);
     this.url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
     this.memory = new Memory(instance);
-    this.clients = new Map();
-    this.broker = null; // the instance's status
-    this.at = null; // when the broker made what we show, ms
+    this.newest = { clients: new Map(), broker: null, at: null };
+    this.frozen = null; // what is shown while paused, also when a view is sorted or filtered meanwhile
     this.received = 0;
     this.opened = Date.now();
     this.sequence = null;
@@ -24,6 +23,11 @@ export class Feed extends EventTarget {
     this.status = "connecting";
     this.attempt = 0;
   }
+
+  /** Clients by name, the instance's status, and when the broker made them (ms): of now, or of when it was paused. */
+  get clients() { return (this.frozen ?? this.newest).clients; }
+  get broker() { return (this.frozen ?? this.newest).broker; }
+  get at() { return (this.frozen ?? this.newest).at; }
 
   start() {
     this.#connect();
@@ -33,6 +37,7 @@ export class Feed extends EventTarget {
 
   setPaused(paused) {
     this.paused = paused;
+    this.frozen = paused ? { ...this.newest, clients: new Map(this.newest.clients) } : null;
     this.#judge();
     if (!paused) this.#changed();
   }
@@ -47,8 +52,8 @@ export class Feed extends EventTarget {
     if (message.type === "snapshot") this.#snapshot(message);
     else if (message.type === "delta") { if (!this.#follows(message)) return false; this.#delta(message); }
     else return true;
-    this.at = message.at ?? this.received;
-    this.memory.note(this.at, this.broker, this.clients);
+    this.newest.at = message.at ?? this.received;
+    this.memory.note(this.newest.at, this.newest.broker, this.newest.clients);
     this.#judge();
     this.#changed();
     return true;
@@ -56,14 +61,15 @@ export class Feed extends EventTarget {
 
   #snapshot(message) {
     this.sequence = message.seq;
-    this.broker = message.status ?? null;
-    this.clients = new Map((message.clients ?? []).map((client) => [client.name, client]));
+    this.newest.broker = message.status ?? null;
+    this.newest.clients = new Map((message.clients ?? []).map((client) => [client.name, client]));
   }
 
   #delta(message) {
-    if (message.status) this.broker = { ...this.broker, ...message.status };
-    for (const client of message.changed ?? []) this.clients.set(client.name, { ...this.clients.get(client.name), ...client });
-    for (const name of message.removed ?? []) this.clients.delete(name);
+    const { clients } = this.newest;
+    if (message.status) this.newest.broker = { ...this.newest.broker, ...message.status };
+    for (const client of message.changed ?? []) clients.set(client.name, { ...clients.get(client.name), ...client });
+    for (const name of message.removed ?? []) clients.delete(name);
   }
 
   #follows(message) {

@@ -1,0 +1,72 @@
+"""The seekable gzip: its members' headers by golden bytes, and finding members again behind damage."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from broker_core.errors import JournalError
+from broker_core.journal.compressed import CompressedSource, encode_member, read_members
+from broker_core.journal.files import OpenFile
+
+
+@pytest.fixture
+def path(tmp_path):
+    made = tmp_path / "x.journal.gz"
+    raws = [bytes(4_096), *(bytes([65 + n]) * 1_000 for n in range(4))]
+    offset, whole = 0, b""
+    for raw in raws:
+        whole += encode_member(raw, offset)
+        offset += len(raw)
+    made.write_bytes(whole)
+    return made
+
+
+def test_golden_bytes_of_a_members_header():
+    raw = encode_member(b"a" * 1_000, 4_096)
+    assert raw[:16].hex() == "1f8b08040000000000ff1400534a1000"
+    assert int.from_bytes(raw[16:20], "little") == len(raw)
+    assert raw[20:32].hex() == "e80300000010000000000000"
+    assert raw[-4:].hex() == "e8030000"
+    assert gzip.decompress(raw) == b"a" * 1_000
+
+
+def test_any_offset_can_be_read(path):
+    source = CompressedSource(OpenFile(path))
+    assert source.length == 8_096
+    assert bytes(source.read(4_096 + 999, 10)) == b"A"
+    assert bytes(source.read(4_096 + 1_000, 3)) == b"BBB"
+    assert bytes(source.read(8_096, 10)) == b""
+
+
+def test_members_behind_a_damaged_header_are_found(path):
+    file = OpenFile(path)
+    members = read_members(file)
+    raw = bytearray(path.read_bytes())
+    raw[members[2].offset + 3] ^= 0xFF
+    path.write_bytes(raw)
+    source = CompressedSource(OpenFile(path))
+    assert [member.raw_offset for member in source.members] == [0, 4_096, 6_096, 7_096]
+    with pytest.raises(JournalError):
+        source.read(5_096, 10)
+    assert source.after_damage(5_096) == 6_096
+    assert bytes(source.read(6_096, 1)) == b"C"
+
+
+def test_a_damaged_member_is_named(path):
+    members = read_members(OpenFile(path))
+    raw = bytearray(path.read_bytes())
+    raw[members[3].offset + members[3].length - 6] ^= 0xFF
+    path.write_bytes(raw)
+    source = CompressedSource(OpenFile(path))
+    with pytest.raises(JournalError, match="journal_damaged"):
+        source.read(6_096, 10)
+
+
+def test_a_file_that_was_cut_off(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+    assert [member.raw_offset for member in read_members(OpenFile(path))] == [0, 4_096, 5_096, 6_096]
+    path.write_bytes(b"\x1f\x8b")
+    assert CompressedSource(OpenFile(path)).length == 0
