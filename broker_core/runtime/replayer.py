@@ -15,6 +15,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker_core.batch import Batch, Rows
+from broker_core.bookmark import Bookmark
 from broker_core.delivery import OutboxEntry
 from broker_core.errors import JournalError
 from broker_core.journal.segment import Position
@@ -70,7 +71,9 @@ async def _one_chunk(host: Host, subscription: ClientSubscription) -> None:
     connection = subscription.connection
     if connection.closed or not connection.has_stream(subscription.subscription.stream):
         raise asyncio.CancelledError
-    last, chosen = found
+    first, last, chosen = found
+    if first > start:
+        connection.reply(_gap(host, subscription, start, first - 1))
     now = host.now_ns()
     stream = subscription.subscription.stream
     for source, length, rows, batch in chosen:
@@ -80,12 +83,15 @@ async def _one_chunk(host: Host, subscription: ClientSubscription) -> None:
     connection.backlog.flush()
 
 
-def _read(host: Host, subscription: ClientSubscription, start: int, upto: int) -> tuple[int, list[_Chosen]]:
-    """The wanted part of the next batches, and the last sequence looked at. Runs in the reader thread."""
+def _read(host: Host, subscription: ClientSubscription, start: int, upto: int) -> tuple[int, int, list[_Chosen]]:
+    """The first and the last sequence that were readable, and what the subscription wants of these batches.
+
+    A first sequence above `start` means that the records between are damaged or lost. Runs in the reader thread.
+    """
     read = host.journal.read_located(start, CHUNK_BYTES, upto)
     if not read:
-        raise JournalError("journal_failed", f"The log ends before record {upto}, which was there.",
-                           "Run `manage.py journal verify`.", sequence=start)
+        following = host.journal.next_readable(start)
+        return following, following - 1, []
     chosen = []
     for position, batch in read:
         rows = select_for(subscription.subscription, batch, start)
@@ -93,7 +99,14 @@ def _read(host: Host, subscription: ClientSubscription, start: int, upto: int) -
             chosen.append(_Chosen(position, batch.nbytes, None, batch))
         elif len(rows):
             chosen.append(_Chosen(position, batch.nbytes, rows, batch.select(rows)))
-    return read[-1][1].last_sequence, chosen
+    return max(start, read[0][1].first_sequence), read[-1][1].last_sequence, chosen
+
+
+def _gap(host: Host, subscription: ClientSubscription, first: int, last: int) -> replies.Gap:
+    return replies.Gap(
+        id=subscription.subscription.id, first=str(Bookmark(host.instance, first)), last=str(Bookmark(host.instance, last)),
+        why="These records of the log are damaged or lost; `manage.py journal verify` says more.",
+    )
 
 
 def _say_completed(subscription: ClientSubscription) -> None:

@@ -141,3 +141,25 @@ async def test_a_segment_that_a_replay_needs_is_not_removed_and_the_answer_says_
         assert "replay of auditor" in plan["skipped"][0]["why"]
         pin.release()
         assert (await ask(broker, "journal_plan", action="remove", age_s=0))["chosen"]
+
+
+async def test_damage_in_the_middle_of_the_log_is_a_gap_with_its_interval_and_the_replay_goes_on(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        for start in range(0, 300, 100):
+            await writer.publish_many("a", [b"<%06d>" % n for n in range(start, start + 100)])
+            await writer.flush()
+        middle = next(b for b in broker.host.journal.read(1, 1 << 20, 1 << 40) if b.body(0) == b"<000100>")
+        first, last = middle.first_sequence, middle.last_sequence
+    segment = next((tmp_path / "journal").glob("*.journal"))
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"<000150>")] ^= 1
+    segment.write_bytes(content)
+    for sidecar in (tmp_path / "journal").glob("*.index.gz"):
+        sidecar.unlink()
+    async with running_broker(tmp_path) as broker:
+        assert not broker.host.journal.recovery.clean
+        raw = await RawClient.connect(broker, "reader")
+        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
+        gap = await raw.until("gap")
+        assert (gap["from"], gap["to"]) == (f"test-1|{first}|", f"test-1|{last}|")
+        assert (await raw.deliveries(100))[-1] == b"<000299>"
