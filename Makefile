@@ -12,7 +12,7 @@ ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-postgres lint bench clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres lint bench clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,10 +23,14 @@ up: $(VENV)/up.stamp  ## start all of Sluice on this machine; Ctrl-C stops it
 demo: $(VENV)/demo.stamp  ## the same, with a year of flights and four subscribers, one of them slow
 	@$(PY) manage.py demo $(ARGS)
 
-test: system-packages lint test-python test-postgres  ## install what the tests need and run them all
+test: system-packages lint test-python test-browser test-postgres  ## install what the tests need and run them all
 
 test-python: $(VENV)/dev.stamp
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --ignore tests/browser $(ARGS)
+
+# A process of its own: Playwright keeps an event loop running on the main thread, which no test after it could use.
+test-browser: $(VENV)/dev.stamp
+	$(PY) -m pytest tests/browser $(ARGS)
 
 test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
 	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api $(ARGS)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from celery import Celery, current_app
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
@@ -33,6 +36,16 @@ def test_run_is_taken_up_once(run: ActionRun) -> None:
     assert execution.execute(run.pk) is None
 
 
+@pytest.fixture
+def queue_away(tmp_path: Path) -> Iterator[None]:
+    """Celery with a queue that nobody serves; another test's Redis may still be there."""
+    usual = current_app._get_current_object()
+    Celery("away", broker=f"redis+socket://{tmp_path}/nobody.sock").set_current()
+    yield
+    usual.set_current()
+
+
+@pytest.mark.usefixtures("queue_away")
 def test_queue_that_is_away_fails_the_run_at_once(run: ActionRun) -> None:
     runs.enqueue(run)
     assert (run.state, run.error["code"]) == (RunState.FAILED, "queue_away")
