@@ -46,7 +46,7 @@ class BrokerReporter:
             await self._layer.group_send(LIVE_GROUP, {"type": "live.snapshot", "snapshot": snapshot})
             for decision in self._new_decisions(self._told):
                 await self._layer.group_send(LIVE_GROUP, {"type": "live.decision", "decision": decision})
-            self._told = self._broker.host.decisions_made
+            self._told = self._broker.host.judging.made
         except OSError as problem:
             log.warning("live_feed_away", why=str(problem))
         except Exception as problem:  # redis-py's errors aren't OSErrors; the feed is expendable, the tick isn't
@@ -54,11 +54,11 @@ class BrokerReporter:
 
     def _new_decisions(self, known: int) -> list[dict[str, Any]]:
         host = self._broker.host
-        number = min(host.decisions_made - known, len(host.decisions))
-        return [decision.as_dict() for decision in list(host.decisions)[len(host.decisions) - number :]]
+        number = min(host.judging.made - known, len(host.judging.decisions))
+        return [decision.as_dict() for decision in list(host.judging.decisions)[len(host.judging.decisions) - number :]]
 
     async def _store(self, snapshot: dict[str, Any]) -> None:
-        made, decisions = self._broker.host.decisions_made, self._new_decisions(self._kept)
+        made, decisions = self._broker.host.judging.made, self._new_decisions(self._kept)
         try:
             await asyncio.to_thread(reports.record_report, snapshot)
             await asyncio.to_thread(reports.record_decisions, decisions, self._broker.host.instance)

@@ -94,7 +94,7 @@ class Backlog:
                 self._wake_paced()
             elif self.blocked_since == 0:
                 self.blocked_since = self._connection.host.now_ns()
-        self._connection.host.judge(self._connection)
+        self._connection.host.judging.judge(self._connection)
 
     def _send(self, entries: list[OutboxEntry]) -> None:
         self._sink.send_entries(entries)
@@ -177,7 +177,7 @@ class Backlog:
                 self._send(loaded)
             if self._pin is not None and spool.first_sequence:
                 self._pin.move(spool.first_sequence)
-            host.judge(self._connection)
+            host.judging.judge(self._connection)
         if self.state is not ClientState.CLOSED:
             self._back_to_live()
 
@@ -215,7 +215,7 @@ class Backlog:
         self._drop_spool()
         self.offlined_at = 0
         self._task = None
-        self._connection.host.went_live(self._connection)
+        self._connection.host.judging.went_live(self._connection)
         self.flush()
 
     def _drop_spool(self) -> None:

@@ -239,7 +239,7 @@ class Connection:
                               "Use topic patterns, or a second client.", c="subscribe", id=command.id)
         self._last_stream += 1
         try:
-            self.host.subscribe(self, command, self._last_stream)
+            self.host.subscribing.add(self, command, self._last_stream)
         except ClientError as error:
             error.details.setdefault("c", "subscribe")
             error.details.setdefault("id", command.id)
@@ -257,9 +257,9 @@ class Connection:
                               "Use the id it was subscribed with.", c="unsubscribe", id=command.id)
         stream = subscription.subscription.stream
         del self._by_stream[stream]
-        self.host.unsubscribe(subscription)
+        self.host.subscribing.remove(subscription)
         self.backlog.outbox.drop_stream(stream)
-        self.host.judge(self)
+        self.host.judging.judge(self)
         self.reply(replies.Ack(ack="processed", of="unsubscribe", id=command.id))
 
     def has_stream(self, stream: int) -> bool:

@@ -126,7 +126,7 @@ class _Answers:
 
     async def decisions(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         since = int(request.get("since") or 0)
-        return [made for decision in self._host.decisions if (made := decision.as_dict())["at"] >= since]
+        return [made for decision in self._host.judging.decisions if (made := decision.as_dict())["at"] >= since]
 
     async def publish(self, request: dict[str, Any]) -> dict[str, Any]:
         topic = check_topic(_text(request, "topic"))

@@ -7,7 +7,6 @@ methods run on the loop unless they say otherwise. Nothing is done per record he
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,37 +17,29 @@ import structlog
 
 from broker_core import batch as batches
 from broker_core.batch import Batch
-from broker_core.bookmark import After, Epoch, Moment, Now, parse_bookmark
 from broker_core.config import PolicyDocument
-from broker_core.delivery import ClientState, OutboxEntry
+from broker_core.delivery import OutboxEntry
 from broker_core.errors import ClientError, JournalError
-from broker_core.filters import compile_filter
 from broker_core.journal.held import Pin
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
-from broker_core.protocols import commands, replies
+from broker_core.protocols import replies
 from broker_core.protocols.names import check_client_name, check_topic
 from broker_core.runtime import clock
-from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.connection import Connection
 from broker_core.runtime.events import ClientEvents
 from broker_core.runtime.group_commit import GroupCommit, Pending
 from broker_core.runtime.journaled import JournaledTopics
-from broker_core.runtime.replayer import replay
+from broker_core.runtime.judging import Judging
 from broker_core.runtime.sink import Sink
-from broker_core.slow_clients.decision import Decision
+from broker_core.runtime.subscribing import Subscribing
 from broker_core.slow_clients.guard import SlowClientGuard
-from broker_core.slow_clients.rules import Action
-from broker_core.spool.spool import Spool
-from broker_core.subscriptions.registry import Registry
-from broker_core.subscriptions.subscription import Subscription
-from broker_core.subscriptions.topics import TopicPattern
 
 log = structlog.get_logger("sluice.host")
 T = TypeVar("T")
 MAX_CONNECTIONS = 20_000
 LOGON_WITHIN_MS = 10_000
 """A connection that hasn't logged on by then is closed."""
-DECISIONS_KEPT = 1_000
 BROKER_NAME = "$SLUICE"
 """The publisher of the broker's own events."""
 
@@ -65,23 +56,20 @@ class Host:
         self.started_at = clock.now_ns()
         self.clients: dict[str, Connection] = {}
         self.connections: set[Connection] = set()
-        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
-        self.decisions_made = 0
         self.events = ClientEvents()
         self.dispatched_sequence = journal.next_sequence - 1
         self.messages_in = self.bytes_in = self.messages_out = self.bytes_out = 0
         self.gone_messages = self.gone_bytes = 0
         """What clients that have left were sent; the others keep their own counts."""
-        self._spools = 0
         self._surroundings = (host_memory, ulimit, str(spool_directory))
-        self._registry = Registry()
+        self.subscribing = Subscribing(self)
         self._publishers = dict(journal.publishers)
         self._commit = GroupCommit(journal, self._committed, self._failed)
         self._readers = ThreadPoolExecutor(1, "reader")
         self._chores: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._journaled = JournaledTopics(policy.instance)
-        self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
+        self.journaled = JournaledTopics(policy.instance)
+        self.judging = Judging(self, SlowClientGuard(policy, *self._surroundings))
 
     # Time and threads, for those who belong to this host.
 
@@ -102,7 +90,7 @@ class Host:
     def journal_chores(self) -> None:
         """Have spare segments made and full ones closed, in a thread, one round at a time."""
         if self._chores is None or self._chores.done():
-            self._chores = self._spawn(self._do_chores())
+            self._chores = self.spawn(self._do_chores())
 
     async def _do_chores(self) -> None:
         try:
@@ -128,7 +116,7 @@ class Host:
         if before is not None:
             before.close("client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}.")
         self.clients[name] = connection
-        connection.account = self.guard.register(name, connection.transport, connection.backlog)
+        connection.account = self.judging.guard.register(name, connection.transport, connection.backlog)
         self.events.add(self.now_ns(), name, "connect", "live")
 
     def disconnected(self, connection: Connection, why: str = "closed") -> None:
@@ -140,9 +128,9 @@ class Host:
         self.gone_bytes += connection.backlog.sent_bytes
         connection.backlog.close()
         for subscription in connection.subscriptions.values():
-            self.unsubscribe(subscription)
+            self.subscribing.remove(subscription)
         if connection.account is not None:
-            self.guard.unregister(connection.account)
+            self.judging.guard.unregister(connection.account)
             if self.clients.get(connection.name) is connection:
                 del self.clients[connection.name]
             self.events.add(self.now_ns(), connection.name, "disconnect", why)
@@ -166,7 +154,7 @@ class Host:
 
     def wait_for_room(self, connection: Connection) -> None:
         """Let a publisher be read again when the disk has caught up."""
-        self._spawn(self._resume(connection))
+        self.spawn(self._resume(connection))
 
     async def _resume(self, connection: Connection) -> None:
         await self._commit.room()
@@ -185,7 +173,7 @@ class Host:
         fresh = self._without_repeats(connection, batch, answers)
         if fresh is None:
             return
-        journaled = self._journaled.all_journaled(topics)
+        journaled = self.journaled.all_journaled(topics)
         if journaled is None:
             self._publish_mixed(connection, fresh, answers)
         elif journaled:
@@ -216,7 +204,7 @@ class Host:
 
     def _publish_mixed(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]) -> None:
         """Some topics are journaled and some aren't: two batches, each in its order."""
-        wanted = np.array([False, *map(self._journaled.is_journaled, batch.topics)])[batch.topic_indexes]
+        wanted = np.array([False, *map(self.journaled.is_journaled, batch.topics)])[batch.topic_indexes]
         for rows, take in ((np.nonzero(~wanted)[0], self._pass_on), (np.nonzero(wanted)[0], self._to_journal)):
             if len(rows):
                 take(connection, batch.select(rows, explicit=False), answers if take == self._to_journal else ())
@@ -245,7 +233,7 @@ class Host:
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
             batch = Batch.parse(built, verify=False)
-            if self._journaled.is_journaled(topic):
+            if self.journaled.is_journaled(topic):
                 self._commit.submit(Pending(batch, None, 0, []))
             else:
                 batch.stamp(origin=self.journal.origin, epoch=self.journal.epoch, first_sequence=0,
@@ -298,7 +286,7 @@ class Host:
     def _deliver(self, batch: Batch, position: Position | None, touched: dict[Connection, None]) -> None:
         made: dict[int, Batch] = {}
         nbytes, count, at = batch.nbytes, batch.count, batch.accepted_at
-        for subscription, rows in self._registry.match(batch):
+        for subscription, rows in self.subscribing.registry.match(batch):
             target: Any = subscription.client
             if position is None and target.journaled_only:
                 continue
@@ -319,136 +307,12 @@ class Host:
             if not connection.closed:
                 connection.backlog.flush()
 
-    # Subscribe.
-
-    def subscribe(self, connection: Connection, command: commands.Subscribe, stream: int) -> None:
-        """Start a subscription; ClientError bad_pattern, bad_filter, bad_bookmark or not_journaled."""
-        pattern = TopicPattern.parse(command.topic)
-        chosen = compile_filter(command.filter) if command.filter else None
-        by_bookmark = command.bookmark is not None
-        start, notice = self._start(command) if by_bookmark else (self.dispatched_sequence + 1, None)
-        if by_bookmark and pattern.exact is not None and not self._journaled.is_journaled(pattern.exact):
-            raise ClientError("not_journaled", f"{command.topic} isn't journaled, so there is nothing to replay.",
-                              "Subscribe without a bookmark, or have the topic journaled.")
-        target = ClientSubscription(
-            connection, Subscription(None, command.id, stream, pattern, chosen), command.topic, command.filter,
-            command.bookmark, by_bookmark, next_sequence=start,
-        )
-        target.subscription.client = target
-        connection.add(target)
-        connection.reply(replies.Ack(
-            ack="processed", of="subscribe", id=command.id, stream=stream,
-            # Where it starts, so that a client that comes back before its first record misses nothing.
-            bookmark=connection.bookmark_before(start) if by_bookmark else None,
-        ))
-        if notice is not None:
-            connection.reply(notice)
-        if start > self.dispatched_sequence:
-            self.make_live(target)
-            if by_bookmark:
-                connection.reply(replies.Ack(ack="completed", of="subscribe", id=command.id))
-        else:
-            target.replaying = True
-            target.task = self._spawn(replay(self, target))
-
-    def _start(self, command: commands.Subscribe) -> tuple[int, replies.Reply | None]:
-        """The first sequence to deliver, and what the client must know about it."""
-        assert command.bookmark is not None
-        start = parse_bookmark(command.bookmark)
-        oldest, newest = self.journal.first_sequence, self.dispatched_sequence
-        match start:
-            case Epoch():
-                return oldest, None
-            case Now():
-                return newest + 1, None
-            case Moment(at):
-                return self.journal.sequence_at(at), None
-            case After(bookmarks):
-                mine = [bookmark.sequence for bookmark in bookmarks if bookmark.origin == self.instance]
-                if not mine or mine[0] > newest:
-                    return newest + 1, _notice_unknown(command)
-                if mine[0] + 1 < oldest:
-                    return oldest, replies.Gap(
-                        id=command.id, first=f"{self.instance}|{mine[0] + 1}|", last=f"{self.instance}|{oldest - 1}|",
-                        why="These records were removed from the log.",
-                    )
-                return mine[0] + 1, None
-
-    def make_live(self, target: ClientSubscription) -> None:
-        """Hand a subscription over to live delivery. No await may stand between its last look and this."""
-        target.replaying = False
-        target.task = None
-        self._registry.add(target.subscription)
-
-    def unsubscribe(self, target: ClientSubscription) -> None:
-        """End a subscription, live or replaying."""
-        if target.task is not None:
-            target.task.cancel()
-            target.task = None
-        if not target.replaying:
-            self._registry.remove(target.subscription)
-        target.replaying = False
-
-    # Slow clients.
-
-    def judge(self, connection: Connection) -> None:
-        """Tell policy what a client holds now, and carry out what it decides."""
-        account, backlog = connection.account, connection.backlog
-        if account is None or connection.closed:
-            return
-        decision = None
-        memory = backlog.outbox.nbytes - account.memory
-        if memory > 0:
-            decision = self.guard.queued(account, memory, clock.now_ns())
-        elif memory < 0:
-            self.guard.released(account, -memory)
-        disk = backlog.spool_bytes - account.disk
-        if disk > 0:
-            decision = self.guard.spooled(account, disk, clock.now_ns()) or decision
-        elif disk < 0:
-            self.guard.unspooled(account, -disk)
-        if decision is not None:
-            self.carry_out(decision)
-
-    def carry_out(self, decision: Decision) -> None:
-        """Do what was decided, and keep the decision for everybody who asks."""
-        connection = self.clients.get(decision.client)
-        if connection is None:
-            return
-        if decision.action is Action.OFFLINE and connection.backlog.state is ClientState.LIVE:
-            try:
-                spool = self._new_spool(connection)
-            except OSError as problem:
-                connection.close("disk_full", f"This client must be offlined, and its spool can't be made: {problem}.")
-                return
-            connection.backlog.go_offline(spool)
-            self.events.add(decision.at, connection.name, "offline_start", "offlined")
-            self.judge(connection)
-        elif decision.action is Action.DISCONNECT:
-            connection.reply(replies.Notice(**decision.notice(), retry_after_ms=1_000))
-            connection.close(decision.reason.value, decision.sentence())
-        self.decisions.append(decision)
-        self.decisions_made += 1
-        self.events.decided(decision)
-
-    def _new_spool(self, connection: Connection) -> Spool:
-        self._spools += 1
-        directory = Path(self.guard.pool_of(connection.transport).disk_path)
-        directory.mkdir(parents=True, exist_ok=True)
-        return Spool(directory / f"{self.instance}.{connection.name}.{self._spools}.spool")
-
-    def went_live(self, connection: Connection) -> None:
-        """A client has drained its spool."""
-        self.judge(connection)
-        if connection.account is not None:
-            self.guard.returned(connection.account)
-        self.events.add(self.now_ns(), connection.name, "offline_stop", "live")
+    # Time and control.
 
     def tick(self) -> None:
         """Once a second: ages, logons that never came, heartbeats."""
-        now, at = clock.monotonic_ms(), self.now_ns()
-        for decision in self.guard.tick(at):
-            self.carry_out(decision)
+        now = clock.monotonic_ms()
+        self.judging.tick()
         for connection in list(self.connections):
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:
@@ -461,17 +325,14 @@ class Host:
         for topic, bodies in self.events.take().items():
             self.publish_own(topic, bodies)
 
-    # Control.
-
     def apply(self, policy: PolicyDocument) -> None:
         """Put a revision in force, whole. Clients that are over its limits are acted on at the next look."""
         self.policy = policy
-        self._journaled = JournaledTopics(policy.instance)
-        self.guard.apply_policy(policy, *self._surroundings)
-        for decision in self.guard.tick(self.now_ns()):
-            self.carry_out(decision)
+        self.journaled = JournaledTopics(policy.instance)
+        self.judging.guard.apply_policy(policy, *self._surroundings)
+        self.judging.tick()
 
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
+    def spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -489,10 +350,3 @@ class Host:
         self._readers.shutdown(wait=True)
         self.journal.close()
 
-
-def _notice_unknown(command: commands.Subscribe) -> replies.Notice:
-    return replies.Notice(
-        code="bookmark_unknown",
-        message=f"The bookmark {command.bookmark} is not in this log; the subscription {command.id} starts now.",
-        details={"id": command.id},
-    )

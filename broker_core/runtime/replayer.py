@@ -39,59 +39,73 @@ class _Chosen(NamedTuple):
     batch: Batch
 
 
+class _Chunk(NamedTuple):
+    """The first and the last sequence that were readable, and what the subscription wants of these batches.
+
+    A first sequence above the one asked for means that the records between are damaged or lost.
+    """
+
+    first: int
+    last: int
+    chosen: list[_Chosen]
+
+
 async def replay(host: Host, subscription: ClientSubscription) -> None:
     """Deliver everything from subscription.next_sequence on, then make the subscription live."""
     pin = host.pin(subscription.next_sequence, f"replay of {subscription.connection.name}")
-    target = host.dispatched_sequence
+    connection, target = subscription.connection, host.dispatched_sequence
     completed = False
+    reading: asyncio.Future[_Chunk] | None = None
     try:
-        while not subscription.connection.closed:
+        while not connection.closed:
             if not completed and subscription.next_sequence > target:
                 # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
-                await subscription.connection.backlog.room()
+                await connection.backlog.room()
                 completed = True
                 _say_completed(subscription)
             if subscription.next_sequence > host.dispatched_sequence:
-                host.make_live(subscription)
+                host.subscribing.make_live(subscription)
                 return
-            await subscription.connection.backlog.room()
-            await _one_chunk(host, subscription)
+            # The next chunk is read and checked while the socket takes the one before.
+            reading = _start_reading(host, subscription)
+            await connection.backlog.room()
+            _deliver(host, subscription, await reading)
             pin.move(subscription.next_sequence)
     except JournalError as error:
         # The client must not take silence for "nothing there": it is told, and can subscribe again.
-        subscription.connection.fail(error)
+        connection.fail(error)
     finally:
+        if reading is not None:
+            reading.cancel()
         pin.release()
 
 
-async def _one_chunk(host: Host, subscription: ClientSubscription) -> None:
-    start = subscription.next_sequence
-    upto = host.dispatched_sequence
-    found = await host.in_reader_thread(_read, host, subscription, start, upto)
+def _start_reading(host: Host, subscription: ClientSubscription) -> asyncio.Future[_Chunk]:
+    start, upto = subscription.next_sequence, host.dispatched_sequence
+    return asyncio.ensure_future(host.in_reader_thread(_read, host, subscription, start, upto))
+
+
+def _deliver(host: Host, subscription: ClientSubscription, chunk: _Chunk) -> None:
     connection = subscription.connection
     if connection.closed or not connection.has_stream(subscription.subscription.stream):
         raise asyncio.CancelledError
-    first, last, chosen = found
-    if first > start:
-        connection.reply(_gap(host, subscription, start, first - 1))
+    if chunk.first > subscription.next_sequence:
+        connection.reply(_gap(host, subscription, subscription.next_sequence, chunk.first - 1))
     now = host.now_ns()
     stream = subscription.subscription.stream
-    for source, length, rows, batch in chosen:
+    for source, length, rows, batch in chunk.chosen:
         subscription.delivered_messages += batch.count
         connection.backlog.offer(OutboxEntry(stream, batch, rows, source, length, batch.count, batch.nbytes, now))
-    subscription.next_sequence = last + 1
+    subscription.next_sequence = chunk.last + 1
     connection.backlog.flush()
 
 
-def _read(host: Host, subscription: ClientSubscription, start: int, upto: int) -> tuple[int, int, list[_Chosen]]:
-    """The first and the last sequence that were readable, and what the subscription wants of these batches.
-
-    A first sequence above `start` means that the records between are damaged or lost. Runs in the reader thread.
-    """
+def _read(host: Host, subscription: ClientSubscription, start: int, upto: int) -> _Chunk:
+    """The next chunk of the log. Runs in the reader thread."""
     read = host.journal.read_located(start, CHUNK_BYTES, upto)
     if not read:
         following = host.journal.next_readable(start)
-        return following, following - 1, []
+        return _Chunk(following, following - 1, [])
     chosen = []
     for position, batch in read:
         rows = select_for(subscription.subscription, batch, start)
@@ -99,7 +113,7 @@ def _read(host: Host, subscription: ClientSubscription, start: int, upto: int) -
             chosen.append(_Chosen(position, batch.nbytes, None, batch))
         elif len(rows):
             chosen.append(_Chosen(position, batch.nbytes, rows, batch.select(rows)))
-    return max(start, read[0][1].first_sequence), read[-1][1].last_sequence, chosen
+    return _Chunk(max(start, read[0][1].first_sequence), read[-1][1].last_sequence, chosen)
 
 
 def _gap(host: Host, subscription: ClientSubscription, first: int, last: int) -> replies.Gap:

@@ -66,7 +66,7 @@ class Statistics:
             "rates": dict(self.rates),
             "totals": {
                 "messages_in": host.messages_in, "bytes_in": host.bytes_in,
-                "messages_out": host.messages_out, "bytes_out": host.bytes_out, "decisions": host.decisions_made,
+                "messages_out": host.messages_out, "bytes_out": host.bytes_out, "decisions": host.judging.made,
             },
             "clients_by_state": dict(Counter(_state(connection) for connection in host.clients.values())),
             "connections": len(host.connections),
@@ -86,7 +86,7 @@ class Statistics:
     def client(self, connection: Connection, now: int) -> dict[str, Any]:
         """One client's entry: who it is, how far it lags, what it uses, its subscriptions."""
         backlog, spool = connection.backlog, connection.backlog.spool
-        pool = self._host.guard.pool_of(connection.transport)
+        pool = self._host.judging.guard.pool_of(connection.transport)
         spool_messages = spool.messages if spool is not None else 0
         spool_backlog = spool.backlog_bytes if spool is not None else 0
         oldest = backlog.oldest_at
@@ -133,7 +133,7 @@ class Statistics:
     def _transports(self) -> list[dict[str, Any]]:
         numbers = Counter(connection.transport for connection in self._host.clients.values())
         return [
-            transport | {"clients": numbers[transport["name"]], "pool": self._host.guard.pool_of(transport["name"]).name}
+            transport | {"clients": numbers[transport["name"]], "pool": self._host.judging.guard.pool_of(transport["name"]).name}
             for transport in self.transports
         ]
 
@@ -144,7 +144,7 @@ class Statistics:
                 "memory_limit": pool.memory_limit, "disk_used": pool.disk_used, "disk_limit": pool.disk_limit,
                 "disk_path": pool.disk_path,
             }
-            for name, (pool, transports) in self._host.guard.pools().items()
+            for name, (pool, transports) in self._host.judging.guard.pools().items()
         ]
 
 
