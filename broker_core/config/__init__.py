@@ -1,0 +1,17 @@
+"""Settings: typed, frozen, checked once, with the words and defaults of seed 000. Also the JSON of a policy revision.
+
+A policy document is one whole revision: the instance's settings and every transport's. `PolicyDocument.from_dict`
+lists every problem at once and never repairs a value. Each concept's settings are read where they are declared.
+"""
+
+from __future__ import annotations
+
+from broker_core.config.document import PolicyDocument, default_policy
+from broker_core.config.instance import MIB, InstanceSettings
+from broker_core.config.slow_clients import ClientPolicy, PoolSettings
+from broker_core.config.transports import TRANSPORT_KINDS, TransportSettings
+
+__all__ = [
+    "MIB", "TRANSPORT_KINDS", "ClientPolicy", "InstanceSettings", "PolicyDocument", "PoolSettings",
+    "TransportSettings", "default_policy",
+]

@@ -1,0 +1,94 @@
+"""The JSON of a policy revision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from broker_core.config.instance import InstanceSettings, read_instance
+from broker_core.config.reading import Reader
+from broker_core.config.slow_clients import ClientPolicy, PoolSettings, read_client_policy, read_pool
+from broker_core.config.transports import TransportSettings, read_transport
+from broker_core.errors import OperatorError
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDocument:
+    """One revision, whole. The instance-wide client policy always has a capacity."""
+
+    revision: int
+    instance: InstanceSettings
+    pool: PoolSettings
+    client_policy: ClientPolicy
+    transports: tuple[TransportSettings, ...]
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> PolicyDocument:
+        """Read and check a document. Raises OperatorError bad_policy with every problem in details["problems"]."""
+        reader = Reader()
+        policy = _read(reader, document)
+        if reader.problems or policy is None:
+            raise OperatorError(
+                "bad_policy",
+                "The policy can't be used: " + "; ".join(reader.problems) + ".",
+                "Correct the settings named and save again.",
+                problems=reader.problems,
+            )
+        return policy
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as JSON-able data; from_dict(to_dict()) is the same policy."""
+        made = asdict(self)
+        for key in ("journaled_topics", "unjournaled_topics"):
+            made["instance"][key] = list(made["instance"][key])
+        made["transports"] = list(made["transports"])
+        return made
+
+    def transport(self, name: str) -> TransportSettings:
+        """The transport of that name. Raises OperatorError unknown_transport."""
+        for transport in self.transports:
+            if transport.name == name:
+                return transport
+        raise OperatorError("unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports.")
+
+    def client_policy_of(self, transport: TransportSettings) -> ClientPolicy:
+        """A transport's client policy with the instance's values where it says nothing."""
+        mine, instance = transport.client_policy, self.client_policy
+        return ClientPolicy(
+            instance.client_max_capacity if mine.client_max_capacity is None else mine.client_max_capacity,
+            instance.client_message_age_limit_ms
+            if mine.client_message_age_limit_ms is None
+            else mine.client_message_age_limit_ms,
+        )
+
+
+def default_policy(instance_name: str, *, tcp_port: int = 9007, websocket_port: int = 9008) -> PolicyDocument:
+    """Revision 1 of a new instance: TCP on 9007 and WebSocket on 9008, AMPS's defaults."""
+    return PolicyDocument(
+        1,
+        InstanceSettings(instance_name),
+        PoolSettings(),
+        ClientPolicy(client_max_capacity=50),
+        (TransportSettings("tcp", "tcp", tcp_port), TransportSettings("websocket", "websocket", websocket_port)),
+    )
+
+
+def _read(reader: Reader, source: Mapping[str, Any]) -> PolicyDocument | None:
+    reader.only(source, tuple(PolicyDocument.__dataclass_fields__), "policy")
+    revision = reader.number(source, "revision", "policy", 1, 2**31 - 1) or 0
+    instance = read_instance(reader, reader.mapping(source, "instance"))
+    pool = read_pool(reader, reader.mapping(source, "pool"), "pool")
+    client = read_client_policy(reader, reader.mapping(source, "client_policy"), "client_policy")
+    if client.client_max_capacity is None:
+        client = ClientPolicy(50, client.client_message_age_limit_ms)
+    listed = source.get("transports")
+    if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= 64:
+        reader.problems.append("transports must be a list of 1 to 64")
+        return None
+    transports = tuple(read_transport(reader, item) for item in listed if isinstance(item, Mapping))
+    if len(transports) != len(listed):
+        reader.problems.append("every transport must be an object")
+    reader.unique([transport.name for transport in transports], "transport name")
+    reader.unique([(t.host, t.port) for t in transports if t.port], "address of a transport")
+    return PolicyDocument(revision, instance, pool, client, transports)

@@ -1,0 +1,45 @@
+"""Settings of an instance itself: its name, its journaled topics, its journal's files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker_core.config.reading import Reader
+from broker_core.names import is_name
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSettings:
+    """The instance: its name, which topics are journaled, and its journal's files.
+
+    journaled_topics     patterns; default everything
+    unjournaled_topics   patterns taken out of those; default scratch.>
+    journal_size         bytes of a segment; default 128 MiB, at least 1 MiB
+    preallocated_files   segments made in advance; default 2, at least 1
+    """
+
+    name: str
+    journaled_topics: tuple[str, ...] = (">",)
+    unjournaled_topics: tuple[str, ...] = ("scratch.>",)
+    journal_size: int = 128 * MIB
+    preallocated_files: int = 2
+
+
+def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings:
+    """The instance's settings."""
+    where = "instance"
+    reader.only(source, tuple(InstanceSettings.__dataclass_fields__), where)
+    name = source.get("name", "")
+    if not isinstance(name, str) or not is_name(name):
+        reader.problems.append("instance.name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    return InstanceSettings(
+        str(name),
+        reader.texts(source, "journaled_topics", where, (">",)),
+        reader.texts(source, "unjournaled_topics", where, ("scratch.>",)),
+        reader.number(source, "journal_size", where, MIB, 16 * 1024 * MIB) or 128 * MIB,
+        reader.number(source, "preallocated_files", where, 1, 64) or 2,
+    )

@@ -1,0 +1,57 @@
+"""How settings are read from a document: every problem is gathered instead of stopping at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MAX_TEXTS = 1_000
+"""Texts of one list."""
+
+
+class Reader:
+    """Reads values out of JSON-able data; `problems` are sentences that name the setting."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def only(self, source: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+        """Nothing but these settings may be there."""
+        self.problems += [f"{where}: there is no setting {key!r}" for key in source if key not in known]
+
+    def mapping(self, source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        """An object; empty when there is none."""
+        value = source.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.problems.append(f"{key} must be an object")
+            return {}
+        return value
+
+    def number(self, source: Mapping[str, Any], key: str, where: str, low: int, high: int) -> int | None:
+        """A whole number within these bounds; None when it isn't set."""
+        value = source.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            self.problems.append(f"{where}: {key} must be a whole number from {low} to {high}")
+            return None
+        return value
+
+    def texts(
+        self, source: Mapping[str, Any], key: str, where: str, default: tuple[str, ...], what: str = "topic patterns"
+    ) -> tuple[str, ...]:
+        """A list of at most 1,000 texts; `what` they are is for the problem's sentence."""
+        value = source.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, (list, tuple)) or len(value) > MAX_TEXTS or not all(isinstance(v, str) for v in value):
+            self.problems.append(f"{where}: {key} must be a list of {what}")
+            return default
+        return tuple(value)
+
+    def unique(self, values: list[Any], what: str) -> None:
+        """No value may stand there twice."""
+        for value in {value for value in values if values.count(value) > 1}:
+            self.problems.append(f"two transports have the {what} {value}")

@@ -1,0 +1,50 @@
+"""Settings of one transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker_core.config.reading import Reader
+from broker_core.config.slow_clients import ClientPolicy, PoolSettings, read_client_policy, read_pool
+from broker_core.names import is_name
+
+TRANSPORT_KINDS = ("tcp", "websocket")
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """One listener: name, kind (tcp or websocket), where it listens, and what differs from the instance."""
+
+    name: str
+    kind: str
+    port: int
+    host: str = "127.0.0.1"
+    enabled: bool = True
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    client_policy: ClientPolicy = field(default_factory=ClientPolicy)
+
+
+def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettings:
+    """One transport's settings."""
+    name = source.get("name", "")
+    where = f"transport {name!r}"
+    reader.only(source, tuple(TransportSettings.__dataclass_fields__), where)
+    if not isinstance(name, str) or not is_name(name):
+        reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    kind, host, enabled = source.get("kind"), source.get("host", "127.0.0.1"), source.get("enabled", True)
+    if kind not in TRANSPORT_KINDS:
+        reader.problems.append(f"{where}: kind must be one of {', '.join(TRANSPORT_KINDS)}")
+    if not isinstance(host, str) or not host:
+        reader.problems.append(f"{where}: host must be an address")
+    if not isinstance(enabled, bool):
+        reader.problems.append(f"{where}: enabled must be true or false")
+    port = reader.number(source, "port", where, 0, 65_535)
+    if port is None:
+        reader.problems.append(f"{where}: port is needed")
+    return TransportSettings(
+        str(name), str(kind), port or 0, str(host), bool(enabled),
+        read_pool(reader, reader.mapping(source, "pool"), where),
+        read_client_policy(reader, reader.mapping(source, "client_policy"), where),
+    )
