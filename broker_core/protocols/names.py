@@ -36,7 +36,7 @@ def check_topic(topic: str, *, reserved: bool = False) -> str:
         raise ClientError(
             "bad_topic",
             f"{topic[:80]!r} can't be published to: {problem}.",
-            f"A topic has 1 to {MAX_TOPIC_BYTES} bytes of UTF-8, no spaces or control characters, "
+            f"A topic has 1 to {MAX_TOPIC_BYTES} bytes of UTF-8, no spaces, control characters, * or >, "
             "and levels divided by single dots.",
             topic=topic[:MAX_TOPIC_BYTES],
         )
@@ -62,7 +62,8 @@ def _topic_problem(topic: str, reserved: bool) -> str:
     levels = topic.split(".")
     if "" in levels:
         return "it has an empty level"
-    if "*" in levels or ">" in levels:
+    if "*" in topic or ">" in topic:
+        # In a pattern they stand for whole levels, so a topic such as a*b could never be named by one.
         return "* and > are for patterns"
     return ""
 
