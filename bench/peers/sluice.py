@@ -1,0 +1,56 @@
+"""Sluice, by its own client over TCP; topics journaled, policy of a 64 MiB pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+
+from bench.peers.peer import TOPIC, Received, Server
+
+POOL = 64 * 2**20
+
+
+class Sluice:
+    name = "Sluice"
+    options = "pool of 64 MiB, ClientMaxCapacity 50 %: offlined by reference, drained in order"
+
+    def available(self) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def serve(self) -> Iterator[Server]:
+        with tempfile.TemporaryDirectory(prefix="peer-") as home:
+            command = [sys.executable, "-m", "bench.broker", home, str(POOL)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None
+            try:
+                ports = json.loads(next(line for line in process.stdout if line.startswith("{")))
+                yield Server(ports["tcp"], process.pid)
+            finally:
+                process.kill()
+                process.wait()
+
+    def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:
+        from broker_core.client import SyncClient
+
+        with SyncClient(f"tcp://127.0.0.1:{port}", "publisher") as client:
+            for bodies in batches:
+                client.publish_many(TOPIC, bodies)
+            client.flush()
+
+    def subscribe(self, port: int, name: str, ready: Callable[[], None], received: Received) -> None:
+        from broker_core.client import AsyncClient
+
+        async def run() -> None:
+            async with AsyncClient(f"tcp://127.0.0.1:{port}", name) as client:
+                subscription = await client.subscribe(TOPIC)
+                ready()
+                async for batch in subscription.batches():
+                    received(batch.bodies())
+
+        asyncio.run(run())
