@@ -15,9 +15,10 @@ from broker_core.batch import HEADER_SIZE as BATCH_HEADER
 from broker_core.batch import Batch, hash64, peek
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.frontier import read_frontier
-from broker_core.journal.index import SegmentIndex, load
+from broker_core.journal.index import SegmentIndex
 from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, walk
 from broker_core.journal.segment import HEADER_SIZE, damaged, discover, index_path, segment_name
+from broker_core.journal.sidecar import load
 from pipeline.config import LogPlace
 
 CHUNK = 4 * 1024 * 1024

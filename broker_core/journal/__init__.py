@@ -2,7 +2,8 @@
 
 segment      FORMAT: names of the files, and the header before the batches
 compressed   FORMAT: a segment as gzip members that can be sought in
-index        what is known of a segment: sequence and time to offset, topics, holes; the sidecar
+index        what is known of a segment: sequence and time to offset, topics, holes
+sidecar      FORMAT: the index as a file
 reader       whole, checked batches from an offset, over any form of a segment
 scan         one segment from end to end
 recovery     opening: torn tails, damage, numbering, publishers

@@ -6,12 +6,16 @@
     +--------------------------------------------------------------------------+
 
 It is true for the log up to sequence `upto`; recovery reads what follows from the segments. Written whole, when a
-segment is sealed and at closing. Lost or damaged, it is rebuilt by a scan.
+segment is sealed, at closing, and at opening when it had to be rebuilt. Lost or damaged, it is rebuilt by a scan.
+
+The names stand in the order in which they published last, and the newest 131,072 are kept: a publisher that has
+been silent while so many others published is forgotten, and its repeats would be taken for new.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -20,7 +24,20 @@ from crc32c import crc32c
 from broker_core.journal.files import Files, replace_durably
 
 MAGIC = b"SLUICEA1"
+MAX_PUBLISHERS = 131_072
+"""Some 20 MB of memory, and 5 MB written when a segment is sealed."""
 _HEAD = struct.Struct("<8sIIQ")
+
+
+class Publishers(dict[str, int]):
+    """The last publisher sequence of each client, the newest at the end; the longest silent go beyond the limit."""
+
+    def note(self, name: str, sequence: int) -> None:
+        """A publisher's newest sequence."""
+        self.pop(name, None)
+        self[name] = sequence
+        if len(self) > MAX_PUBLISHERS:
+            del self[next(iter(self))]
 
 
 def acks_path(directory: Path, instance: str) -> Path:
@@ -28,9 +45,9 @@ def acks_path(directory: Path, instance: str) -> Path:
     return directory / f"{instance}.clients.ack"
 
 
-def write_acks(files: Files, path: Path, upto: int, publishers: dict[str, int]) -> None:
+def write_acks(files: Files, path: Path, upto: int, publishers: Mapping[str, int]) -> None:
     """Put the file in place durably."""
-    text = orjson.dumps(publishers)
+    text = orjson.dumps(dict(publishers))
     tail = struct.pack("<Q", upto) + text
     replace_durably(files, path, _HEAD.pack(MAGIC, crc32c(tail), len(text), upto) + text)
 

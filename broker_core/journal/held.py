@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.reader import Source, open_source
-from broker_core.journal.segment import SegmentInfo
+from broker_core.journal.scan import scan
+from broker_core.journal.segment import SegmentInfo, index_path
+from broker_core.journal.sidecar import load
 
 MAX_OPEN_SOURCES = 64
 
@@ -24,13 +26,36 @@ class Segment:
     compressed: bool
     index: SegmentIndex
     sealed: bool
+    _info: SegmentInfo | None = field(default=None, repr=False)
+    """Kept once it can't change: a log of thousands is asked for it every second."""
 
     @property
     def first_sequence(self) -> int:
         return self.index.first_sequence
 
+    def located(self) -> SegmentIndex:
+        """The index with its entries, from the sidecar or, should that be gone or damaged, by reading the segment.
+
+        OSError when the segment's file can't be read; FileNotFoundError when a swap has just moved it.
+        """
+        index = self.index
+        if not index.has_entries:
+            found = load(index_path(self.path), index.instance, index.first_sequence)
+            if found is None or found.end != index.end:
+                found = scan(open_source(self.path), index.instance, index.first_sequence).index
+            index.take_entries(found)
+        return index
+
     def info(self) -> SegmentInfo:
         """The segment as operators see it."""
+        if self._info is not None:
+            return self._info
+        made = self._look()
+        if self.sealed:
+            self._info = made
+        return made
+
+    def _look(self) -> SegmentInfo:
         index = self.index
         state = "archived" if self.archived else "sealed" if self.sealed else "current"
         size = self.path.stat().st_size if self.compressed and self.path.exists() else index.end
@@ -49,32 +74,42 @@ class Segment:
 
 
 class Sources:
-    """Open files for reading, the least recently used closed first. A reader keeps its own alive by holding it."""
+    """Open files for reading, the least recently used closed first. A reader keeps its own alive by holding it.
+
+    A sealed segment's entries are in memory while its file is open, and no longer.
+    """
 
     def __init__(self) -> None:
-        self._open: OrderedDict[Path, Source] = OrderedDict()
+        self._open: OrderedDict[Path, tuple[Source, Segment]] = OrderedDict()
         self._lock = Lock()
 
     def get(self, segment: Segment) -> Source:
         """The segment's source. FileNotFoundError when a swap has just moved it: look the segment up again."""
         with self._lock:
-            source = self._open.get(segment.path)
-            if source is None:
-                source = self._open[segment.path] = open_source(segment.path)
+            known = self._open.get(segment.path)
+            if known is None:
+                known = self._open[segment.path] = (open_source(segment.path), segment)
                 if len(self._open) > MAX_OPEN_SOURCES:
-                    self._open.popitem(last=False)
+                    _let_go(self._open.popitem(last=False)[1])
             else:
                 self._open.move_to_end(segment.path)
-            return source
+            return known[0]
 
     def forget(self, path: Path) -> None:
         """Let go of a file that was removed or moved."""
         with self._lock:
-            self._open.pop(path, None)
+            known = self._open.pop(path, None)
+        if known is not None:
+            _let_go(known)
 
     def clear(self) -> None:
         with self._lock:
             self._open.clear()
+
+
+def _let_go(known: tuple[Source, Segment]) -> None:
+    if known[1].sealed:
+        known[1].index.set_entries(None)
 
 
 class Pin:

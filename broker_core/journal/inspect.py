@@ -15,9 +15,10 @@ import orjson
 
 from broker_core.batch import Batch
 from broker_core.errors import OperatorError
+from broker_core.journal import sidecar
 from broker_core.journal.files import Files, OpenFile, journal_error, replace_durably, take_lock
 from broker_core.journal.frontier import read_frontier
-from broker_core.journal.index import SegmentIndex, load
+from broker_core.journal.index import SegmentIndex
 from broker_core.journal.maintenance import VerifyReport, verify_segment
 from broker_core.journal.reader import chunks, open_source
 from broker_core.journal.recovery import Recovery
@@ -30,7 +31,7 @@ def list_segments(directory: Path, instance: str, archive_directory: Path | None
     files = _files(directory, instance, archive_directory)
     made: list[SegmentInfo] = []
     for file in files:
-        index = load(index_path(file.path), instance, file.first_sequence)
+        index = sidecar.load_summary(index_path(file.path), instance, file.first_sequence)
         live = index is None and file is files[-1] and not file.archived and not file.compressed
         state = "current" if live else "archived" if file.archived else "sealed"
         made.append(
@@ -107,7 +108,7 @@ def dump(
     for file in _files(directory, instance, archive_directory):
         if file.first_sequence > limit:
             return
-        index = load(index_path(file.path), instance, file.first_sequence)
+        index = sidecar.load(index_path(file.path), instance, file.first_sequence)
         if index is not None and index.last_sequence < first:
             continue
         start = index.find(first)[0] if index is not None else SegmentIndex(instance, 1, 0).end
@@ -175,9 +176,9 @@ def repair(directory: Path, instance: str, archive_directory: Path | None = None
 def _renew(files: Files, path: Path) -> bool:
     """Scan a sealed segment; write its sidecar anew if it says something else. Returns whether it did."""
     instance, first = parse_path(path)
-    known = load(index_path(path), instance, first)
+    known = sidecar.load(index_path(path), instance, first)
     fresh = scan(open_source(path), instance, first, known).index
-    if known is not None and known.encode() == fresh.encode():
+    if known is not None and sidecar.encode(known) == sidecar.encode(fresh):
         return False
-    replace_durably(files, index_path(path), fresh.encode())
+    replace_durably(files, index_path(path), sidecar.encode(fresh))
     return True

@@ -17,6 +17,7 @@ from threading import Lock
 
 from broker_core.batch import EXPLICIT_SEQUENCES, Batch, hash64
 from broker_core.errors import JournalError
+from broker_core.journal.acks import Publishers
 from broker_core.journal.appender import Appender, JournalOptions, Part
 from broker_core.journal.files import Files, OpenFile, journal_error, take_lock
 from broker_core.journal.frontier import FrontierFile, frontier_path
@@ -43,7 +44,7 @@ class Journal:
         self.directory = directory
         self.options = options
         self.recovery: RecoveryReport = found.report
-        self.publishers: dict[str, int] = found.publishers
+        self.publishers: Publishers = found.publishers
         self.next_sequence = found.next_sequence
         self.durable_sequence = found.next_sequence - 1
         self._files = files
@@ -157,7 +158,7 @@ class Journal:
                 batch.header.publisher: batch for batch in part.batches if batch.first_publisher_sequence
             }
             for batch in newest.values():
-                publishers[batch.publisher_name] = batch.last_publisher_sequence
+                publishers.note(batch.publisher_name, batch.last_publisher_sequence)
         if new:
             log.replace((*log.segments, *new))
 

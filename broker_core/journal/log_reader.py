@@ -97,7 +97,7 @@ class LogReader:
         hint = self._hints.get((segment.first_sequence, sequence))
         if hint is not None:
             return hint, sequence - 1, True
-        offset, first = segment.index.find(sequence)
+        offset, first = segment.located().find(sequence)
         return offset, first - 1, first == sequence
 
     def _remember(
@@ -162,7 +162,7 @@ class LogReader:
         for segment in self.segments:
             if segment.index.last_at < moment:
                 continue
-            sequence = segment.index.find_moment(moment)[1]
+            sequence = self._start_of_moment(segment, moment)
             while sequence <= segment.index.last_sequence:
                 _, batches, _ = self.read(sequence, SEEK_CHUNK, segment.index.last_sequence)
                 if not batches:
@@ -172,6 +172,12 @@ class LogReader:
                         return batch.first_sequence
                 sequence = batches[-1].last_sequence + 1
         return None
+
+    def _start_of_moment(self, segment: Segment, moment: int) -> int:
+        try:
+            return segment.located().find_moment(moment)[1]
+        except OSError:
+            return segment.first_sequence  # a swap has just moved it: walk from its start
 
     def holes(self) -> list[Hole]:
         """Everything known to be unreadable, oldest first: in segments and between them."""

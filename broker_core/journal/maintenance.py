@@ -18,10 +18,11 @@ from broker_core.batch import hash64
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.compressed import MEMBER_SIZE, CompressedSource, encode_member, inflate
 from broker_core.journal.files import OpenFile, journal_error
-from broker_core.journal.index import Hole, load
+from broker_core.journal.index import Hole
 from broker_core.journal.reader import Source, next_batch, open_source, read_header, walk
 from broker_core.journal.scan import scan
 from broker_core.journal.segment import HEADER_SIZE, SUFFIX_COMPRESSED, damaged, index_path, parse_path
+from broker_core.journal.sidecar import load
 
 Progress = Callable[[int, int], None]
 

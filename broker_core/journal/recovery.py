@@ -11,28 +11,33 @@ stand among records that were never acknowledged as persisted; it is reported al
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from broker_core.journal.acks import acks_path, read_acks
+from broker_core.journal import sidecar
+from broker_core.journal.acks import Publishers, acks_path, read_acks, write_acks
 from broker_core.journal.files import Files, OpenFile, replace_durably
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.held import Segment
-from broker_core.journal.index import Hole, SegmentIndex, load
+from broker_core.journal.index import Hole, SegmentIndex
 from broker_core.journal.reader import open_source
 from broker_core.journal.scan import Scan, scan
 from broker_core.journal.segment import (
     HEADER_SIZE,
     SUFFIX,
     SUFFIX_COMPRESSED,
+    SUFFIX_INDEX,
     SegmentFile,
     discover,
     encode_header,
     index_path,
     new_header,
 )
+
+_ENDINGS = (".lock", ".durable", ".clients.ack", SUFFIX_INDEX)
 
 
 @dataclass(slots=True)
@@ -83,7 +88,7 @@ class Recovery:
         self.archive_directory = archive_directory
         self.report = RecoveryReport()
         self.segments: list[Segment] = []
-        self.publishers: dict[str, int] = {}
+        self.publishers = Publishers()
         self.next_sequence = 1
         self.epoch = 1
 
@@ -99,16 +104,10 @@ class Recovery:
         self.report.kept_records = sum(segment.index.records for segment in self.segments)
 
     def _note_foreign_files(self) -> None:
-        own = (f"{self.instance}.lock", f"{self.instance}.durable", f"{self.instance}.clients.ack")
+        """Name what is of no journal; the files of other instances that share the directory aren't worth a word."""
         for path in sorted(self.directory.iterdir()):
-            if path.name.startswith(f"{self.instance}.") and (
-                path.name in own
-                or SUFFIX in path.name
-                or path.name.endswith(".index.gz")
-                or ".spare." in path.name
-            ):
-                continue
-            self.report.ignored.append(path.name)
+            if not path.name.endswith(_ENDINGS) and SUFFIX not in path.name and ".spare." not in path.name:
+                self.report.ignored.append(path.name)
 
     def _segment_files(self) -> list[SegmentFile]:
         """One file per segment; a second form of one comes from a swap that didn't finish, which is undone."""
@@ -140,7 +139,7 @@ class Recovery:
         self.report.because(f"{path.name} was set aside as {target.name}: {sentence}")
 
     def _take(self, file: SegmentFile, last: bool, scans: dict[int, Scan]) -> None:
-        index = load(index_path(file.path), self.instance, file.first_sequence)
+        index = sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
         if index is not None and file.path.stat().st_size >= (0 if file.compressed else index.end):
             self.segments.append(Segment(file.path, file.archived, file.compressed, index, sealed=True))
             self.report.quarantined += index.holes
@@ -204,7 +203,7 @@ class Recovery:
             self._write_sidecar(segment)
 
     def _write_sidecar(self, segment: Segment) -> None:
-        replace_durably(self.files, index_path(segment.path), segment.index.encode())
+        replace_durably(self.files, index_path(segment.path), sidecar.encode(segment.index))
 
     def _join(self) -> None:
         """Name what is missing between segments and behind the last, and set where numbering goes on."""
@@ -232,16 +231,20 @@ class Recovery:
         upto = 0
         kept = read_acks(acks_path(self.directory, self.instance))
         if kept is not None and kept[0] < self.next_sequence:
-            upto, self.publishers = kept
-        for segment in self.segments:
-            if segment.index.last_sequence <= upto:
-                continue
+            upto, self.publishers = kept[0], Publishers(kept[1])
+        behind = [segment for segment in self.segments if segment.index.last_sequence > upto]
+        for segment in behind:
             made = scans.get(segment.first_sequence)
             if made is None:
                 self.report.scanned_segments += 1
                 made = scan(open_source(segment.path), self.instance, segment.first_sequence)
             for name, sequence in made.publishers.items():
-                self.publishers[name] = max(sequence, self.publishers.get(name, 0))
+                self.publishers.note(name, max(sequence, self.publishers.get(name, 0)))
+        if len(behind) > 1:
+            # It was lost or old: the next opening shall not read these segments again. Opening synced what it read.
+            with suppress(OSError):
+                last = self.segments[-1].index.last_sequence
+                write_acks(self.files, acks_path(self.directory, self.instance), last, self.publishers)
 
 
 def _free_name(path: Path) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
+from broker_core.journal import sidecar
 from broker_core.journal.acks import acks_path, write_acks
 from broker_core.journal.appender import Tail
 from broker_core.journal.files import Files, journal_error, replace_durably
@@ -58,7 +59,8 @@ class Sealer:
         with suppress(OSError):
             # Both can be rebuilt from the segments; without room for them the journal goes on.
             self.write_acks(segment.index.last_sequence, one.publishers)
-            replace_durably(self._files, index_path(segment.path), segment.index.encode())
+            replace_durably(self._files, index_path(segment.path), sidecar.encode(segment.index))
+            segment.index.set_entries(None)
         # The descriptor closes itself when a sync that may be using it has let go of the tail.
         segment.sealed = True
 

@@ -2,7 +2,7 @@
 
     <instance>.<first sequence, 20 digits>.journal        header, batches, and while it is current zeros
     <instance>.<first sequence, 20 digits>.journal.gz     the same bytes as gzip members (see compressed.py)
-    <instance>.<first sequence, 20 digits>.index.gz       sidecar (see index.py); can be rebuilt, is never trusted
+    <instance>.<first sequence, 20 digits>.index.gz       sidecar (see sidecar.py); can be rebuilt, is never trusted
     <instance>.clients.ack                                last publisher sequences (see acks.py)
     <instance>.durable                                    newest sequence known to be on disk (see frontier.py)
     <instance>.lock                                       held by the one writer

@@ -30,6 +30,8 @@ class Spares:
         """Spares an earlier run left; unfinished ones and those of another size are removed."""
         ready: list[Path] = []
         for path in sorted(self._directory.glob(f"{self._prefix}*")):
+            if not path.name.removeprefix(self._prefix).removesuffix(".tmp").isdigit():
+                continue  # a file of an instance whose own name begins like our spares'
             if path.suffix != ".tmp" and path.stat().st_size == self._size and len(ready) < self._wanted:
                 ready.append(path)
             else:

@@ -21,6 +21,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from broker_core.errors import JournalError, OperatorError
+from broker_core.journal import sidecar
 from broker_core.journal.compressed import CompressedSource
 from broker_core.journal.files import Files, journal_error, replace_durably
 from broker_core.journal.held import Segment
@@ -105,9 +106,10 @@ class Swaps:
         freed = old.info().nbytes
         self._check(old, prepared, compressed=new.compressed)
         try:
+            encoded = sidecar.encode(old.located())
             self._files.rename(prepared, new.path)
             self._files.sync_directory(new.path.parent)
-            replace_durably(self._files, index_path(new.path), new.index.encode())
+            replace_durably(self._files, index_path(new.path), encoded)
         except OSError as error:
             if error.errno == errno.EXDEV:
                 raise OperatorError(

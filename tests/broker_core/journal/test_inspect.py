@@ -8,8 +8,8 @@ import pytest
 from broker_core.batch import Batch, build
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal import inspect
-from broker_core.journal.index import load
 from broker_core.journal.segment import HEADER_SIZE, index_path
+from broker_core.journal.sidecar import load
 
 from .support import INSTANCE, batch_for, fill, flip, open_journal, read_all
 from .test_journal import kill

@@ -209,7 +209,6 @@ def test_foreign_files_are_left_alone_and_told(tmp_path):
     assert journal.recovery.ignored == [
         "lost+found",
         "notes.txt",
-        "other.00000000000000000001.journal",
         f"{INSTANCE}.old",
     ]
     assert journal.recovery.clean
