@@ -11,8 +11,15 @@ from broker_core.slow_clients.decision import Candidate, Decision
 from broker_core.slow_clients.evaluate import evaluate
 from broker_core.slow_clients.guard import SlowClientGuard
 from broker_core.slow_clients.pools import Pool, build_pools
-from broker_core.slow_clients.rules import Action, ClientLimits, Mode, PoolLimits, Reason, Rule
-from broker_core.slow_clients.signals import Backlog, ClientSignals, PoolSignals, Sample, Waiting
+from broker_core.slow_clients.rules import Action, ClientLimits, Mode, PoolLimits, Reason, Rule, Rung
+from broker_core.slow_clients.signals import (
+    Backlog,
+    ClientSignals,
+    PoolSignals,
+    Sample,
+    SubscriptionSignals,
+    Waiting,
+)
 
 __all__ = [
     "Account",
@@ -28,8 +35,10 @@ __all__ = [
     "PoolSignals",
     "Reason",
     "Rule",
+    "Rung",
     "Sample",
     "SlowClientGuard",
+    "SubscriptionSignals",
     "Waiting",
     "build_pools",
     "evaluate",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from broker_core.slow_clients.rules import Action, Choice, Mode, Reason, Signal, Unit
+from broker_core.slow_clients.rules import Action, Choice, Mode, Reason, Shape, Signal, Unit
+from broker_core.slow_clients.sentences import sentence
 from broker_core.slow_clients.signals import Sample
 
 
@@ -50,37 +51,31 @@ class Decision:
     """Messages that nothing can bring back: not journaled, and the client is disconnected."""
     resume_bookmark: str
     samples: tuple[Sample, ...] = ()
+    subscription: str = ""
+    """The id of the subscription that is acted on; "" when it is the whole client."""
+    topic: str = ""
+    """What that subscription subscribes to."""
+    rung: int = 0
+    """Which rung of the rule's ladder, from 0, of `rungs`."""
+    rungs: int = 1
+    for_ms: int = 0
+    """How long a pause lasts (0: until resumed), or a name is refused."""
+    hold_ms: int = 0
+    """How long the limit had to be passed without a dip."""
+    worst_case_ms: int = 0
+    """The longest the act can have come after the limit was passed."""
+    first_lost: str = ""
+    """Bookmarks of the first and last record lost, filled in by whoever carries the decision out."""
+    last_lost: str = ""
+    resume_token: str = ""
+    told: str = "unknown"
+    """Whether the client got the notice: yes, no, unknown. Filled in after the act."""
+
+    shape: Shape = Shape.HARD
 
     def sentence(self) -> str:
         """The decision in one or two English sentences."""
-        return f"Client {self.client} {self._did()}: {self._why()}. {self._cost()}"
-
-    def _did(self) -> str:
-        act = "offlined" if self.action is Action.OFFLINE else "disconnected"
-        return f"would have been {act}" if self.mode is Mode.SHADOW else f"was {act}"
-
-    def _why(self) -> str:
-        observed, limit = quantity(self.observed, self.unit), quantity(self.limit, self.unit)
-        if self.choose is Choice.SELF:
-            return f"{_SUBJECT[self.signal]} {observed}, over {self.setting} ({limit})"
-        used = f"it {_SHARE[self.signal]} {quantity(self.used, self.unit)}, more than any other client"
-        runner = self.chosen_over
-        after = f"; next is {runner.client} with {quantity(runner.used, self.unit)}" if runner else ""
-        subject = _SUBJECT[self.signal].format(pool=self.pool)
-        return f"{subject} {observed}, over {self.setting} ({limit}), and {used}{after}"
-
-    def _cost(self) -> str:
-        if self.action is Action.OFFLINE:
-            return f"{messages(self.kept)} kept in its spool and will be sent in order when it reads again."
-        if not self.kept and not self.lost:
-            return "Nothing was waiting for it."
-        parts = []
-        if self.kept:
-            resume = f" and can be replayed from {self.resume_bookmark}" if self.resume_bookmark else ""
-            parts.append(f"{messages(self.kept)} in the journal{resume}")
-        if self.lost:
-            parts.append(f"{messages(self.lost)} lost, being of topics that aren't journaled")
-        return "; ".join(parts) + "."
+        return sentence(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The decision as JSON. Moments are milliseconds: nanoseconds don't fit a browser's numbers."""
@@ -106,6 +101,18 @@ class Decision:
             "lost": self.lost,
             "resume_bookmark": self.resume_bookmark,
             "sentence": self.sentence(),
+            "shape": self.shape.value,
+            "subscription": self.subscription,
+            "topic": self.topic,
+            "rung": self.rung,
+            "rungs": self.rungs,
+            "for_ms": self.for_ms,
+            "hold_ms": self.hold_ms,
+            "worst_case_ms": self.worst_case_ms,
+            "first_lost": self.first_lost,
+            "last_lost": self.last_lost,
+            "resume_token": self.resume_token,
+            "told": self.told,
             "samples": [[sample.at // 1_000_000, *sample[1:]] for sample in self.samples],
         }
 
@@ -121,33 +128,3 @@ class Decision:
             "kept": self.kept,
             "lost": self.lost,
         }
-
-
-_SUBJECT = {
-    Signal.POOL_MEMORY: "the clients of pool {pool} hold",
-    Signal.POOL_DISK: "the spools of pool {pool} take",
-    Signal.OUTBOUND_BYTES: "its outbox holds",
-    Signal.SPOOL_BYTES: "its spool takes",
-    Signal.OLDEST_AGE: "its oldest message has been waiting for",
-}
-_SHARE = {
-    Signal.POOL_MEMORY: "holds",
-    Signal.POOL_DISK: "takes",
-}
-
-
-def messages(count: int) -> str:
-    """`1 message is`, `2 messages are`."""
-    return "1 message is" if count == 1 else f"{count:,} messages are"
-
-
-def quantity(value: int, unit: Unit) -> str:
-    """A figure for people: `1,500 bytes`, `64.0 MiB`, `750 ms`, `30.5 s`."""
-    if unit is Unit.MILLISECONDS:
-        return f"{value} ms" if value < 1_000 else f"{value / 1_000:,.1f} s"
-    if value < 10_240:
-        return f"{value:,} bytes"
-    for name, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if value >= size:
-            return f"{value / size:,.1f} {name}"
-    return f"{value / 1_024:,.1f} KiB"

@@ -1,7 +1,7 @@
-"""Rules: WHEN a signal crosses a shape in a scope, CHOOSE whom, DO an action, in a mode.
+"""Rules: WHEN a signal crosses a shape in a scope, CHOOSE whom, DO the next rung of a ladder, in a mode.
 
 The engine knows rules alone. Presets (`presets/`) compile the settings of a system an operator knows into
-them. Limits in rules are resolved numbers: bytes, or milliseconds.
+them. Limits in rules are resolved numbers: bytes, bytes a second, messages, or milliseconds.
 """
 
 from __future__ import annotations
@@ -10,54 +10,27 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from broker_core.config.vocabulary import (
+    FINAL_ACTIONS,
+    UNIT_OF,
+    Action,
+    Choice,
+    Mode,
+    Shape,
+    Signal,
+    Unit,
+)
+
+__all__ = [
+    "FINAL_ACTIONS", "INSTANCE", "TICK_MS", "UNIT_OF", "UNLIMITED", "Action", "Choice", "ClientLimits", "Mode",
+    "PoolLimits", "Reason", "Rule", "Rung", "Shape", "Signal", "Unit", "client_limits", "in_shadow",
+]
+
 UNLIMITED: Final = 2**63 - 1
 INSTANCE: Final = ""
 """The transport name of rules for clients whose transport has no rules of its own."""
-
-
-class Signal(StrEnum):
-    """What is measured."""
-
-    POOL_MEMORY = "pool_memory"
-    """Memory of the pool's clients that aren't offlined: what offlining can still relieve. Bytes."""
-    POOL_DISK = "pool_disk"
-    """Bytes of the spool files of the pool's clients."""
-    OUTBOUND_BYTES = "outbound_bytes"
-    """Bytes in a client's outbox, while it isn't offlined."""
-    SPOOL_BYTES = "spool_bytes"
-    """Bytes of a client's spool file."""
-    OLDEST_AGE = "oldest_age"
-    """Milliseconds the client's oldest message has been waiting, in memory or on disk."""
-
-
-class Shape(StrEnum):
-    """How a signal is compared."""
-
-    HARD = "hard"
-    PERCENT_OF = "percent_of"
-    LARGEST_WHEN_POOL_OVER = "largest_when_pool_over"
-
-
-class Choice(StrEnum):
-    """Who is acted on."""
-
-    SELF = "self"
-    LARGEST_IN_POOL = "largest_in_pool"
-
-
-class Action(StrEnum):
-    """What is done. The order is that of the ladder."""
-
-    OFFLINE = "offline"
-    DISCONNECT = "disconnect"
-
-
-class Mode(StrEnum):
-    """Whether a rule's decisions are carried out."""
-
-    OFF = "off"
-    SHADOW = "shadow"
-    ENFORCE = "enforce"
+TICK_MS: Final = 1_000
+"""How often ages, rates and holds are looked at."""
 
 
 class Reason(StrEnum):
@@ -68,11 +41,50 @@ class Reason(StrEnum):
     DISK = "slow_client_disk"
     CAPACITY = "slow_client_capacity"
     AGE = "slow_client_age"
+    BACKLOG = "slow_client_backlog"
+    CONFLATION = "slow_client_conflation"
+    DRAIN_RATE = "slow_client_drain_rate"
+    WRITE_BLOCKED = "slow_client_write_blocked"
+    WINDOW_FULL = "slow_client_window_full"
+    UNACKED = "slow_client_unacked"
+    ACK_SILENCE = "slow_client_ack_silence"
+    RESOURCE_ERROR = "slow_client_resource_error"
+    """Seed 004's 506."""
 
 
-class Unit(StrEnum):
-    BYTES = "bytes"
-    MILLISECONDS = "ms"
+REASON_OF: Final = {
+    Signal.POOL_MEMORY: Reason.POOL_MEMORY,
+    Signal.POOL_DISK: Reason.DISK,
+    Signal.OUTBOUND_BYTES: Reason.MEMORY_CAPACITY,
+    Signal.OUTBOUND_MESSAGES: Reason.BACKLOG,
+    Signal.SPOOL_BYTES: Reason.CAPACITY,
+    Signal.SPOOL_AGE: Reason.AGE,
+    Signal.CONFLATION_BYTES: Reason.CONFLATION,
+    Signal.BACKLOG_BYTES: Reason.BACKLOG,
+    Signal.BACKLOG_MESSAGES: Reason.BACKLOG,
+    Signal.OLDEST_AGE: Reason.AGE,
+    Signal.DRAIN_RATE: Reason.DRAIN_RATE,
+    Signal.WRITE_BLOCKED: Reason.WRITE_BLOCKED,
+    Signal.WINDOW_FULL: Reason.WINDOW_FULL,
+    Signal.UNACKED_MESSAGES: Reason.UNACKED,
+    Signal.UNACKED_AGE: Reason.UNACKED,
+    Signal.ACK_SILENCE: Reason.ACK_SILENCE,
+}
+"""The reason code of a rule that names none."""
+
+
+class Rung(NamedTuple):
+    """One step of a ladder. It is due once the rule's condition has held for the rule's hold and `after_ms`.
+
+    A rung with `at_percent` under 100 is an early one: due as soon as the signal is greater than that much of the
+    limit, whatever the hold.
+    """
+
+    action: Action
+    at_percent: int = 100
+    after_ms: int = 0
+    for_ms: int = 0
+    """How long a pause lasts (0: until resumed), or a name is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +92,9 @@ class Rule:
     """One rule with its limit resolved. Over it means: the signal is greater than the limit."""
 
     name: str
-    """Preset and setting, such as `amps.client_max_capacity.memory`."""
+    """Preset and setting, such as `amps.client_max_capacity.memory`, or what the operator called it."""
     setting: str
-    """The setting in its system's own words, such as `ClientMaxCapacity`."""
+    """The setting in its system's own words, such as `ClientMaxCapacity`; for custom rules their name."""
     scope: str
     """A pool's name for LARGEST_IN_POOL; a transport's name for SELF, INSTANCE for those without rules."""
     signal: Signal
@@ -90,12 +102,55 @@ class Rule:
     limit: int
     unit: Unit
     choose: Choice
-    action: Action
+    ladder: tuple[Rung, ...]
     reason: Reason
     revision: int
     percent: int | None = None
     """With PERCENT_OF: what the operator set; `limit` is the number it makes."""
     mode: Mode = Mode.ENFORCE
+    hold_ms: int = 0
+    window_ms: int = 0
+    count: int = 0
+    clear: int = 0
+    check_ms: int = TICK_MS
+    cooldown_ms: int = 0
+    """After the rule has acted and the signal has fallen, this long nothing is done again."""
+    guard_bytes: int = 0
+    """With RATE_BELOW: nothing is slow while less than this waits."""
+    per_subscription: bool = False
+    """Measures each subscription alone; always so for signals that only subscriptions have."""
+    protected: tuple[str, ...] = ()
+    """Patterns of client names that are never chosen."""
+
+    @property
+    def action(self) -> Action:
+        """The first rung's action."""
+        return self.ladder[0].action
+
+    def worst_case_ms(self, rung: int = 0) -> int:
+        """The longest from crossing the limit to that rung's act: hold, window and check period; 0 is at once."""
+        step = self.ladder[rung]
+        if self.at_enqueue and rung == 0:
+            return 0
+        held = self.hold_ms if step.at_percent >= 100 else 0
+        window = self.window_ms if self.shape is Shape.RATE_BELOW else 0
+        return window + held + step.after_ms + max(self.check_ms, TICK_MS)
+
+    @property
+    def at_enqueue(self) -> bool:
+        """Whether it is judged at once, when something is queued or spooled, and not at the tick."""
+        return (
+            self.signal in _AT_ENQUEUE
+            and self.shape in (Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER)
+            and not self.hold_ms
+            and self.ladder[0][1:3] == (100, 0)
+        )
+
+
+_AT_ENQUEUE = frozenset({
+    Signal.POOL_MEMORY, Signal.POOL_DISK, Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.BACKLOG_BYTES,
+    Signal.BACKLOG_MESSAGES,
+})
 
 
 class PoolLimits(NamedTuple):

@@ -23,6 +23,7 @@ from broker_core.slow_clients.rules import (
     PoolLimits,
     Reason,
     Rule,
+    Rung,
     Shape,
     Signal,
     Unit,
@@ -98,7 +99,7 @@ def _client_rules(policy: ClientPolicy, transport: str, pool: PoolLimits, revisi
     if policy.client_message_age_limit_ms is not None:
         rules.append(Rule(
             "amps.client_message_age_limit", "ClientMessageAgeLimit", transport, Signal.OLDEST_AGE,
-            Shape.HARD, policy.client_message_age_limit_ms, Unit.MILLISECONDS, Choice.SELF, Action.DISCONNECT,
+            Shape.HARD, policy.client_message_age_limit_ms, Unit.MILLISECONDS, Choice.SELF, (Rung(Action.DISCONNECT),),
             Reason.AGE, revision,
         ))
     percent = policy.client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
@@ -108,7 +109,7 @@ def _client_rules(policy: ClientPolicy, transport: str, pool: PoolLimits, revisi
     ):
         rules.append(Rule(
             f"amps.client_max_capacity.{name}", "ClientMaxCapacity", transport, signal, Shape.PERCENT_OF,
-            whole * percent // 100, Unit.BYTES, Choice.SELF, action, reason, revision, percent,
+            whole * percent // 100, Unit.BYTES, Choice.SELF, (Rung(action),), reason, revision, percent,
         ))
     return rules
 
@@ -116,7 +117,7 @@ def _client_rules(policy: ClientPolicy, transport: str, pool: PoolLimits, revisi
 def _pool_rules(pool: PoolLimits, revision: int) -> list[Rule]:
     return [
         Rule(name, setting, pool.name, signal, Shape.LARGEST_WHEN_POOL_OVER, limit, Unit.BYTES,
-             Choice.LARGEST_IN_POOL, action, reason, revision)
+             Choice.LARGEST_IN_POOL, (Rung(action),), reason, revision)
         for name, setting, signal, limit, action, reason in (
             ("amps.message_disk_limit", "MessageDiskLimit", Signal.POOL_DISK, pool.disk,
              Action.DISCONNECT, Reason.DISK),

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from broker_core.slow_clients import Action, Candidate, Decision, Mode, Reason, Sample
-from broker_core.slow_clients.decision import quantity
 from broker_core.slow_clients.rules import Choice, Signal, Unit
+from broker_core.slow_clients.sentences import quantity
 from tests.support.slow_clients import START
 
 AGE = Decision(

@@ -1,0 +1,140 @@
+"""Decisions in English: what was done to whom, why, and what it costs. One or two sentences, each figure with its unit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Choice, Mode, Shape, Signal, Unit
+
+if TYPE_CHECKING:
+    from broker_core.slow_clients.decision import Decision
+
+_DONE: Final = {
+    Action.NOTIFY: "reported",
+    Action.WARN: "warned",
+    Action.CONFLATE: "conflated",
+    Action.DISCARD_OLDEST: "cut back to its limit",
+    Action.OFFLINE: "offlined",
+    Action.CONTINUE_FROM_JOURNAL: "moved to the journal",
+    Action.PAUSE: "paused",
+    Action.CANCEL_SUBSCRIPTION: "cancelled",
+    Action.ASK_TO_CLOSE: "asked to close",
+    Action.DISCONNECT: "disconnected",
+    Action.REFUSE: "disconnected and its name refused",
+    Action.DELETE_DURABLE: "disconnected and its durable subscription deleted",
+}
+_SUBJECT: Final = {
+    Signal.POOL_MEMORY: "the clients of pool {pool} hold",
+    Signal.POOL_DISK: "the spools of pool {pool} take",
+    Signal.OUTBOUND_BYTES: "its outbox holds",
+    Signal.OUTBOUND_MESSAGES: "its outbox holds",
+    Signal.SPOOL_BYTES: "its spool takes",
+    Signal.SPOOL_AGE: "it has been offline for",
+    Signal.CONFLATION_BYTES: "conflation holds for it",
+    Signal.BACKLOG_BYTES: "what waits for it takes",
+    Signal.BACKLOG_MESSAGES: "for it wait",
+    Signal.OLDEST_AGE: "its oldest message has been waiting for",
+    Signal.DRAIN_RATE: "it takes",
+    Signal.WRITE_BLOCKED: "its connection has taken nothing for",
+    Signal.WINDOW_FULL: "its prefetch window has been full for",
+    Signal.UNACKED_MESSAGES: "it hasn't acknowledged",
+    Signal.UNACKED_AGE: "its oldest unacknowledged message was sent before",
+    Signal.ACK_SILENCE: "it hasn't acknowledged anything for",
+}
+_SHARE: Final = {Signal.POOL_MEMORY: "holds", Signal.POOL_DISK: "takes"}
+
+
+def sentence(decision: Decision) -> str:
+    """The decision in one or two sentences."""
+    return f"{_who(decision)} {_did(decision)}: {_why(decision)}. {_cost(decision)}"
+
+
+def _who(decision: Decision) -> str:
+    if decision.subscription and decision.action not in FINAL_ACTIONS:
+        return f"Subscription {decision.subscription} of client {decision.client}"
+    return f"Client {decision.client}"
+
+
+def _did(decision: Decision) -> str:
+    done = _DONE[decision.action]
+    if decision.for_ms and decision.action in (Action.PAUSE, Action.REFUSE):
+        done += f" for {quantity(decision.for_ms, Unit.MILLISECONDS)}"
+    return f"would have been {done}" if decision.mode is Mode.SHADOW else f"was {done}"
+
+
+def _why(decision: Decision) -> str:
+    unit = decision.unit
+    observed, limit = quantity(decision.observed, unit), quantity(decision.limit, unit)
+    subject = _SUBJECT[decision.signal].format(pool=decision.pool)
+    if decision.shape is Shape.COUNT_IN_WINDOW:
+        return f"its {_NOUN[decision.signal]} passed the limit {observed}, reaching {decision.setting} ({limit})"
+    way = "under" if decision.shape is Shape.RATE_BELOW else "over"
+    over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
+    if decision.hold_ms:
+        over += f" for {quantity(decision.hold_ms, Unit.MILLISECONDS)}"
+    if decision.choose is Choice.SELF:
+        return over
+    used = f"it {_SHARE[decision.signal]} {quantity(decision.used, unit)}, more than any other client"
+    runner = decision.chosen_over
+    after = f"; next is {runner.client} with {quantity(runner.used, unit)}" if runner else ""
+    return f"{over}, and {used}{after}"
+
+
+_NOUN: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {Signal.WINDOW_FULL: "prefetch window"}
+
+
+def _cost(decision: Decision) -> str:
+    kept, lost = decision.kept, decision.lost
+    match decision.action:
+        case Action.OFFLINE:
+            return f"{messages(kept)} kept in its spool and will be sent in order when it reads again."
+        case Action.CONTINUE_FROM_JOURNAL:
+            return f"{messages(kept)} in the journal and will be read from there, in order."
+        case Action.CONFLATE:
+            gone = f"{messages(lost)} replaced by later ones; " if lost else ""
+            return f"{gone}the latest of each key is kept."
+        case Action.DISCARD_OLDEST:
+            return f"{messages(lost)} discarded, the oldest first; {messages(kept)} kept."
+        case Action.NOTIFY | Action.WARN | Action.PAUSE | Action.ASK_TO_CLOSE:
+            return f"Nothing is lost; {messages(kept)} waiting." if kept else "Nothing is lost."
+    return _cost_of_ending(decision)
+
+
+def _cost_of_ending(decision: Decision) -> str:
+    if not decision.kept and not decision.lost:
+        return "Nothing was waiting for it."
+    parts = []
+    if decision.kept:
+        resume = f" and can be replayed from {decision.resume_bookmark}" if decision.resume_bookmark else ""
+        parts.append(f"{messages(decision.kept)} in the journal{resume}")
+    if decision.lost:
+        parts.append(f"{messages(decision.lost)} lost, being of topics that aren't journaled")
+    return "; ".join(parts) + "."
+
+
+def messages(count: int) -> str:
+    """`1 message is`, `2 messages are`."""
+    return "1 message is" if count == 1 else f"{count:,} messages are"
+
+
+def quantity(value: int, unit: Unit) -> str:
+    """A figure for people: `1,500 bytes`, `64.0 MiB`, `750 ms`, `30.5 s`, `3 messages`."""
+    match unit:
+        case Unit.MILLISECONDS:
+            return f"{value} ms" if value < 1_000 else f"{value / 1_000:,.1f} s"
+        case Unit.MESSAGES:
+            return "1 message" if value == 1 else f"{value:,} messages"
+        case Unit.TIMES:
+            return "once" if value == 1 else f"{value:,} times"
+        case Unit.BYTES_PER_SECOND:
+            return f"{_bytes(value)}/s"
+    return _bytes(value)
+
+
+def _bytes(value: int) -> str:
+    if value < 10_240:
+        return f"{value:,} bytes"
+    for name, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if value >= size:
+            return f"{value / size:,.1f} {name}"
+    return f"{value / 1_024:,.1f} KiB"
