@@ -177,14 +177,16 @@ def build(
     bodies: Sequence[bytes],
     headers: Sequence[bytes] | None = None,
     first_publisher_sequence: int = 0,
+    sequences: Sequence[int] = (),
 ) -> bytearray:
     """A whole batch, checksummed and not yet stamped: record i goes to topics[i] with bodies[i] and headers[i].
 
+    With `sequences`, ascending and one for each record, these stand in the batch; stamp it with the first of them.
     Raises ClientError bad_batch when the numbers differ or a limit is passed.
     """
     count = len(bodies)
-    if len(topics) != count or (headers is not None and len(headers) != count):
-        raise _bad("topics, bodies and headers must be of one length", 8)
+    if len(topics) != count or (headers is not None and len(headers) != count) or len(sequences) not in (0, count):
+        raise _bad("topics, bodies, headers and sequences must be of one length", 8)
     numbers: dict[str, int] = {}
     indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
     if len(numbers) >= MAX_DICTIONARY:
@@ -197,12 +199,14 @@ def build(
     if headers is not None:
         table["headers"] = list(map(len, headers))
         joined = b"".join(headers)
-    return _assemble(_dictionary(publisher, tuple(numbers)), count, table.tobytes(), joined, b"".join(bodies),
-                     publisher, first_publisher_sequence)
+    rows = table.tobytes() + np.array(sequences, "<u8").tobytes()
+    return _assemble(_dictionary(publisher, tuple(numbers)), count, rows, joined, b"".join(bodies),
+                     publisher, first_publisher_sequence, EXPLICIT_SEQUENCES if sequences else 0)
 
 
 def _assemble(
-    dictionary: bytes, count: int, rows: bytes, headers: bytes, bodies: bytes, publisher: str, first: int
+    dictionary: bytes, count: int, rows: bytes, headers: bytes, bodies: bytes, publisher: str, first: int,
+    flags: int = 0,
 ) -> bytearray:
     if not 0 < count <= MAX_RECORDS:
         raise _bad(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
@@ -212,7 +216,7 @@ def _assemble(
     if HEADER_SIZE + length > MAX_BATCH_BYTES:
         raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
     payload = b"".join((dictionary, rows, headers, bodies, padding))
-    header = HEADER.pack(MAGIC, VERSION, 0, 0, count, len(dictionary), length, length, crc32c(payload), 0, 0, 0, 0,
+    header = HEADER.pack(MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc32c(payload), 0, 0, 0, 0,
                          0, 0, hash64(publisher), first, len(headers), len(bodies), 0)
     whole = bytearray(header)
     _U32.pack_into(whole, 28, crc32c(header))
