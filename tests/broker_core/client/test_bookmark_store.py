@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic, stamp
-from broker_core.client import bookmark_store as module
-from broker_core.client.bookmark_store import FileBookmarkStore, MemoryBookmarkStore
+from broker_core.client import bookmark_file as module
+from broker_core.client import bookmark_store
+from broker_core.client.bookmark_file import FileBookmarkStore
+from broker_core.client.bookmark_store import MemoryBookmarkStore
 from broker_core.client.progress import Progress
 from broker_core.errors import OperatorError
 
@@ -108,12 +110,89 @@ def test_a_torn_last_line_is_cut_at_every_length(tmp_path: Path) -> None:
     for cut in range(good, len(raw)):
         path.write_bytes(raw[:cut])
         torn = FileBookmarkStore(path)
-        assert (torn.most_recent("s"), torn.truncated_bytes) == ("one|5|", cut - good)
+        assert (torn.most_recent("s"), torn.set_aside_bytes) == ("one|5|", cut - good)
         torn.record("s", "one", 6)
         torn.close()
         again = FileBookmarkStore(path)
         assert again.most_recent("s") == "one|6|"
         again.close()
+
+
+def test_a_flipped_byte_costs_one_move_at_most_and_never_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "marks"
+    store = FileBookmarkStore(path)
+    for sequence in (5, 6, 7):
+        store.record("s", "one", sequence)
+    store.close()
+    raw = path.read_bytes()
+    last_line = raw.rindex(b"\n", 0, -1) + 1
+    for at in range(len(raw)):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        damaged = FileBookmarkStore(path)
+        # The end of the line before joins it to the last one, and both are lost.
+        expected = "one|7|" if at < last_line - 1 else "one|5|" if at == last_line - 1 else "one|6|"
+        assert damaged.most_recent("s") == expected
+        assert damaged.set_aside_bytes > 0
+        damaged.close()
+        again = FileBookmarkStore(path)
+        assert again.set_aside_bytes == 0
+        again.close()
+
+
+def test_what_was_forgotten_stays_forgotten_whatever_byte_is_flipped(tmp_path: Path) -> None:
+    path = tmp_path / "marks"
+    store = FileBookmarkStore(path)
+    store.record("gone", "one", 5)
+    store.record("s", "one", 5)
+    store.forget("gone")
+    store.close()
+    raw = path.read_bytes()
+    for at in range(len(raw)):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        try:
+            damaged = FileBookmarkStore(path)
+        except OperatorError:
+            continue  # nothing in it was good any more
+        assert damaged.most_recent("gone") is None
+        damaged.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_store_is_full_at_its_limit_and_has_room_when_something_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(bookmark_store, "MAX_POSITIONS", 3)
+    store = MemoryBookmarkStore() if kind == "memory" else FileBookmarkStore(tmp_path / "marks")
+    store.record("a", "one", 1)
+    store.record("a", "two", 1)
+    store.record("b", "one", 1)
+    store.record("b", "one", 2)
+    with pytest.raises(OperatorError) as caught:
+        store.record("c", "one", 1)
+    assert caught.value.code == "store_full"
+    assert store.most_recent("c") is None
+    store.forget("a")
+    store.record("c", "one", 1)
+    assert store.most_recent("c") == "one|1|"
+
+
+def test_a_store_that_keeps_much_is_not_written_anew_at_every_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMPACT_AT", 1_000)
+    store = FileBookmarkStore(tmp_path / "marks")
+    written: list[int] = []
+    original = module.FileBookmarkStore.compact
+
+    def compact(store: FileBookmarkStore) -> None:
+        original(store)
+        written.append(store.path.stat().st_size)
+
+    monkeypatch.setattr(module.FileBookmarkStore, "compact", compact)
+    for number in range(500):
+        store.record(f"subscription-{number}", "one", number)
+    assert store.path.stat().st_size <= 2 * written[-1] + 100
+    assert len(written) < 8, "each time it is twice as long"
 
 
 def test_the_file_is_written_anew_when_it_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic
-from broker_core.client import publish_store as module
-from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
+from broker_core.client import publish_file as module
+from broker_core.client import store_file
+from broker_core.client.publish_file import FilePublishStore
+from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.errors import OperatorError
 
 
@@ -90,7 +92,7 @@ def test_a_torn_tail_is_cut_at_every_length_and_what_stood_before_it_is_there(da
         store = FilePublishStore(path)
         kept = (cut - 16) // entry
         assert [first for first, _ in spans(store)] == [1, 3, 5][:kept]
-        assert store.truncated_bytes == (cut - 16) % entry
+        assert store.set_aside_bytes == (cut - 16) % entry
         store.add(store.last_sequence + 1, store.last_sequence + 2, batch(store.last_sequence + 1))
         store.close()
         again = FilePublishStore(path)
@@ -105,19 +107,53 @@ def test_the_bytes_of_a_torn_tail_are_kept_beside_the_file(tmp_path: Path) -> No
     store.close()
     with path.open("ab") as file:
         file.write(b"half an entry")
-    assert FilePublishStore(path).truncated_bytes == 13
+    assert FilePublishStore(path).set_aside_bytes == 13
     assert (tmp_path / "s.torn").read_bytes() == b"half an entry"
 
 
-def test_a_flipped_byte_is_never_republished(tmp_path: Path) -> None:
+def test_a_flipped_byte_costs_the_batch_it_is_in_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "s"
     store = FilePublishStore(path)
-    fill(store, 2)
+    fill(store, 3)
     store.close()
-    raw = bytearray(path.read_bytes())
-    raw[-20] ^= 1
-    path.write_bytes(raw)
-    assert spans(FilePublishStore(path)) == [(1, 2)]
+    raw = path.read_bytes()
+    entry = (len(raw) - 16) // 3
+    for at in range(16, len(raw)):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        damaged = FilePublishStore(path)
+        hit = (at - 16) // entry
+        assert spans(damaged) == [span for number, span in enumerate([(1, 2), (3, 4), (5, 6)]) if number != hit]
+        assert damaged.set_aside_bytes == entry
+        assert path.with_name("s.torn").read_bytes() == path_entry(raw, hit, entry, at)
+        damaged.close()
+        again = FilePublishStore(path)
+        assert again.set_aside_bytes == 0, "what was set aside once isn't found again"
+        again.close()
+
+
+def path_entry(raw: bytes, number: int, size: int, flipped: int) -> bytes:
+    """The bytes of an entry, one of them flipped."""
+    whole = bytearray(raw)
+    whole[flipped] ^= 1
+    return bytes(whole[16 + number * size : 16 + (number + 1) * size])
+
+
+def test_a_full_disk_keeps_no_acknowledgement_and_frees_room_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FilePublishStore(tmp_path / "s")
+    fill(store, 3)
+
+    def full(file: int, buffers: object, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_file.os, "pwritev", full)
+        store.discard_upto(4)
+    assert spans(store) == [(5, 6)]
+    store.close()
+    # A repeat at worst: the broker knows these numbers and drops them.
+    assert spans(FilePublishStore(tmp_path / "s")) == [(1, 2), (3, 4), (5, 6)]
 
 
 def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -174,7 +210,7 @@ def test_a_failed_write_leaves_the_store_whole_and_says_so(tmp_path: Path, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "pwritev", full)
+        patch.setattr(store_file.os, "pwritev", full)
         with pytest.raises(OperatorError) as caught:
             store.add(3, 4, batch(3))
     assert caught.value.code == "store_failed"

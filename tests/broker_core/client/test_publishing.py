@@ -258,7 +258,7 @@ async def test_the_file_store_publishes_in_the_next_process_what_this_one_could_
     (tmp_path / "s").write_bytes(raw[:-10])  # the last write didn't reach the file
     broker.silent = False
     store = FilePublishStore(tmp_path / "s")
-    assert store.truncated_bytes > 0
+    assert store.set_aside_bytes > 0
     async with client(broker, publish_store=store) as publisher:
         await publisher.flush()
         await publisher.publish("a", b"new")

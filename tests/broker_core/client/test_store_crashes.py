@@ -1,0 +1,131 @@
+"""`kill -9` at each step that a store takes on its file, before it and halfway through a write: nothing kept is lost."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core.batch import build_one_topic
+from broker_core.client import FileBookmarkStore, FilePublishStore, store_file
+
+STEPS = ("open", "pwrite", "pwritev", "ftruncate", "fsync", "fdatasync", "close")
+
+
+class Dying:
+    """The `os` module of a process that is killed at its step number `at`."""
+
+    def __init__(self, at: int, halfway: bool) -> None:
+        self._left = at
+        self._halfway = halfway
+
+    def __getattr__(self, name: str) -> Any:
+        do = getattr(os, name)
+        return self._counted(name, do) if name in STEPS else do
+
+    def _counted(self, name: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any) -> Any:
+            if self._left == 0:
+                if self._halfway and name in ("pwrite", "pwritev"):
+                    file, data, at = arguments
+                    whole = data if name == "pwrite" else b"".join(data)
+                    os.pwrite(file, whole[: len(whole) // 2], at)
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+            return do(*arguments)
+
+        return step
+
+    def replace(self, *paths: Any) -> Any:
+        """Path.replace, which is a step, too."""
+        return self._counted("replace", _replace)(*paths)
+
+
+_replace = pathlib.Path.replace
+
+
+def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
+    """Do it in a process that is killed at that step; False when it came to its end before."""
+    child = os.fork()
+    if child == 0:
+        dying = Dying(step, halfway)
+        store_file.os = dying  # type: ignore[attr-defined]
+        pathlib.Path.replace = lambda self, target: dying.replace(self, target)  # type: ignore[method-assign]
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.waitstatus_to_exitcode(status) == 0
+    return False
+
+
+def batch(first: int) -> bytearray:
+    return build_one_topic("p", "a", [b"x" * 10] * 2, first)
+
+
+@pytest.mark.parametrize("halfway", [False, True], ids=["before", "halfway"])
+def test_a_bookmark_store_killed_at_any_step_goes_on_where_it_was(tmp_path: Path, halfway: bool) -> None:
+    def work(path: Path) -> None:
+        store = FileBookmarkStore(path, sync=True)
+        store.record("s", "one", 6)
+        store.compact()
+        store.record("s", "one", 7)
+
+    step = 0
+    while True:
+        path = tmp_path / f"marks-{step}"
+        store = FileBookmarkStore(path)
+        store.record("s", "one", 5)
+        store.record("other", "one", 9)
+        store.close()
+        killed = killed_at(step, halfway, lambda path=path: work(path))  # type: ignore[misc]
+        again = FileBookmarkStore(path)
+        assert again.most_recent("s") in (["one|5|", "one|6|", "one|7|"] if killed else ["one|7|"])
+        assert again.most_recent("other") == "one|9|"
+        assert not path.with_name(path.name + ".tmp").exists()
+        again.close()
+        if not killed:
+            break
+        step += 1
+    assert step > 10, "opening, two moves and a compaction take more steps"
+
+
+@pytest.mark.parametrize("halfway", [False, True], ids=["before", "halfway"])
+def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(tmp_path: Path, halfway: bool) -> None:
+    def work(path: Path) -> None:
+        store = FilePublishStore(path, sync=True)
+        store.add(9, 10, batch(9))
+        store.compact()
+        store.discard_upto(6)
+        store.add(11, 12, batch(11))
+
+    step, kept = 0, [(5, 6), (7, 8)]
+    while True:
+        path = tmp_path / f"store-{step}"
+        store = FilePublishStore(path)
+        for first in (1, 3, 5, 7):
+            store.add(first, first + 1, batch(first))
+        store.discard_upto(4)
+        store.close()
+        killed = killed_at(step, halfway, lambda path=path: work(path))  # type: ignore[misc]
+        again = FilePublishStore(path)
+        found = [(stored.first, stored.last) for stored in again.pending()]
+        possible = [kept, [*kept, (9, 10)], [(7, 8), (9, 10)], [(7, 8), (9, 10), (11, 12)]]
+        assert found in (possible if killed else possible[-1:])
+        assert again.last_sequence >= 8, "a number is never used twice"
+        assert [bytes(stored.batch) for stored in again.pending()] == [bytes(batch(first)) for first, _ in found]
+        again.close()
+        if not killed:
+            break
+        step += 1
+    assert step > 10
