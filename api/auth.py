@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib.auth.models import AbstractBaseUser
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from console.choices import ActorKind
 from console.models import ApiToken
 from console.services import operators
-from console.services.actors import Actor
+from console.services.actors import actor_of
+
+__all__ = ["TokenAuthentication", "actor_of"]
 
 
 class TokenAuthentication(BaseAuthentication):
@@ -33,17 +32,3 @@ class TokenAuthentication(BaseAuthentication):
     def authenticate_header(self, request: Request) -> str:
         """What a 401 asks for."""
         return "Bearer"
-
-
-def actor_of(request: Any) -> Actor:
-    """The Actor of a request, for services and the audit."""
-    token = getattr(request, "auth", None)
-    user = request.user
-    name = user.get_username() or "anonymous"
-    if isinstance(token, ApiToken):
-        kind, name = ActorKind.TOKEN, f"{name} by token {token.name}"
-    else:
-        kind = ActorKind.PERSON
-    return Actor(
-        kind, name, user.pk, request.META.get("REMOTE_ADDR") or "", getattr(request, "request_id", "") or ""
-    )

@@ -11,8 +11,6 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from broker_core.errors import SluiceError
-from console.choices import AuditResult
-from console.services import audit
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -51,8 +49,6 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
         problem = exceptions.PermissionDenied()
     if not isinstance(problem, exceptions.APIException):
         return None
-    if isinstance(problem, exceptions.PermissionDenied | exceptions.NotAuthenticated):
-        _audit_denied(context)
     return _drf(problem)
 
 
@@ -95,14 +91,3 @@ def body(status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any
         content_type=CONTENT_TYPE,
     )
 
-
-def _audit_denied(context: dict[str, Any]) -> None:
-    """A refused attempt to change something is an event, as much as one that went through."""
-    from api.auth import actor_of
-
-    request = context.get("request")
-    if request is None or request.method in ("GET", "HEAD", "OPTIONS"):
-        return
-    audit.record(
-        actor_of(request), f"api.{request.method.lower()}", request.path, result=AuditResult.DENIED
-    )

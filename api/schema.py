@@ -5,6 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.views import SpectacularAPIView
+
+from api.permissions import Permitted
+from console.rights import Open
+
+
+class SchemaView(SpectacularAPIView):
+    """The OpenAPI document, for everyone who is logged in."""
+
+    permission_classes = [Permitted]
+    needs = {"GET": Open.OWN_ACCOUNT}
 
 
 class TokenScheme(OpenApiAuthenticationExtension):

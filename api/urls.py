@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from django.urls import path
-from drf_spectacular.views import SpectacularAPIView
 
+from api.schema import SchemaView
 from api.views import access, clients, policies, runs
 
 app_name = "api"
 
 urlpatterns = [
-    path("schema", SpectacularAPIView.as_view(api_version="v1"), name="schema"),
+    path("schema", SchemaView.as_view(api_version="v1"), name="schema"),
     path("auth/login", access.LoginView.as_view(), name="login"),
     path("auth/logout", access.LogoutView.as_view(), name="logout"),
     path("auth/me", access.AccountView.as_view(), name="me"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class ConsoleConfig(AppConfig):
@@ -15,4 +16,6 @@ class ConsoleConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks and what listens to logins."""
-        from console import checks, signals  # noqa: F401
+        from console import append_only, checks, signals  # noqa: F401
+
+        post_migrate.connect(append_only.install, sender=self, dispatch_uid="append_only")

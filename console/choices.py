@@ -53,6 +53,44 @@ class AuditResult(models.TextChoices):
     FAILED = "failed", "Failed"
 
 
+class Permission(models.TextChoices):
+    """What somebody may do. Every address of the API and the console names one (see console/services/access.py)."""
+
+    VIEW = "view", "See clients, decisions, policies, journals and runs"
+    READ_MESSAGES = "read_messages", "Read the messages of topics"
+    PUBLISH = "publish", "Publish messages"
+    ACT_ON_CLIENTS = "act_on_clients", "Disconnect clients, pause and end replays"
+    RUN_ACTIONS = "run_actions", "Run actions, journal maintenance and pipeline jobs"
+    EDIT_POLICIES = "edit_policies", "Edit policies, actions and schedules"
+    APPROVE = "approve", "Approve what another person planned"
+    READ_AUDIT = "read_audit", "Read the audit"
+    MANAGE_ACCESS = "manage_access", "Manage people, grants and tokens"
+
+
+class Role(models.TextChoices):
+    """A name for a set of permissions; a grant gives a role to somebody, everywhere or within a scope."""
+
+    VIEWER = "viewer", "Viewer"
+    OPERATOR = "operator", "Operator"
+    POLICY_EDITOR = "policy_editor", "Policy editor"
+    APPROVER = "approver", "Approver"
+    ADMINISTRATOR = "administrator", "Administrator"
+
+
+_P = Permission
+ROLE_PERMISSIONS: dict[str, frozenset[Permission]] = {
+    Role.VIEWER: frozenset({_P.VIEW}),
+    Role.OPERATOR: frozenset(
+        {_P.VIEW, _P.READ_MESSAGES, _P.PUBLISH, _P.ACT_ON_CLIENTS, _P.RUN_ACTIONS, _P.READ_AUDIT}
+    ),
+    Role.POLICY_EDITOR: frozenset({_P.VIEW, _P.EDIT_POLICIES, _P.READ_AUDIT}),
+    Role.APPROVER: frozenset({_P.VIEW, _P.APPROVE, _P.READ_AUDIT}),
+    Role.ADMINISTRATOR: frozenset(_P),
+}
+
+# What a token may be made to do. Managing people takes a person with a password: a leaked token must not make accounts.
+TOKEN_PERMISSIONS = tuple(one for one in Permission if one != Permission.MANAGE_ACCESS)
+
 RUN_STATE_COLOURS = {
     RunState.WAITING: "secondary",
     RunState.RUNNING: "azure",

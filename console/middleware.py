@@ -1,4 +1,5 @@
-"""Gives every request an id, which audit events and error answers carry."""
+"""Gives every request an id, which audit events and error answers carry, and sees to it that no attempt to change
+something goes without an audit event."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import uuid
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
+
+from console.services import audit
 
 
 class RequestIdMiddleware:
@@ -18,4 +21,20 @@ class RequestIdMiddleware:
         request.request_id = uuid.uuid4().hex
         response = self.get_response(request)
         response["X-Request-Id"] = request.request_id
+        return response
+
+
+class AuditMiddleware:
+    """Writes the event of a write request whose service wrote none: because it was denied or failed before, or by neglect.
+
+    Stands outside authentication and CSRF, so that what those refuse is seen too. Reading requests aren't events.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        if request.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
+            audit.record_request(request, response)
         return response

@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from api.serializers.policies import StrictSerializer
+from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken
 
 
@@ -17,11 +18,21 @@ class LoginSerializer(serializers.Serializer[Any]):
     password = serializers.CharField(max_length=1024, trim_whitespace=False, write_only=True)
 
 
+class GrantScopeSerializer(serializers.Serializer[Any]):
+    """A role and where it holds; null and empty mean everywhere."""
+
+    role = serializers.ChoiceField(Role.choices)
+    instance = serializers.CharField(allow_null=True)
+    client_pattern = serializers.CharField(allow_blank=True)
+    topic_pattern = serializers.CharField(allow_blank=True)
+
+
 class AccountSerializer(serializers.Serializer[Any]):
-    """Who is calling, and whether they may change things."""
+    """Who is calling, and what they may do somewhere."""
 
     username = serializers.CharField()
-    may_change = serializers.BooleanField()
+    permissions = serializers.ListField(child=serializers.ChoiceField(Permission.choices))
+    grants = GrantScopeSerializer(many=True)
     token = serializers.CharField(allow_null=True)
 
 
@@ -32,7 +43,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 
     class Meta:
         model = ApiToken
-        fields = ["id", "name", "user", "prefix", "may_change", "created_at", "expires_at", "revoked_at", "used_at"]
+        fields = ["id", "name", "user", "prefix", "scope", "created_at", "expires_at", "revoked_at", "used_at"]
 
 
 class NewTokenSerializer(StrictSerializer):
@@ -40,7 +51,10 @@ class NewTokenSerializer(StrictSerializer):
 
     name = serializers.CharField(max_length=100)
     lifetime = serializers.CharField(max_length=40, default="90d", help_text="Like 90d; at most 366d.")
-    may_change = serializers.BooleanField(default=False)
+    scope = serializers.ListField(
+        child=serializers.ChoiceField([(str(one), one.label) for one in TOKEN_PERMISSIONS]), default=lambda: [str(Permission.VIEW)],
+        help_text="What the token may do, at most; view alone unless said otherwise.",
+    )
 
 
 class MadeTokenSerializer(TokenSerializer):

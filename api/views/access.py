@@ -10,14 +10,12 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.parsers import JSONParser
-from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import ScopedRateThrottle
 from rest_framework.views import APIView
 
 from api.auth import actor_of
-from api.permissions import LoggedIn
 from api.serializers.access import (
     AccountSerializer,
     LoginSerializer,
@@ -28,14 +26,17 @@ from api.serializers.access import (
 from api.views.base import PagedView, read
 from broker_core.errors import OperatorError
 from console.ages import parse_age
+from console.choices import Permission
 from console.models import ApiToken
+from console.rights import Open
 from console.services import operators
+from console.services.actors import access_of
 
 
 class LoginView(APIView):
     """Begin a session. Takes JSON alone, which no form of another site can send."""
 
-    permission_classes = [AllowAny]
+    needs = {"POST": Open.EVERYONE}
     authentication_classes: list[Any] = []
     parser_classes = [JSONParser]
     throttle_classes = [ScopedRateThrottle]
@@ -60,7 +61,7 @@ class LoginView(APIView):
 class LogoutView(APIView):
     """End the session."""
 
-    permission_classes = [LoggedIn]
+    needs = {"POST": Open.OWN_ACCOUNT}
 
     @extend_schema(request=None, responses={204: None})
     def post(self, request: Request) -> Response:
@@ -72,6 +73,8 @@ class LogoutView(APIView):
 class AccountView(APIView):
     """Who is calling."""
 
+    needs = {"GET": Open.OWN_ACCOUNT}
+
     @extend_schema(responses=AccountSerializer)
     def get(self, request: Request) -> Response:
         """The account, and whether it may change things."""
@@ -81,7 +84,7 @@ class AccountView(APIView):
 class TokensView(PagedView):
     """One's own API tokens."""
 
-    permission_classes = [LoggedIn]
+    needs = {"GET": Open.OWN_ACCOUNT, "POST": Open.OWN_ACCOUNT}
 
     @extend_schema(responses=TokenSerializer(many=True))
     def get(self, request: Request) -> Response:
@@ -99,7 +102,7 @@ class TokensView(PagedView):
             request.user,
             wanted["name"],
             lifetime=timedelta(seconds=parse_age(wanted["lifetime"])),
-            may_change=wanted["may_change"],
+            scope=wanted["scope"],
         )
         return Response({**TokenSerializer(token).data, "token": text}, status=status.HTTP_201_CREATED)
 
@@ -107,7 +110,7 @@ class TokensView(PagedView):
 class TokenView(APIView):
     """One token."""
 
-    permission_classes = [LoggedIn]
+    needs = {"DELETE": Open.OWN_ACCOUNT}
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:
@@ -120,9 +123,15 @@ class TokenView(APIView):
 
 
 def account_of(user: Any, token: Any) -> dict[str, Any]:
-    """An account as the API shows it."""
+    """An account as the API shows it: what it may do, by which grants; a token's scope is taken off."""
+    access = access_of(user, token)
     return {
         "username": user.get_username(),
-        "may_change": operators.may_change(user, token),
+        "permissions": [str(one) for one in Permission if one in access.permissions],
+        "grants": [
+            {"role": grant.role, "instance": grant.instance.name if grant.instance else None,
+             "client_pattern": grant.client_pattern, "topic_pattern": grant.topic_pattern}
+            for grant in user.grants.select_related("instance")
+        ],
         "token": token.name if isinstance(token, ApiToken) else None,
     }

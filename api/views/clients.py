@@ -22,6 +22,7 @@ from api.serializers.clients import (
     SampleSerializer,
 )
 from api.views.base import PagedView, instance_name, read
+from console.choices import Permission
 from console.queries import clients, history, live
 from console.queries.policies import in_force, instance_named
 from console.services import clients as services
@@ -29,6 +30,8 @@ from console.services import clients as services
 
 class StatusView(APIView):
     """The broker."""
+
+    needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses={200: dict})
     def get(self, request: Request) -> Response:
@@ -39,6 +42,8 @@ class StatusView(APIView):
 
 class ClientsView(PagedView):
     """All clients."""
+
+    needs = {"GET": Permission.VIEW}
 
     @extend_schema(parameters=[ClientQuerySerializer], responses=ClientSerializer(many=True))
     def get(self, request: Request) -> Response:
@@ -58,6 +63,9 @@ class ClientsView(PagedView):
 class ClientView(APIView):
     """One client."""
 
+    needs = {"GET": Permission.VIEW}
+    scope = {"client": "name"}
+
     @extend_schema(responses=ClientSerializer)
     def get(self, request: Request, name: str) -> Response:
         """A client with its subscriptions."""
@@ -66,6 +74,9 @@ class ClientView(APIView):
 
 class DisconnectView(APIView):
     """Disconnecting."""
+
+    needs = {"POST": Permission.ACT_ON_CLIENTS}
+    scope = {"client": "name"}
 
     @extend_schema(request=DisconnectSerializer, responses={200: dict})
     def post(self, request: Request, name: str) -> Response:
@@ -77,6 +88,9 @@ class DisconnectView(APIView):
 
 class ClientHistoryView(APIView):
     """How a client fared."""
+
+    needs = {"GET": Permission.VIEW}
+    scope = {"client": "name"}
 
     @extend_schema(parameters=[HistoryQuerySerializer], responses=SampleSerializer(many=True))
     def get(self, request: Request, name: str) -> Response:
@@ -92,6 +106,8 @@ class ClientHistoryView(APIView):
 
 class DecisionsView(PagedView):
     """Decisions."""
+
+    needs = {"GET": Permission.VIEW}
 
     @extend_schema(parameters=[DecisionQuerySerializer], responses=DecisionSerializer(many=True))
     def get(self, request: Request) -> Response:

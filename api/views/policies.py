@@ -21,6 +21,7 @@ from api.serializers.policies import (
 from api.views.base import PagedView, etag, expected_revision, instance_name, read
 from broker_core.errors import OperatorError
 from console.broker_link import BrokerAway
+from console.choices import Permission
 from console.queries import live
 from console.queries import policies as queries
 from console.services import policies
@@ -28,6 +29,8 @@ from console.services import policies
 
 class TransportsView(APIView):
     """All transports."""
+
+    needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=TransportSerializer(many=True))
     def get(self, request: Request) -> Response:
@@ -38,6 +41,8 @@ class TransportsView(APIView):
 
 class TransportView(APIView):
     """One transport."""
+
+    needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES}
 
     @extend_schema(responses=TransportSerializer)
     def get(self, request: Request, name: str) -> Response:
@@ -67,6 +72,8 @@ class TransportView(APIView):
 class PolicyView(APIView):
     """The instance's policy."""
 
+    needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES}
+
     @extend_schema(responses=PolicySerializer)
     def get(self, request: Request) -> Response:
         """The policy document that is wanted, and whether the broker runs it."""
@@ -93,6 +100,8 @@ class PolicyView(APIView):
 class RevisionsView(PagedView):
     """All revisions."""
 
+    needs = {"GET": Permission.VIEW}
+
     @extend_schema(responses=RevisionSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Revisions, newest first."""
@@ -101,6 +110,8 @@ class RevisionsView(PagedView):
 
 class RevisionView(APIView):
     """One revision."""
+
+    needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=RevisionSerializer)
     def get(self, request: Request, number: int) -> Response:

@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.permissions import allow
 from api.serializers.runs import (
     AuditQuerySerializer,
     AuditSerializer,
@@ -22,6 +23,7 @@ from api.serializers.runs import (
     SegmentSerializer,
 )
 from api.views.base import PagedView, instance_name, read
+from console.choices import Permission
 from console.models import ActionRun
 from console.queries import live
 from console.queries import runs as queries
@@ -32,6 +34,8 @@ from console.services import journals, pipeline, runs
 class JournalsView(PagedView):
     """The journal's files."""
 
+    needs = {"GET": Permission.VIEW}
+
     @extend_schema(responses=SegmentSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Segments, oldest first: current, sealed, archived, compressed, and who needs each."""
@@ -40,6 +44,8 @@ class JournalsView(PagedView):
 
 class JournalActionView(APIView):
     """archive, compress, remove."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=JournalActionSerializer, responses={200: PlanSerializer, 202: RunSerializer})
     def post(self, request: Request, action: str) -> Response:
@@ -53,6 +59,8 @@ class JournalActionView(APIView):
 class PipelineView(APIView):
     """Pipeline jobs."""
 
+    needs = {"POST": Permission.RUN_ACTIONS}
+
     @extend_schema(request=PipelineSerializer, responses={202: RunSerializer})
     def post(self, request: Request, job: str) -> Response:
         """Start a pipeline job: 202 and a run."""
@@ -62,6 +70,8 @@ class PipelineView(APIView):
 
 class RunsView(PagedView):
     """Runs."""
+
+    needs = {"GET": Permission.VIEW}
 
     @extend_schema(parameters=[RunQuerySerializer], responses=RunSerializer(many=True))
     def get(self, request: Request) -> Response:
@@ -74,23 +84,33 @@ class RunsView(PagedView):
 class RunView(APIView):
     """One run."""
 
+    needs = {"GET": Permission.VIEW}
+
     @extend_schema(responses=RunSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """A run: plan, progress, log, result."""
-        return Response(RunSerializer(queries.run(run_id)).data)
+        run = queries.run(run_id)
+        allow(request, Permission.VIEW, instance=run.instance.name)
+        return Response(RunSerializer(run).data)
 
 
 class CancelView(APIView):
     """Cancelling."""
 
+    needs = {"POST": Permission.RUN_ACTIONS}
+
     @extend_schema(request=None, responses=RunSerializer)
     def post(self, request: Request, run_id: str) -> Response:
         """Cancel a waiting run, or ask a running one to stop after its step."""
-        return Response(RunSerializer(runs.cancel(actor_of(request), queries.run(run_id))).data)
+        run = queries.run(run_id)
+        allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
+        return Response(RunSerializer(runs.cancel(actor_of(request), run)).data)
 
 
 class SchedulesView(PagedView):
     """Schedules."""
+
+    needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=ScheduleSerializer(many=True))
     def get(self, request: Request) -> Response:
@@ -100,6 +120,9 @@ class SchedulesView(PagedView):
 
 class AuditView(PagedView):
     """The audit."""
+
+    needs = {"GET": Permission.READ_AUDIT}
+    whole_installation = True
 
     @extend_schema(parameters=[AuditQuerySerializer], responses=AuditSerializer(many=True))
     def get(self, request: Request) -> Response:

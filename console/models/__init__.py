@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from console.models.access import ApiToken
+from console.models.access import ApiToken, Grant
 from console.models.audit import AuditEvent
 from console.models.history import ClientSample, Decision
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
@@ -16,6 +16,7 @@ __all__ = [
     "ClientPolicy",
     "ClientSample",
     "Decision",
+    "Grant",
     "Instance",
     "PolicyRevision",
     "PoolPolicy",

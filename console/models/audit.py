@@ -1,4 +1,8 @@
-"""Who did what, to what, and how it ended: append-only."""
+"""Who did what, to what, and how it ended: append-only.
+
+The ORM refuses to change or delete events (ImmutableModel), and the database does too: triggers (console/append_only.py) refuse
+every UPDATE, and every DELETE of an event before its `expires_at`, which is set when it is written and can't be moved.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ class AuditEvent(ImmutableModel):
     message = models.CharField(max_length=1000, blank=True)
     source = models.CharField(max_length=64, blank=True)
     request_id = models.CharField(max_length=64, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True)  # null is kept for ever
 
     class Meta:
         verbose_name = "audit event"
@@ -30,6 +35,9 @@ class AuditEvent(ImmutableModel):
         indexes = [
             models.Index(fields=["-at"], name="audit_newest"),
             models.Index(fields=["object", "-at"], name="audit_of_object"),
+            models.Index(fields=["action", "-at"], name="audit_of_action"),
+            models.Index(fields=["request_id"], name="audit_of_request"),
+            models.Index(fields=["expires_at"], name="audit_expiry"),
         ]
 
     def __str__(self) -> str:

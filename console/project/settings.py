@@ -32,6 +32,13 @@ SLUICE_SPOOL_DIRECTORY = Path(env.str("SLUICE_SPOOL_DIRECTORY", default=str(SLUI
 SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
 SLUICE_CONTROL_TIMEOUT_S = env.float("SLUICE_CONTROL_TIMEOUT_S", default=5.0)
 SLUICE_SAMPLE_RETENTION_HOURS = env.int("SLUICE_SAMPLE_RETENTION_HOURS", default=24)
+# Days that audit events are kept, by action or its beginning; "*" is every other, 0 is for ever.
+SLUICE_AUDIT_RETENTION_DAYS = {
+    key: int(days)
+    for key, days in {
+        "*": 1_095, "login": 365, "logout": 90, "api": 365, "page": 365, **env.dict("SLUICE_AUDIT_RETENTION_DAYS", default={})
+    }.items()
+}  # fmt: skip
 
 # --- Django -----------------------------------------------------------------------------------------------------------
 SECRET_KEY = env.str("SLUICE_SECRET_KEY", default="") or secret_key(SLUICE_HOME)
@@ -62,16 +69,17 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "console.middleware.RequestIdMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "console.middleware.AuditMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "console.middleware.RequestIdMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 
@@ -185,7 +193,7 @@ REST_FRAMEWORK = {
         "api.auth.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["api.permissions.OperatorChanges"],
+    "DEFAULT_PERMISSION_CLASSES": ["api.permissions.Permitted"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "api.pagination.Pages",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from console.choices import ActorKind
+from console.choices import ROLE_PERMISSIONS, ActorKind, Permission
+from console.models import ApiToken, Grant
+from console.rights import Access, Right
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,7 @@ class Actor:
     user_id: int | None = None
     source: str = ""
     request_id: str = ""
+    access: Access | None = field(default=None, compare=False, repr=False)
 
 
 SYSTEM = Actor(ActorKind.SYSTEM, "system")
@@ -24,3 +28,43 @@ SYSTEM = Actor(ActorKind.SYSTEM, "system")
 def schedule_actor(name: str) -> Actor:
     """The actor of a run that a schedule started."""
     return Actor(ActorKind.SCHEDULE, name)
+
+
+def actor_of(request: Any) -> Actor:
+    """Who sent a request: a page's (Django's) or the API's (DRF's), by session or by token."""
+    user, token = getattr(request, "user", None), getattr(request, "auth", None)
+    name = (user.get_username() if user is not None else "") or "anonymous"
+    kind = ActorKind.PERSON
+    if isinstance(token, ApiToken):
+        kind, name = ActorKind.TOKEN, f"{name} by token {token.name}"
+    return Actor(
+        kind,
+        name,
+        user.pk if user is not None else None,
+        str(request.META.get("REMOTE_ADDR") or ""),
+        str(getattr(request, "request_id", "") or ""),
+        access_of_request(request),
+    )
+
+
+def access_of(user: Any, token: Any = None) -> Access:
+    """What an account may do now; with a token, at most what that was made for. One query."""
+    if user is None or not (user.is_authenticated and user.is_active):
+        return Access()
+    rights = tuple(
+        Right(ROLE_PERMISSIONS[grant.role], grant.instance.name if grant.instance else "", grant.client_pattern, grant.topic_pattern)
+        for grant in Grant.objects.filter(user=user).select_related("instance")
+    )
+    scope = frozenset(Permission(one) for one in token.scope) if isinstance(token, ApiToken) else None
+    return Access(rights, scope)
+
+
+def access_of_request(request: Any) -> Access:
+    """The same for a request; read once for each, however many ask."""
+    base = getattr(request, "_request", request)
+    user, token = getattr(request, "user", None), getattr(request, "auth", None)
+    key = (getattr(user, "pk", None), getattr(token, "pk", None))
+    known = getattr(base, "sluice_access", None)
+    if known is None or known[0] != key:
+        known = base.sluice_access = (key, access_of(user, token))
+    return known[1]

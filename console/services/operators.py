@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractUser
@@ -14,17 +14,20 @@ from django.db import transaction
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.models import ApiToken
+from console.choices import TOKEN_PERMISSIONS, Permission, Role
+from console.models import ApiToken, Grant
 from console.services import audit
-from console.services.actors import SYSTEM, Actor
+from console.services.actors import SYSTEM, Actor, access_of
 
 MAX_TOKEN_AGE = timedelta(days=366)
 # A token's last use is shown to operators; storing it more often would make every read a write.
 USED_AT_EVERY = timedelta(minutes=1)
 
 
-def create_operator(name: str, actor: Actor = SYSTEM) -> tuple[AbstractUser, str]:
-    """Make an operator with a random one-time password, which is returned and not kept anywhere."""
+def create_operator(
+    name: str, actor: Actor = SYSTEM, role: Role = Role.ADMINISTRATOR
+) -> tuple[AbstractUser, str]:
+    """Make an account with a role everywhere and a random one-time password, which is returned and not kept anywhere."""
     users = get_user_model()
     with transaction.atomic():
         if users.objects.filter(username=name).exists():
@@ -32,8 +35,9 @@ def create_operator(name: str, actor: Actor = SYSTEM) -> tuple[AbstractUser, str
                 "name_taken", f"There is an operator {name!r} already.", "Choose another name, or give --reset."
             )
         password = secrets.token_urlsafe(12)
-        user = users.objects.create_user(username=name, password=password, is_staff=True)
-        audit.record(actor, "operator.create", f"operator {name}")
+        user = users.objects.create_user(username=name, password=password)
+        Grant.objects.create(user=user, role=role, created_by=actor.name[:200])
+        audit.record(actor, "operator.create", f"operator {name}", after={"role": role})
     return user, password
 
 
@@ -50,26 +54,34 @@ def reset_password(name: str, actor: Actor = SYSTEM) -> str:
     return password
 
 
-def may_change(user: Any, token: Any = None) -> bool:
-    """Whether this account may change things; if it came with a token, whether that may. Pages and API ask this."""
-    if not (user and user.is_authenticated and user.is_active and user.is_staff):
-        return False
-    return not isinstance(token, ApiToken) or token.may_change
-
-
 def any_operator() -> bool:
-    """Whether somebody can log in and change something."""
-    return bool(get_user_model().objects.filter(is_staff=True, is_active=True).exists())
+    """Whether somebody can log in and let others in."""
+    found = Grant.objects.filter(role=Role.ADMINISTRATOR, instance=None, client_pattern="", topic_pattern="")
+    return found.filter(user__is_active=True).exists()
 
 
 def create_token(
-    actor: Actor, user: AbstractUser, name: str, *, lifetime: timedelta, may_change: bool, now: datetime | None = None
+    actor: Actor,
+    user: AbstractUser,
+    name: str,
+    *,
+    lifetime: timedelta,
+    scope: Collection[Permission | str],
+    now: datetime | None = None,
 ) -> tuple[ApiToken, str]:
-    """Make a token; returns its row and the whole token, which can't be shown again."""
+    """Make a token; returns its row and the whole token, which can't be shown again.
+
+    Raises OperatorError bad_lifetime, bad_scope, or not_allowed for a scope beyond what the account may do.
+    """
     if not timedelta(0) < lifetime <= MAX_TOKEN_AGE:
         raise OperatorError("bad_lifetime", "A token lives for up to 366 days.", "Give an age between 1 s and 366d.")
-    if may_change and not user.is_staff:
-        raise OperatorError("not_allowed", "Only an operator's token may change things.", "Ask for a reading one.")
+    wanted = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
+    if not wanted or len(wanted) != len(set(scope)):
+        raise OperatorError("bad_scope", "That isn't what a token can be made for.", f"Give some of {', '.join(TOKEN_PERMISSIONS)}.")
+    if beyond := set(wanted) - set(map(str, access_of(user).permissions)):
+        raise OperatorError(
+            "not_allowed", f"{user.get_username()} has no role with {', '.join(sorted(beyond))}.", "Ask for less."
+        )
     prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     with transaction.atomic():
         token = ApiToken.objects.create(
@@ -77,11 +89,11 @@ def create_token(
             user=user,
             prefix=prefix,
             digest=_digest(secret),
-            may_change=may_change,
+            scope=wanted,
             expires_at=(now or timezone.now()) + lifetime,
         )
         audit.record(
-            actor, "token.create", f"token {prefix}", after={"name": token.name, "may_change": may_change}
+            actor, "token.create", f"token {prefix}", after={"name": token.name, "user": user.get_username(), "scope": wanted}
         )
     return token, f"slc_{prefix}_{secret}"
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 
 from console.forms import LoginForm
+from console.rights import Open
+from console.views.common import permitted
 
-login = LoginView.as_view(template_name="login.html", authentication_form=LoginForm, redirect_authenticated_user=True)
-logout = LogoutView.as_view()
+login = permitted(Open.EVERYONE)(
+    LoginView.as_view(template_name="login.html", authentication_form=LoginForm, redirect_authenticated_user=True)
+)
+logout = permitted(Open.OWN_ACCOUNT)(LogoutView.as_view())

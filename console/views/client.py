@@ -6,7 +6,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
@@ -14,6 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
 from console.broker_link import BrokerAway
+from console.choices import Permission
 from console.forms import DisconnectForm
 from console.models import Instance
 from console.queries import clients as read
@@ -24,14 +24,14 @@ from console.views import common
 DECISIONS = 20
 
 
-@login_required
+@common.permitted(Permission.VIEW, client="name")
 @require_GET
 def client(request: HttpRequest, name: str) -> HttpResponse:
     """A client's page; also of one that has logged off, as long as its history is kept."""
     return _show(request, name, DisconnectForm())
 
 
-@common.operator_required
+@common.permitted(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
 def disconnect(request: HttpRequest, name: str) -> HttpResponse:
     """Disconnect it, with the reason it is told."""

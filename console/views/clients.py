@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
+from console.choices import Permission
 from console.views import common
 
 
@@ -35,7 +35,7 @@ COLUMNS = (
 )
 
 
-@login_required
+@common.permitted(Permission.VIEW)
 @require_GET
 def clients(request: HttpRequest) -> HttpResponse:
     """Everyone who is logged on."""

@@ -1,4 +1,4 @@
-"""What the pages share: who asks, who may change, and how a broker that is away is shown instead of an error page."""
+"""What the pages share: who asks, what they may do, and how a broker that is away is shown instead of an error page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
@@ -13,46 +14,62 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from broker_core.errors import OperatorError, SluiceError
-from console.choices import ActorKind
+from console.choices import Permission
 from console.models import Instance
 from console.queries import policies
-from console.services.actors import Actor
+from console.rights import Need, Open
+from console.services import access
+from console.services.actors import access_of_request, actor_of
+
+__all__ = ["actor_of", "allow", "in_force", "may", "own_instance", "page", "permitted", "tell"]
 
 View = Callable[..., HttpResponse]
 
 CLIENT_STATES = ("live", "replaying", "offlined", "draining")
 
 
-def actor_of(request: HttpRequest) -> Actor:
-    """The person behind a page's request, for services and the audit."""
-    user = request.user
-    return Actor(
-        ActorKind.PERSON, user.get_username(), user.pk,
-        str(request.META.get("REMOTE_ADDR") or ""), str(getattr(request, "request_id", "")),
-    )  # fmt: skip
+def permitted(need: Need, *, client: str = "", whole_installation: bool = False) -> Callable[[View], View]:
+    """For every page: declares what it needs, and asks console/services/access.py for it.
+
+    `client` names the URL's argument that is a client's name, when the page is about one.
+    """
+
+    def declare(view: View) -> View:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if isinstance(need, Permission):
+                instance = "" if whole_installation else settings.SLUICE_INSTANCE
+                allow(request, need, instance=instance, client=str(kwargs.get(client, "")))
+            return view(request, *args, **kwargs)
+
+        guarded.needs = need  # type: ignore[attr-defined]  # a test walks all addresses and looks here
+        return guarded if need is Open.EVERYONE else _logged_in(guarded)
+
+    return declare
 
 
-def may_change(request: HttpRequest) -> bool:
-    """Operators change things; everyone who is logged in may look."""
-    return bool(request.user.is_active and request.user.is_staff)
-
-
-def operator_required(view: View) -> View:
-    """For views that change something: logged in, and an operator."""
-
-    @login_required
-    @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if not may_change(request):
-            raise PermissionDenied("Only an operator may change this.")
-        return view(request, *args, **kwargs)
-
+def _logged_in(view: View) -> View:
+    guarded: View = login_required(view)
     return guarded
+
+
+def allow(request: HttpRequest, permission: Permission, **about: str) -> None:
+    """Raise PermissionDenied unless they may: for what a page learns from its form or from a row."""
+    try:
+        access.require(actor_of(request), permission, **about)
+    except OperatorError as refused:
+        raise PermissionDenied(f"{refused.sentence} {refused.fix}") from refused
+
+
+def may(request: HttpRequest) -> dict[str, bool]:
+    """What the person may do somewhere on this instance, by permission: templates show buttons by it."""
+    held = access_of_request(request).permissions
+    return {str(one): one in held for one in Permission}
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
     """Render a page with what every page needs."""
-    return render(request, template, {"may_change": may_change(request), "client_states": CLIENT_STATES, **context}, status=status)
+    return render(request, template, {"may": may(request), "client_states": CLIENT_STATES, **context}, status=status)
 
 
 def own_instance() -> Instance | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.views.decorators.http import require_GET
 
 from broker_core.slow_clients.rules import Action, Reason
+from console.choices import Permission
 from console.models import Decision
 from console.queries import history
 from console.views import common
@@ -17,7 +17,7 @@ ACTIONS = ((Action.OFFLINE.value, "Offlined"), (Action.DISCONNECT.value, "Discon
 REASONS = tuple(reason.value for reason in Reason)
 
 
-@login_required
+@common.permitted(Permission.VIEW)
 @require_GET
 def decisions(request: HttpRequest) -> HttpResponse:
     """A page of decisions."""

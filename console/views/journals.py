@@ -8,12 +8,12 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
+from console.choices import Permission
 from console.forms import JournalActionForm
 from console.queries import live
 from console.services import journals as service
@@ -26,14 +26,14 @@ ACTIONS = (
 )
 
 
-@login_required
+@common.permitted(Permission.VIEW)
 @require_GET
 def journals(request: HttpRequest) -> HttpResponse:
     """The segments and the form."""
     return _show(request, JournalActionForm())
 
 
-@common.operator_required
+@common.permitted(Permission.RUN_ACTIONS)
 @require_POST
 def plan(request: HttpRequest) -> HttpResponse:
     """What an action would do. Changes nothing; a POST because it asks the broker to look at every segment."""
@@ -49,7 +49,7 @@ def plan(request: HttpRequest) -> HttpResponse:
     return _show(request, form, context)
 
 
-@common.operator_required
+@common.permitted(Permission.RUN_ACTIONS)
 @require_POST
 def apply(request: HttpRequest) -> HttpResponse:
     """Start the run, if its plan is still the one that was shown."""

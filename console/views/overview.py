@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
+from console.choices import Permission
 from console.queries import history
 from console.views import common
 
 NEWEST_DECISIONS = 8
 
 
-@login_required
+@common.permitted(Permission.VIEW)
 @require_GET
 def overview(request: HttpRequest) -> HttpResponse:
     """The first page."""

@@ -7,13 +7,13 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
+from console.choices import Permission
 from console.forms import InstancePolicyForm, PolicyForm, TransportPolicyForm, flatten
 from console.models import PolicyRevision
 from console.queries import live
@@ -25,21 +25,21 @@ from console.views.revision_diff import Change, changes
 REVISIONS = 30
 
 
-@login_required
+@common.permitted(Permission.VIEW)
 @require_GET
 def policies(request: HttpRequest) -> HttpResponse:
     """What is wanted, what runs, and how it came to be."""
     return _show(request)
 
 
-@login_required
+@common.permitted(Permission.VIEW)
 @require_GET
 def in_force(request: HttpRequest) -> HttpResponse:
     """The line that says where the newest revision is in force; the page asks again until it is everywhere."""
     return render(request, "components/in_force.html", common.in_force())
 
 
-@common.operator_required
+@common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def change_instance(request: HttpRequest) -> HttpResponse:
     """Save the instance's policy as a new revision."""
@@ -54,7 +54,7 @@ def change_instance(request: HttpRequest) -> HttpResponse:
     return _save(request, form, save, "")
 
 
-@common.operator_required
+@common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def change_transport(request: HttpRequest, name: str) -> HttpResponse:
     """Save one transport's policy as a new revision."""

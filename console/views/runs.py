@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -14,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, WEEKDAYS
+from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, WEEKDAYS, Permission
 from console.models import ActionRun, Schedule
 from console.queries import runs as read
 from console.services import pipeline
@@ -25,7 +24,7 @@ from console.views import common
 PAGE = 30
 
 
-@login_required
+@common.permitted(Permission.VIEW)
 @require_GET
 def runs(request: HttpRequest) -> HttpResponse:
     """The newest runs."""
@@ -34,14 +33,14 @@ def runs(request: HttpRequest) -> HttpResponse:
     return common.page(request, "runs.html", {**_list(request), "schedules": found, "jobs": PIPELINE_JOBS})
 
 
-@login_required
+@common.permitted(Permission.VIEW)
 @require_GET
 def runs_list(request: HttpRequest) -> HttpResponse:
     """The list alone; the page asks for it every two seconds while something runs."""
-    return render(request, "components/runs.html", {"may_change": common.may_change(request), **_list(request)})
+    return render(request, "components/runs.html", {"may": common.may(request), **_list(request)})
 
 
-@common.operator_required
+@common.permitted(Permission.RUN_ACTIONS)
 @require_POST
 def start_job(request: HttpRequest) -> HttpResponse:
     """Ask for a pipeline job."""
@@ -54,7 +53,7 @@ def start_job(request: HttpRequest) -> HttpResponse:
     return redirect("runs")
 
 
-@common.operator_required
+@common.permitted(Permission.RUN_ACTIONS)
 @require_POST
 def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
     """Stop a waiting run, or ask a running one to stop after its step."""

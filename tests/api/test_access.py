@@ -12,7 +12,7 @@ from tests.support.fake_broker import FakeBroker
 READS = [
     "/api/v1/status", "/api/v1/transports", "/api/v1/transports/tcp", "/api/v1/policies", "/api/v1/policies/revisions",
     "/api/v1/clients", "/api/v1/clients/board-jfk", "/api/v1/clients/board-jfk/history", "/api/v1/journals",
-    "/api/v1/runs", "/api/v1/schedules", "/api/v1/decisions", "/api/v1/audit", "/api/v1/auth/me", "/api/v1/tokens",
+    "/api/v1/runs", "/api/v1/schedules", "/api/v1/decisions", "/api/v1/auth/me", "/api/v1/tokens",
     "/api/v1/schema",
 ]  # fmt: skip
 CHANGES = [
@@ -55,7 +55,7 @@ def test_changing_needs_an_operator_and_a_refusal_is_audited(
 def test_login_gives_a_session_that_changes_need_a_csrf_token_for(operator: Any, broker: FakeBroker) -> None:
     client = APIClient(enforce_csrf_checks=True)
     answer = client.post("/api/v1/auth/login", {"username": "maria", "password": PASSWORD})
-    assert (answer.status_code, answer.data["may_change"]) == (200, True)
+    assert (answer.status_code, "manage_access" in answer.data["permissions"]) == (200, True)
     assert client.get("/api/v1/auth/me").data["username"] == "maria"
     assert client.patch("/api/v1/transports/tcp", {"port": 9100}).status_code == 403
     token = client.cookies["csrftoken"].value
@@ -88,9 +88,10 @@ def test_locked_name_is_told_so_on_the_login_page(operator: Any, settings: Any) 
 
 @pytest.mark.parametrize("word", ["Bearer", "Token"])
 def test_token_is_shown_once_and_works_until_revoked(word: str, api: APIClient, broker: FakeBroker) -> None:
-    made = api.post("/api/v1/tokens", {"name": "ci", "lifetime": "30d", "may_change": True}).data
+    made = api.post("/api/v1/tokens", {"name": "ci", "lifetime": "30d", "scope": ["view", "edit_policies"]}).data
     client = token_client(made["token"], word)
-    assert client.get("/api/v1/auth/me").data == {"username": "maria", "may_change": True, "token": "ci"}
+    me = client.get("/api/v1/auth/me").data
+    assert (me["username"], me["token"], me["permissions"]) == ("maria", "ci", ["view", "edit_policies"])
     assert client.patch("/api/v1/transports/tcp", {"port": 9100}).status_code == 200
     assert AuditEvent.objects.get(action="transport.change").actor == "maria by token ci"
     assert "token" not in api.get("/api/v1/tokens").data["results"][0]
@@ -106,7 +107,7 @@ def test_reading_token_changes_nothing(api: APIClient, broker: FakeBroker) -> No
 
 def test_token_makes_no_tokens_and_touches_no_others(api: APIClient) -> None:
     other = api.post("/api/v1/tokens", {"name": "other"}).data
-    client = token_client(api.post("/api/v1/tokens", {"name": "one", "may_change": True}).data["token"])
+    client = token_client(api.post("/api/v1/tokens", {"name": "one", "scope": ["view", "edit_policies"]}).data["token"])
     assert client.post("/api/v1/tokens", {"name": "two"}).status_code == 403
     assert client.delete(f"/api/v1/tokens/{other['id']}").status_code == 404
     assert ApiToken.objects.filter(revoked_at__isnull=True).count() == 2

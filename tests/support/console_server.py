@@ -32,12 +32,17 @@ def main() -> None:
     from django.contrib.auth import get_user_model
     from django.core.management import call_command
 
+    from console.choices import Role
+    from console.models import Grant
     from tests.support.fake_broker import FakeBroker
     from tests.support.seed import seed_history
 
+    def person(name: str, role: Role) -> None:
+        Grant.objects.create(user=get_user_model().objects.create_user(name, password=PASSWORD), role=role)
+
     call_command("migrate", verbosity=0)
-    get_user_model().objects.create_user(NAME, password=PASSWORD, is_staff=True)
-    get_user_model().objects.create_user("viewer", password=PASSWORD)
+    person(NAME, Role.ADMINISTRATOR)
+    person("viewer", Role.VIEWER)
     instance = seed_history()
     with FakeBroker(Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock") as broker:
         application = Pushing(broker)

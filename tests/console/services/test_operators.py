@@ -9,9 +9,10 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
+from console.choices import Permission
 from console.models import ApiToken, AuditEvent
 from console.services import operators
-from console.services.actors import Actor
+from console.services.actors import Actor, access_of
 
 DAY = timedelta(days=1)
 
@@ -22,13 +23,13 @@ def test_password_of_a_new_operator_works_and_is_not_stored() -> None:
     request = RequestFactory().post("/login/")
     assert authenticate(request, username="otto", password=password) == user
     assert password not in user.password
-    assert operators.may_change(user)
+    assert access_of(user).allows(Permission.MANAGE_ACCESS)
     with pytest.raises(OperatorError):
         operators.create_operator("otto")
 
 
 def test_token_is_stored_as_a_hash_and_found_by_its_text(operator: Any, actor: Actor) -> None:
-    token, text = operators.create_token(actor, operator, "ci", lifetime=DAY, may_change=True)
+    token, text = operators.create_token(actor, operator, "ci", lifetime=DAY, scope=[Permission.VIEW, Permission.RUN_ACTIONS])
     row = ApiToken.objects.get()
     assert text.rpartition("_")[2] not in (row.digest, row.prefix)
     assert operators.token_of(text) == token
@@ -42,12 +43,12 @@ def test_text_that_is_no_token_is_not_found(text: str) -> None:
 
 
 def test_wrong_secret_is_not_found(operator: Any, actor: Actor) -> None:
-    _, text = operators.create_token(actor, operator, "ci", lifetime=DAY, may_change=False)
+    _, text = operators.create_token(actor, operator, "ci", lifetime=DAY, scope=[Permission.VIEW])
     assert operators.token_of(text[:-1] + ("a" if text[-1] != "a" else "b")) is None
 
 
 def test_token_ends_when_it_expires_is_revoked_or_its_account_is_closed(operator: Any, actor: Actor) -> None:
-    token, text = operators.create_token(actor, operator, "ci", lifetime=DAY, may_change=False)
+    token, text = operators.create_token(actor, operator, "ci", lifetime=DAY, scope=[Permission.VIEW])
     assert operators.token_of(text, timezone.now() + DAY) is None
     operator.is_active = False
     operator.save()
@@ -60,10 +61,10 @@ def test_token_ends_when_it_expires_is_revoked_or_its_account_is_closed(operator
 
 def test_viewer_gets_no_token_that_may_change(viewer: Any, actor: Actor) -> None:
     with pytest.raises(OperatorError):
-        operators.create_token(actor, viewer, "x", lifetime=DAY, may_change=True)
+        operators.create_token(actor, viewer, "x", lifetime=DAY, scope=[Permission.VIEW, Permission.RUN_ACTIONS])
 
 
 @pytest.mark.parametrize("lifetime", [timedelta(0), timedelta(days=367)])
 def test_token_without_an_end_is_refused(operator: Any, actor: Actor, lifetime: timedelta) -> None:
     with pytest.raises(OperatorError):
-        operators.create_token(actor, operator, "x", lifetime=lifetime, may_change=False)
+        operators.create_token(actor, operator, "x", lifetime=lifetime, scope=[Permission.VIEW])
