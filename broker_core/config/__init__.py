@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from broker_core.config.document import PolicyDocument, default_policy
 from broker_core.config.instance import MIB, InstanceSettings
+from broker_core.config.journaling import JournaledTopic
+from broker_core.config.presets import ActiveMqPolicy, QpidTopic, XapPolicy
+from broker_core.config.rules import RuleSettings, RungSettings, Scope
 from broker_core.config.slow_clients import ClientPolicy, PoolSettings
 from broker_core.config.transports import TRANSPORT_KINDS, TransportSettings
 
 __all__ = [
-    "MIB", "TRANSPORT_KINDS", "ClientPolicy", "InstanceSettings", "PolicyDocument", "PoolSettings",
-    "TransportSettings", "default_policy",
+    "MIB", "TRANSPORT_KINDS", "ActiveMqPolicy", "ClientPolicy", "InstanceSettings", "JournaledTopic", "PolicyDocument", "PoolSettings",
+    "QpidTopic", "RuleSettings", "RungSettings", "Scope", "TransportSettings", "XapPolicy", "default_policy",
 ]

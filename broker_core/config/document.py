@@ -7,7 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from broker_core.config.instance import InstanceSettings, read_instance
+from broker_core.config.presets import (
+    ActiveMqPolicy,
+    QpidTopic,
+    XapPolicy,
+    read_activemq,
+    read_qpid,
+    read_xap,
+)
 from broker_core.config.reading import Reader
+from broker_core.config.rules import RuleSettings, read_rules
 from broker_core.config.slow_clients import ClientPolicy, PoolSettings, read_client_policy, read_pool
 from broker_core.config.transports import TransportSettings, read_transport
 from broker_core.errors import OperatorError
@@ -22,6 +31,11 @@ class PolicyDocument:
     pool: PoolSettings
     client_policy: ClientPolicy
     transports: tuple[TransportSettings, ...]
+    rules: tuple[RuleSettings, ...] = ()
+    """The operator's own rules."""
+    xap: tuple[XapPolicy, ...] = ()
+    activemq: tuple[ActiveMqPolicy, ...] = ()
+    qpid: tuple[QpidTopic, ...] = ()
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> PolicyDocument:
@@ -40,9 +54,13 @@ class PolicyDocument:
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON-able data; from_dict(to_dict()) is the same policy."""
         made = asdict(self)
-        for key in ("journaled_topics", "unjournaled_topics"):
-            made["instance"][key] = list(made["instance"][key])
-        made["transports"] = list(made["transports"])
+        made["instance"]["journaled_topics"] = [topic.as_json() for topic in self.instance.journaled_topics]
+        made["instance"]["unjournaled_topics"] = list(self.instance.unjournaled_topics)
+        for key in ("transports", "rules", "xap", "activemq", "qpid"):
+            made[key] = list(made[key])
+        for rule in made["rules"]:
+            for key in ("ladder", "protected"):
+                rule[key] = rule[key] and list(rule[key])
         return made
 
     def transport(self, name: str) -> TransportSettings:
@@ -91,4 +109,10 @@ def _read(reader: Reader, source: Mapping[str, Any]) -> PolicyDocument | None:
         reader.problems.append("every transport must be an object")
     reader.unique([transport.name for transport in transports], "transport name")
     reader.unique([(t.host, t.port) for t in transports if t.port], "address of a transport")
-    return PolicyDocument(revision, instance, pool, client, transports)
+    return PolicyDocument(
+        revision, instance, pool, client, transports,
+        read_rules(reader, source.get("rules")),
+        read_xap(reader, source.get("xap")),
+        read_activemq(reader, source.get("activemq")),
+        read_qpid(reader, source.get("qpid")),
+    )  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
+_Word = TypeVar("_Word", bound=StrEnum)
 MAX_TEXTS = 1_000
 """Texts of one list."""
 
@@ -38,6 +40,35 @@ class Reader:
             self.problems.append(f"{where}: {key} must be a whole number from {low} to {high}")
             return None
         return value
+
+    def decimal(self, source: Mapping[str, Any], key: str, where: str, low: float, high: float) -> float | None:
+        """A number within these bounds; None when it isn't set."""
+        value = source.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            self.problems.append(f"{where}: {key} must be a number from {low:g} to {high:g}")
+            return None
+        return float(value)
+
+    def flag(self, source: Mapping[str, Any], key: str, where: str) -> bool | None:
+        """True or false; None when it isn't set."""
+        value = source.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.problems.append(f"{where}: {key} must be true or false")
+            return None
+        return value
+
+    def choice(self, source: Mapping[str, Any], key: str, where: str, words: type[_Word]) -> _Word | None:
+        """One of an enumeration's words; None when it isn't set."""
+        value = source.get(key)
+        if value is None:
+            return None
+        try:
+            return words(value)
+        except ValueError:
+            self.problems.append(f"{where}: {key} must be one of {', '.join(words)}")
+            return None
 
     def texts(
         self, source: Mapping[str, Any], key: str, where: str, default: tuple[str, ...], what: str = "topic patterns"

@@ -145,9 +145,7 @@ SUBSCRIPTION_SIGNALS = frozenset({
 """Measured of single subscriptions only."""
 CLIENT_SIGNALS = frozenset({Signal.SPOOL_BYTES, Signal.SPOOL_AGE, Signal.DRAIN_RATE, Signal.WRITE_BLOCKED})
 """Measured of whole clients only: a socket and a spool have no subscriptions."""
-SUBSCRIPTION_ACTIONS = frozenset({
-    Action.DISCARD_OLDEST, Action.PAUSE, Action.CANCEL_SUBSCRIPTION, Action.DELETE_DURABLE,
-})
-"""Need a subscription to act on."""
+SUBSCRIPTION_ACTIONS = frozenset({Action.DISCARD_OLDEST, Action.DELETE_DURABLE})
+"""Need a subscription to act on. Pausing, conflating and cancelling act on all of a client's when none is named."""
 FINAL_ACTIONS = frozenset({Action.DISCONNECT, Action.REFUSE, Action.DELETE_DURABLE})
 """Close the connection."""
