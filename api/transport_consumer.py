@@ -55,8 +55,11 @@ class WebSocketSink:
         if self.text_mode:
             assert self.connection is not None
             for entry in entries:
-                name = self.connection.subscription_id(entry.stream)
-                self._waiting += message_texts(entry.batch, name, self._instance)
+                target = self.connection.subscription_of(entry.stream)
+                if target is not None:  # else it was unsubscribed meanwhile
+                    self._waiting += message_texts(
+                        entry.batch, target.subscription.id, self._instance, timestamp=target.timestamp
+                    )
         else:
             parts: list[Any] = []
             for entry in entries:

@@ -6,7 +6,8 @@ Text forms, as clients send and get them (AMPS's words, seed 002):
     0|1|                     NOW: nothing that is there already
     <origin>|<sequence>|     after the record that instance <origin> accepted as number <sequence>
     20261121T134500[.f][Z]   a moment, UTC: from the first record accepted at or after it
-    several, by commas       resumes exactly, per origin
+    several, by commas       resumes exactly, per origin; of one origin the oldest counts
+    [a:b] (a:b) [a:b) (a:b]  a range of any of these: from a to b, with "[" or "]" including them
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Now(NamedTuple):
 
 
 class After(NamedTuple):
-    """After these records, one per origin."""
+    """After these records, of one origin or of several."""
 
     bookmarks: tuple[Bookmark, ...]
 
@@ -57,20 +58,46 @@ class Moment(NamedTuple):
 Start = Epoch | Now | After | Moment
 
 
-def parse_bookmark(text: str) -> Start:
-    """The starting point a client names. Raises ClientError bad_bookmark, which says what was wrong with it."""
+class Range(NamedTuple):
+    """From one point to another. A list of bookmarks begins at its oldest record and ends at its newest."""
+
+    begin: Start
+    begin_included: bool
+    end: Start
+    end_included: bool
+
+
+def parse_bookmark(text: str) -> Start | Range:
+    """Where a client wants a replay to start, or from where to where.
+
+    Raises ClientError bad_bookmark, which says what was wrong with it.
+    """
     if len(text) > MAX_BOOKMARK_TEXT:
         raise _bad(text[:40], f"it is longer than {MAX_BOOKMARK_TEXT} characters")
+    return _parse_range(text) if text[:1] in ("[", "(") else _parse_start(text)
+
+
+def _parse_range(text: str) -> Range:
+    begin, colon, end = text[1:-1].partition(":")
+    if text[-1] not in "])" or not colon:
+        raise _bad(text, "a range is [a:b], (a:b), [a:b) or (a:b]")
+    found = Range(_parse_start(begin.strip()), text[0] == "[", _parse_start(end.strip()), text[-1] == "]")
+    match found:
+        case Range(Moment(first), _, Moment(last), _) if last < first:
+            raise _bad(text, "it ends before it begins")
+        case Range(end=Epoch()):
+            raise _bad(text, "nothing is before the start of the log")
+    return found
+
+
+def _parse_start(text: str) -> Start:
     if text == EPOCH_TEXT:
         return Epoch()
     if text == NOW_TEXT:
         return Now()
     if "|" not in text:
         return Moment(_parse_moment(text))
-    bookmarks = tuple(_parse_one(part) for part in text.split(","))
-    if len({bookmark.origin for bookmark in bookmarks}) != len(bookmarks):
-        raise _bad(text, "it names an origin twice")
-    return After(bookmarks)
+    return After(tuple(_parse_one(part) for part in text.split(",")))
 
 
 def _parse_one(text: str) -> Bookmark:
@@ -93,9 +120,14 @@ def _parse_moment(text: str) -> int:
     return int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1_000
 
 
+def moment_text(at: int) -> str:
+    """A time in ns UTC as a bookmark, in microseconds; what is left of a microsecond is dropped."""
+    return datetime.fromtimestamp(at // 1_000_000_000, UTC).strftime("%Y%m%dT%H%M%S") + f".{at % 10**9 // 1_000:06}Z"
+
+
 def _bad(text: str, why: str) -> ClientError:
     return ClientError(
         "bad_bookmark",
         f"{text[:80]!r} isn't a bookmark: {why}.",
-        "Use 0 (the start), 0|1| (now), a bookmark from a message, or a moment like 20261121T134500Z.",
+        "Use 0 (the start), 0|1| (now), a bookmark from a message, a moment like 20261121T134500Z, or a range [a:b).",
     )

@@ -172,13 +172,19 @@ class AsyncClient:
         await self._publisher.flush()
 
     async def subscribe(
-        self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None
+        self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None, *,
+        on_gap: commands.OnGap | None = None, timestamp: bool = False, durability: commands.Durability | None = None,
     ) -> Subscription:
         """Subscribe to a topic pattern. Raises what the broker has against it.
 
         `bookmark`: None is live only; "0" replays from the start, "0|1|" is from now on, a message's bookmark or a
-        moment (20261121T134500Z) from there, and "MOST_RECENT" from where the bookmark store says (the start when it
-        says nothing). `id` names the subscription in the store; without one it follows from topic and filter.
+        moment (20261121T134500Z) from there, "[a:b)" from a to b and then it ends, and "MOST_RECENT" from where the
+        bookmark store says (the start when it says nothing). `id` names the subscription in the store; without one it
+        follows from topic and filter.
+
+        With a bookmark: `on_gap="error"` refuses (bookmark_gone) when records after the bookmark were removed, instead
+        of a gap and the oldest there is; `durability` is "persisted", "live" (before it is on disk, after the replay)
+        or "fully_durable". `timestamp`: messages say when they were accepted.
         """
         if self._publisher.failure is not None:
             raise self._publisher.failure
@@ -186,7 +192,11 @@ class AsyncClient:
         if id in self._subscriptions:
             raise OperatorError("bad_subscription", f"There is a subscription {id!r} already.", "Give it another id.")
         bookmark = starting_point(bookmark, self._bookmark_store, id)
-        subscription = Subscription(id, topic, filter, bookmark, self._bookmark_store, self._taken, self._unsubscribe)
+        command = commands.Subscribe(
+            id=id, topic=topic, filter=filter, bookmark=bookmark, on_gap=on_gap, timestamp=timestamp,
+            durability=durability,
+        )
+        subscription = Subscription(command, self._bookmark_store, self._taken, self._unsubscribe)
         asked = self._asked[id] = asyncio.get_running_loop().create_future()
         self._subscriptions[id] = subscription
         if self._up and self._connector.link is not None:
@@ -200,10 +210,13 @@ class AsyncClient:
             self._asked.pop(id, None)
         return subscription
 
-    def _unsubscribe(self, subscription: Subscription) -> None:
+    def _forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription.id, None)
         for stream in [stream for stream, found in self._streams.items() if found is subscription]:
             del self._streams[stream]
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        self._forget(subscription)
         if self._up and self._connector.link is not None:
             self._connector.link.send_command(commands.Unsubscribe(id=subscription.id))
 
@@ -273,8 +286,12 @@ class AsyncClient:
         subscription = self._subscriptions.get(ack.id or "")
         if subscription is None:
             return
-        if ack.ack == "completed":
-            subscription.complete()
+        if ack.ack == "persisted" and ack.bookmark is not None:
+            subscription.persisted(ack.bookmark)
+        elif ack.ack == "completed":
+            if ack.ended:
+                self._forget(subscription)
+            subscription.complete(ended=bool(ack.ended))
         elif ack.stream is not None:
             subscription.instance = self.instance
             self._streams[ack.stream] = subscription

@@ -21,6 +21,8 @@ class Message(NamedTuple):
     sequence: int
     publisher_sequence: int
     instance: str
+    timestamp: int | None = None
+    """When the broker accepted it, ns UTC; for subscriptions with the option `timestamp`."""
 
     @property
     def bookmark(self) -> str | None:
@@ -41,7 +43,7 @@ class Message(NamedTuple):
 _make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))  # no Python call, as _make has
 
 
-def messages_of(batch: Batch, instance: str) -> Iterator[Message]:
+def messages_of(batch: Batch, instance: str, *, timestamp: bool = False) -> Iterator[Message]:
     """The messages of a batch, at the speed of one tuple each."""
     topic = batch.single_topic
     names = repeat(topic) if topic is not None else _names(batch)
@@ -49,7 +51,7 @@ def messages_of(batch: Batch, instance: str) -> Iterator[Message]:
     return map(
         _make,
         zip(names, batch.bodies(), headers, batch.sequences().tolist(), batch.publisher_sequences().tolist(),
-            repeat(instance), strict=False),
+            repeat(instance), repeat(batch.accepted_at if timestamp else None), strict=False),
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from broker_core.batch import EXPLICIT_SEQUENCES, Batch
 
+MAX_UNDONE = 100_000
+"""Delivered batches of a subscription that an application may have open."""
 _TRIM = 1_024
 
 
@@ -50,6 +52,11 @@ class Progress:
         self._firsts: list[int] = []
         self._head = 0
 
+    @property
+    def undone(self) -> int:
+        """Delivered batches that aren't done as a whole, or wait behind one that isn't."""
+        return len(self._delivered) - self._head
+
     def add(self, batch: Batch) -> None:
         """A batch was delivered. One small object for a batch, and nothing for a record."""
         first = batch.first_sequence
@@ -58,6 +65,22 @@ class Progress:
             _Delivered(batch.sequences().tolist() if explicit else range(first, first + batch.count))
         )
         self._firsts.append(first)
+
+    def reached(self, sequence: int) -> bool:
+        """Nothing more comes up to this sequence. True when the most recent bookmark moved there: all was done."""
+        if self._head == len(self._delivered):
+            before, self.most_recent = self.most_recent, max(self.most_recent, sequence)
+            return self.most_recent > before
+        if sequence > self._delivered[-1].sequences[-1]:
+            # As a record that is done: once everything before it is done as well, the bookmark moves to it.
+            mark = _Delivered(range(sequence, sequence + 1))
+            mark.front = 1
+            if self._delivered[-1].front == 1 == len(self._delivered[-1].sequences) and self._head < len(self._delivered) - 1:
+                self._delivered[-1], self._firsts[-1] = mark, sequence
+            else:
+                self._delivered.append(mark)
+                self._firsts.append(sequence)
+        return False
 
     def done(self, sequence: int) -> bool:
         """One record is done. True when the most recent bookmark moved."""

@@ -12,11 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from broker_core.batch import Batch
-from broker_core.bookmark import NOW_TEXT, After, Bookmark, parse_bookmark
+from broker_core.bookmark import NOW_TEXT, After, Bookmark, Range, parse_bookmark
 from broker_core.client.message import Message, messages_of
-from broker_core.client.progress import Progress
-from broker_core.errors import SluiceError
+from broker_core.client.progress import MAX_UNDONE, Progress
+from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
 from broker_core.protocols.replies import Gap
@@ -33,20 +35,24 @@ class Subscription:
     """
 
     def __init__(
-        self, id: str, topic: str, filter: str | None, bookmark: str | None, store: BookmarkStore | None,
-        on_taken: Callable[[int], None], on_close: Callable[[Subscription], None],
+        self, command: commands.Subscribe, store: BookmarkStore | None, on_taken: Callable[[int], None],
+        on_close: Callable[[Subscription], None],
     ) -> None:
-        self.id = id
-        self.topic = topic
-        self.filter = filter
-        self.bookmark = bookmark
+        self.id = command.id
+        self.topic = command.topic
+        self.filter = command.filter
+        self.bookmark = bookmark = command.bookmark
         self.completed = asyncio.Event()
+        self.timestamp = command.timestamp
+        self._command = command
         self.gaps: list[Gap] = []
         self.instance = ""
         self.received_messages = 0
         self._store = store if bookmark is not None else None
         self._progress: dict[str, Progress] = {}
         self._last: dict[str, int] = _positions(bookmark)
+        self._read: dict[str, int] = _positions(bookmark)
+        self._instances: dict[int, str] = {}
         self._inbox: deque[tuple[Batch, str]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._on_taken = on_taken
@@ -64,24 +70,46 @@ class Subscription:
         last = batch.last_sequence
         if last:
             self._last[self.instance] = last
+            self._instances[batch.origin] = self.instance
             if self._store is not None:
-                self._progress.setdefault(self.instance, Progress()).add(batch)
+                self._follow(batch)
         self._inbox.append((batch, self.instance))
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
+
+    def _follow(self, batch: Batch) -> None:
+        progress = self._progress.setdefault(self.instance, Progress())
+        progress.add(batch)
+        if progress.undone > MAX_UNDONE and not self._closed:
+            self.fail(OperatorError(
+                "too_many_undone", f"{self.id}: {MAX_UNDONE} batches were delivered and not said to be done.",
+                "Call done() with every message or batch, or give the client no bookmark store.",
+            ))
+            self._closed = True
+            self._on_close(self)
 
     def accepted(self, bookmark: str | None) -> None:
         """The broker has it; with a bookmark it says where NOW was, so that a reconnect misses nothing."""
         if bookmark is not None and self.bookmark == NOW_TEXT and not self._last:
             self._last = _positions(bookmark)
 
-    def complete(self) -> None:
-        """The replay has caught up: everything before is in the inbox."""
+    def complete(self, *, ended: bool = False) -> None:
+        """The replay has caught up, or reached its end point: everything before is in the inbox."""
         if self._completed_at is None:
             self._completed_at = self._received
+        self._closed = self._closed or ended
         self.completed.set()
         self._wake()
+
+    def persisted(self, bookmark: str) -> None:
+        """Whatever matches up to this bookmark was received: resuming after it misses nothing."""
+        for instance, sequence in _positions(bookmark).items():
+            self._last[instance] = sequence
+            if self._store is not None:
+                progress = self._progress.setdefault(instance, Progress())
+                if progress.reached(sequence):
+                    self._store.record(self.id, instance, progress.most_recent)
 
     def fail(self, error: SluiceError) -> None:
         """It can't go on. What waits in the inbox can still be read."""
@@ -90,10 +118,12 @@ class Subscription:
 
     def command(self) -> commands.Subscribe:
         """The command that starts it, or goes on after what was received."""
-        bookmark = self.bookmark
-        if bookmark is not None and self._last:
-            bookmark = ",".join(str(Bookmark(instance, last)) for instance, last in self._last.items())
-        return commands.Subscribe(id=self.id, topic=self.topic, filter=self.filter, bookmark=bookmark)
+        if self.bookmark is None or not self._last:
+            return self._command
+        bookmark = ",".join(str(Bookmark(instance, last)) for instance, last in self._last.items())
+        if self.bookmark[:1] in ("[", "("):
+            bookmark = f"({bookmark}:{self.bookmark.partition(':')[2]}"
+        return msgspec.structs.replace(self._command, bookmark=bookmark)
 
     # What an application calls.
 
@@ -106,7 +136,7 @@ class Subscription:
             taken = await self._take(until_completed)
             if taken is None:
                 return
-            for message in messages_of(*taken):
+            for message in messages_of(*taken, timestamp=self.timestamp):
                 yield message
 
     async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
@@ -137,13 +167,26 @@ class Subscription:
         if isinstance(item, Message):
             instance = item.instance
         elif instance is None:
-            instance = self.instance
+            instance = self._instances.get(item.origin, self.instance)
         progress = self._progress.get(instance)
         if progress is None:
             return
         moved = progress.done(item.sequence) if isinstance(item, Message) else progress.batch_done(item)
         if moved:
             self._store.record(self.id, instance, progress.most_recent)
+
+    def bookmark_after(self, item: Message | Batch) -> str | None:
+        """The bookmark that resumes after a message or a batch that was read, and everything read before it.
+
+        Store it with the result, in one transaction, and subscribe with it the next time: then each record counts
+        once. None when no journal keeps the topic.
+        """
+        at = dict(self._read)
+        if isinstance(item, Message):
+            at[item.instance] = item.sequence
+        else:
+            at[self._instances.get(item.origin, self.instance)] = item.last_sequence
+        return ",".join(str(Bookmark(instance, last)) for instance, last in at.items() if last) or None
 
     async def close(self) -> None:
         """Unsubscribe. Iterations end after what waits in the inbox."""
@@ -167,9 +210,11 @@ class Subscription:
             await asyncio.shield(self._waiter)
 
     def _pop(self) -> tuple[Batch, str]:
-        taken = self._inbox.popleft()
+        batch, instance = taken = self._inbox.popleft()
         self._taken += 1
-        self._on_taken(taken[0].nbytes)
+        if last := batch.last_sequence:
+            self._read[instance] = last
+        self._on_taken(batch.nbytes)
         return taken
 
     def _wake(self) -> None:
@@ -182,8 +227,12 @@ def _positions(text: str | None) -> dict[str, int]:
     """The last record of each instance that a bookmark stands after."""
     if text is None:
         return {}
-    start = parse_bookmark(text)
-    return {bookmark.origin: bookmark.sequence for bookmark in start.bookmarks} if isinstance(start, After) else {}
+    asked = parse_bookmark(text)
+    start, before = (asked.begin, int(asked.begin_included)) if isinstance(asked, Range) else (asked, 0)
+    positions: dict[str, int] = {}
+    for origin, sequence in start.bookmarks if isinstance(start, After) else ():
+        positions[origin] = min(sequence - before, positions.get(origin, sequence))
+    return {origin: max(sequence, 0) for origin, sequence in positions.items()}
 
 
 def default_id(topic: str, filter: str | None) -> str:

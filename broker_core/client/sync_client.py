@@ -18,6 +18,7 @@ from broker_core.client.bodies import Body, encode_body
 from broker_core.client.message import Message, messages_of
 from broker_core.client.subscription import Subscription
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.protocols.commands import Durability, OnGap
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.replies import Gap, Notice
 
@@ -170,10 +171,13 @@ class SyncClient:
     # Subscribing.
 
     def subscribe(
-        self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None
+        self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None, *,
+        on_gap: OnGap | None = None, timestamp: bool = False, durability: Durability | None = None,
     ) -> SyncSubscription:
         """Subscribe; see AsyncClient.subscribe."""
-        return SyncSubscription(self, self._ask(self._client.subscribe(topic, filter, bookmark, id)))
+        return SyncSubscription(self, self._ask(self._client.subscribe(
+            topic, filter, bookmark, id, on_gap=on_gap, timestamp=timestamp, durability=durability
+        )))
 
 
 class SyncSubscription:
@@ -203,7 +207,7 @@ class SyncSubscription:
     def messages(self, *, until_completed: bool = False) -> Iterator[Message]:
         """The messages, one by one; with `until_completed` only those of the replay."""
         for batch, instance in self._arrivals(until_completed):
-            yield from messages_of(batch, instance)
+            yield from messages_of(batch, instance, timestamp=self._subscription.timestamp)
 
     def batches(self, *, until_completed: bool = False) -> Iterator[Batch]:
         """The record batches as they came."""
@@ -218,6 +222,10 @@ class SyncSubscription:
         """The application is done with it; see Subscription.done. Call it from one thread."""
         # Without a change of threads: the loop's thread only appends to what this reads from the front.
         self._subscription.done(item)
+
+    def bookmark_after(self, item: Message | Batch) -> str | None:
+        """The bookmark to store with a result; see Subscription.bookmark_after."""
+        return self._subscription.bookmark_after(item)
 
     def close(self) -> None:
         """Unsubscribe."""

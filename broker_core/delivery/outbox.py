@@ -97,13 +97,16 @@ class Outbox:
         self.nbytes = self.messages = 0
         return taken
 
+    def take_stream(self, stream: int) -> list[OutboxEntry]:
+        """Take the deliveries of one subscription, in order; the others stay."""
+        taken = [entry for entry in self._entries if entry.stream == stream]
+        if taken:
+            self._entries = deque(entry for entry in self._entries if entry.stream != stream)
+            self.nbytes -= sum(entry.nbytes for entry in taken)
+            self.messages -= sum(entry.count for entry in taken)
+        return taken
+
     def drop_stream(self, stream: int) -> int:
         """Forget the deliveries of a subscription that ended. Returns the bytes that became free."""
-        before = self.nbytes
-        kept = [entry for entry in self._entries if entry.stream != stream]
-        self._entries.clear()
-        self.nbytes = self.messages = 0
-        for entry in kept:
-            self.offer(entry)
-        return before - self.nbytes
+        return sum(entry.nbytes for entry in self.take_stream(stream))
 

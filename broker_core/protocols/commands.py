@@ -16,6 +16,8 @@ MAX_TOKEN = 4_096
 MAX_HEARTBEAT_MS = 3_600_000
 MIN_HEARTBEAT_MS = 100
 
+Durability = Literal["persisted", "live", "fully_durable"]
+OnGap = Literal["replay", "error"]
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
 _Secret = Annotated[str, msgspec.Meta(max_length=MAX_TOKEN)]
 _Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
@@ -63,12 +65,21 @@ class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
 
 
 class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
-    """Ask for the records of a topic pattern, of these with a filter, from a bookmark on. `id` is the client's choice."""
+    """Ask for the records of a topic pattern, of these with a filter, from a bookmark on. `id` is the client's choice.
+
+    `on_gap`: what to do when records after the bookmark were removed: replay from the oldest there is after a gap
+    notice, or refuse. `timestamp`: messages carry the time they were accepted at. `durability`: when a record is
+    delivered after the replay: when it is on this instance's disk, before that (`live`), or when all synchronous
+    replication destinations have it too (`fully_durable`).
+    """
 
     id: str
     topic: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
     filter: str | None = None
     bookmark: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    on_gap: OnGap | None = None
+    timestamp: bool = False
+    durability: Durability | None = None
 
 
 class Unsubscribe(_Base, frozen=True, kw_only=True, tag="unsubscribe"):
@@ -135,12 +146,24 @@ def _check(command: Command) -> None:
             )
     elif isinstance(command, Subscribe | Unsubscribe):
         check_subscription_id(command.id)
+        if isinstance(command, Subscribe):
+            _check_options(command)
     elif isinstance(command, Logon):
         check_client_name(command.name)
         if command.version != 1:
             raise ClientError(
                 "bad_logon", f"Protocol version {command.version} isn't spoken here.", "Use version 1.", field="version"
             )
+
+
+def _check_options(command: Subscribe) -> None:
+    if command.bookmark is None:
+        for field in ("on_gap", "durability"):
+            if getattr(command, field) is not None:
+                raise ClientError(
+                    "bad_command", f"{field} is an option of bookmark subscriptions, and there is no bookmark.",
+                    "Give a bookmark: 0|1| is from now on.", field=field,
+                )
 
 
 def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> ClientError:

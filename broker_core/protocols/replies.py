@@ -34,6 +34,8 @@ class Ack(_Base, frozen=True, kw_only=True, tag="ack"):
     max_frame: int | None = None
     stream: int | None = None
     bookmark: str | None = None
+    durability: str | None = None
+    ended: bool | None = None
     heartbeat_ms: int | None = None
 
 
@@ -93,6 +95,7 @@ class Message(_Base, frozen=True, kw_only=True, tag="message"):
     sub: str
     topic: str
     bookmark: str | None = None
+    timestamp: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"null")
     encoding: str | None = None
 

@@ -13,6 +13,7 @@ import msgspec
 import orjson
 
 from broker_core.batch import Batch
+from broker_core.bookmark import moment_text
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -22,17 +23,21 @@ def encode_text(message: dict[str, Any] | msgspec.Struct) -> str:
     return _encode_json(message).decode()
 
 
-def message_texts(batch: Batch, subscription: str, instance: str) -> list[str]:
+def message_texts(batch: Batch, subscription: str, instance: str, *, timestamp: bool = False) -> list[str]:
     """One text for each record of a delivered batch.
 
     A body that is JSON stands in `data` as it is, other UTF-8 as a string, and anything else as base64 with
-    `"encoding":"base64"`. Records that no journal keeps have no bookmark.
+    `"encoding":"base64"`. Records that no journal keeps have no bookmark. With `timestamp` each says when the broker
+    accepted it, as a bookmark would.
     """
+    accepted = moment_text(batch.accepted_at) if timestamp else ""
     texts: list[str] = []
     for record in batch.records():
         message: dict[str, Any] = {"c": "message", "sub": subscription, "topic": record.topic}
         if record.sequence:
             message["bookmark"] = f"{instance}|{record.sequence}|"
+        if timestamp:
+            message["timestamp"] = accepted
         data, encoding = _data(record.body)
         message["data"] = data
         if encoding:

@@ -109,14 +109,25 @@ class Backlog:
         if self.state is ClientState.LIVE:
             self.flush()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the client is live and has taken everything."""
+        return self.spool is None and not self.outbox.nbytes and self._sink.writable
+
     async def room(self) -> None:
         """Wait until the client has taken everything and is live: how replays are paced by the socket."""
-        while self.state is not ClientState.CLOSED and (
-            self.spool is not None or self.outbox.nbytes or not self._sink.writable
-        ):
+        while self.state is not ClientState.CLOSED and not self.has_room:
             waiter = asyncio.get_running_loop().create_future()
             self._paced.append(waiter)
             await waiter
+
+    def take_back(self, stream: int) -> list[OutboxEntry]:
+        """Take a replay's unsent deliveries out again, because its client has stopped reading. They are in the log."""
+        if self.spool is not None:
+            return []
+        taken = self.outbox.take_stream(stream)
+        self._connection.host.judging.judge(self._connection)
+        return taken
 
     def _wake_paced(self) -> None:
         waiters, self._paced = self._paced, []

@@ -45,8 +45,16 @@ class ClientSubscription:
     filter_text: str | None
     bookmark: str | None
     journaled_only: bool
+    timestamp: bool = False
+    durability: commands.Durability = "persisted"
     replaying: bool = False
     next_sequence: int = 0
+    begun: bool = True
+    """Whether its beginning was met: a moment may be still to come."""
+    held_from: int = 0
+    """Sequence of the first record that is kept back and not delivered yet; 0 when there is none."""
+    acknowledged: int = 0
+    """Up to which sequence the client was told that it may resume (`persisted`)."""
     delivered_messages: int = 0
     task: asyncio.Task[None] | None = field(default=None)
 
@@ -262,14 +270,19 @@ class Connection:
         self.host.judging.judge(self)
         self.reply(replies.Ack(ack="processed", of="unsubscribe", id=command.id))
 
+    def drop(self, subscription: ClientSubscription) -> None:
+        """A subscription has come to its own end; the caller has told the client."""
+        if self.subscriptions.pop(subscription.subscription.id, None) is not None:
+            del self._by_stream[subscription.subscription.stream]
+        subscription.replaying, subscription.task = False, None
+
     def has_stream(self, stream: int) -> bool:
         """Whether the subscription of that stream number is still there."""
         return stream in self._by_stream
 
-    def subscription_id(self, stream: int) -> str:
-        """The client's own name of a stream; "" when it was unsubscribed meanwhile."""
-        found = self._by_stream.get(stream)
-        return found.subscription.id if found else ""
+    def subscription_of(self, stream: int) -> ClientSubscription | None:
+        """The subscription of a stream; None when it was unsubscribed meanwhile."""
+        return self._by_stream.get(stream)
 
     def bookmark_before(self, sequence: int) -> str:
         """The bookmark after which a new subscription goes on with that record."""

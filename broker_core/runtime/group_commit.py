@@ -44,17 +44,23 @@ class Pending:
 
 
 class GroupCommit:
-    """Owns the journal's writing side. `committed(group, positions)` and `failed(group, error)` run on the loop."""
+    """Owns the journal's writing side.
+
+    On the loop run `stamped(group)`, before the disk is asked, and then `committed(group, positions)` or
+    `failed(group, error)`. One group is under way at a time, so what was stamped before has been committed or failed.
+    """
 
     def __init__(
         self,
         journal: Journal,
         committed: Callable[[list[Pending], list[Position]], None],
         failed: Callable[[list[Pending], JournalError], None],
+        stamped: Callable[[list[Pending]], None],
     ) -> None:
         self._journal = journal
         self._committed = committed
         self._failed = failed
+        self._stamped = stamped
         self._pending: list[Pending] = []
         self._thread = ThreadPoolExecutor(1, "journal")
         self._task: asyncio.Task[None] | None = None
@@ -87,6 +93,7 @@ class GroupCommit:
             while self._pending:
                 group = self._take()
                 self._stamp(group)
+                self._stamped(group)
                 try:
                     positions = await loop.run_in_executor(self._thread, self._write, [p.batch for p in group])
                 except JournalError as error:

@@ -34,6 +34,7 @@ from broker_core.runtime.judging import Judging
 from broker_core.runtime.sink import Sink
 from broker_core.runtime.subscribing import Subscribing
 from broker_core.slow_clients.guard import SlowClientGuard
+from broker_core.subscriptions.registry import Registry
 
 log = structlog.get_logger("sluice.host")
 T = TypeVar("T")
@@ -64,7 +65,8 @@ class Host:
         self._surroundings = (host_memory, ulimit, str(spool_directory))
         self.subscribing = Subscribing(self)
         self._publishers = dict(journal.publishers)
-        self._commit = GroupCommit(journal, self._committed, self._failed)
+        self._commit = GroupCommit(journal, self._committed, self._failed, self._stamped)
+        self.newest_sequence = self.dispatched_sequence
         self._readers = ThreadPoolExecutor(1, "reader")
         self._chores: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -244,6 +246,16 @@ class Host:
 
     # After the disk.
 
+    def _stamped(self, group: list[Pending]) -> None:
+        """A group has its sequences and goes to the disk: subscriptions that don't wait for that get it now."""
+        self.newest_sequence = group[-1].batch.last_sequence
+        early = self.subscribing.early()
+        if early is not None:
+            touched: dict[Connection, None] = {}
+            for pending in group:
+                self._deliver(pending.batch, None, touched, early)
+            self._flush(touched)
+
     def _committed(self, group: list[Pending], positions: list[Position]) -> None:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
         touched: dict[Connection, None] = {}
@@ -260,6 +272,7 @@ class Host:
                     owner.reply(answer)
         self.dispatched_sequence = group[-1].batch.header.first_sequence + group[-1].batch.count - 1
         self._flush(touched)
+        self.subscribing.dispatched()
         for name, sequence in acks.items():
             client = self.clients.get(name)
             if client is not None:
@@ -269,6 +282,8 @@ class Host:
 
     def _failed(self, group: list[Pending], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
+        self.subscribing.not_stored(self.dispatched_sequence + 1, self.newest_sequence)
+        self.newest_sequence = self.dispatched_sequence
         failed: dict[Connection, list[int]] = {}
         for pending in group:
             if pending.owner is not None:
@@ -283,12 +298,14 @@ class Host:
             ))
             owner.close(error.code, error.sentence, error.fix)
 
-    def _deliver(self, batch: Batch, position: Position | None, touched: dict[Connection, None]) -> None:
+    def _deliver(
+        self, batch: Batch, position: Position | None, touched: dict[Connection, None], registry: Registry | None = None
+    ) -> None:
         made: dict[int, Batch] = {}
         nbytes, count, at = batch.nbytes, batch.count, batch.accepted_at
-        for subscription, rows in self.subscribing.registry.match(batch):
+        for subscription, rows in (self.subscribing.registry if registry is None else registry).match(batch):
             target: Any = subscription.client
-            if position is None and target.journaled_only:
+            if target.journaled_only and not batch.header.first_sequence:
                 continue
             connection = target.connection
             if rows is None:
@@ -313,6 +330,7 @@ class Host:
         """Once a second: ages, logons that never came, heartbeats."""
         now = clock.monotonic_ms()
         self.judging.tick()
+        self.subscribing.acknowledge()
         for connection in list(self.connections):
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:

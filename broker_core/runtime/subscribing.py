@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from broker_core.bookmark import After, Epoch, Moment, Now, parse_bookmark
+from broker_core.bookmark import Range, parse_bookmark
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.protocols import commands, replies
 from broker_core.runtime.connection import ClientSubscription, Connection
-from broker_core.runtime.replayer import replay
+from broker_core.runtime.replayer import REMOVED, Replay, gap_reply
+from broker_core.runtime.resume_points import resume_points
 from broker_core.subscriptions.registry import Registry
+from broker_core.subscriptions.span import Found, Log, Span, find_span
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -24,79 +27,151 @@ class Subscribing:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.registry = Registry()
+        # Those with durability `live`: they get a group before it is on disk. They enter with a whole group.
+        self._early = Registry()
+        self._entering: list[ClientSubscription] = []
+        self._bookmarked: set[ClientSubscription] = set()
+        self._news = asyncio.Event()
 
     def add(self, connection: Connection, command: commands.Subscribe, stream: int) -> None:
-        """Start a subscription; ClientError bad_pattern, bad_filter, bad_bookmark or not_journaled."""
+        """Start a subscription; ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled or bookmark_gone."""
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None
-        by_bookmark = command.bookmark is not None
-        start, notice = self._start(command) if by_bookmark else (self._host.dispatched_sequence + 1, None)
-        if by_bookmark and pattern.exact is not None and not self._host.journaled.is_journaled(pattern.exact):
-            raise ClientError("not_journaled", f"{command.topic} isn't journaled, so there is nothing to replay.",
-                              "Subscribe without a bookmark, or have the topic journaled.")
+        found = self._find(command, pattern)
         target = ClientSubscription(
             connection, Subscription(None, command.id, stream, pattern, chosen), command.topic, command.filter,
-            command.bookmark, by_bookmark, next_sequence=start,
+            command.bookmark, found is not None, timestamp=command.timestamp,
+            durability="live" if command.durability == "live" else "persisted",
         )
         target.subscription.client = target
         connection.add(target)
+        if found is None:
+            connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
+            self.registry.add(target.subscription)
+            return
+        self._bookmarked.add(target)
+        self._say_where(target, command, found)
+        self._begin(target, found.span)
+
+    def _find(self, command: commands.Subscribe, pattern: TopicPattern) -> Found | None:
+        """Where a bookmark subscription begins and ends; None for one without a bookmark."""
+        if command.bookmark is None:
+            return None
+        if pattern.exact is not None and not self._host.journaled.is_journaled(pattern.exact):
+            raise ClientError("not_journaled", f"{command.topic} isn't journaled, so there is nothing to replay.",
+                              "Subscribe without a bookmark, or have the topic journaled.")
+        asked = parse_bookmark(command.bookmark)
+        if command.durability == "live" and isinstance(asked, Range):
+            raise ClientError("bad_command", "live speaks of what follows a replay, and nothing follows a range.",
+                              "Leave durability out, or the end of the range.", field="durability")
+        journal = self._host.journal
+        found = find_span(asked, Log(self._host.instance, journal.first_sequence, self._host.dispatched_sequence))
+        if found.missing is not None and command.on_gap == "error":
+            first, last = (f"{self._host.instance}|{sequence}|" for sequence in found.missing)
+            raise ClientError("bookmark_gone", f"The records {first} to {last} were removed from the log.",
+                              "Start from 0, the oldest record, or leave on_gap out.",
+                              **{"from": first, "to": last, "oldest": f"{self._host.instance}|{journal.first_sequence}|"})
+        return found
+
+    def _say_where(self, target: ClientSubscription, command: commands.Subscribe, found: Found) -> None:
+        connection, span = target.connection, found.span
         connection.reply(replies.Ack(
-            ack="processed", of="subscribe", id=command.id, stream=stream,
+            ack="processed", of="subscribe", id=command.id, stream=target.subscription.stream,
             # Where it starts, so that a client that comes back before its first record misses nothing.
-            bookmark=connection.bookmark_before(start) if by_bookmark else None,
+            bookmark=None if span.not_before else connection.bookmark_before(span.first),
+            durability=target.durability,
         ))
-        if notice is not None:
-            connection.reply(notice)
-        if start > self._host.dispatched_sequence:
+        if found.missing is not None:
+            connection.reply(gap_reply(self._host.instance, command.id, *found.missing, REMOVED))
+        if found.unknown:
+            connection.reply(_notice_unknown(command, found))
+        if command.durability == "fully_durable":
+            connection.reply(replies.Notice(
+                code="fully_durable_is_persisted", details={"id": command.id},
+                message="This instance doesn't replicate: fully_durable is the same as persisted here.",
+            ))
+
+    def _begin(self, target: ClientSubscription, span: Span) -> None:
+        target.next_sequence, target.begun = span.first, span.not_before == 0
+        target.acknowledged = span.first - 1
+        if span.first > self._host.dispatched_sequence and target.begun and not span.ends:
             self.make_live(target)
-            if by_bookmark:
-                connection.reply(replies.Ack(ack="completed", of="subscribe", id=command.id))
+            target.connection.reply(replies.Ack(ack="completed", of="subscribe", id=target.subscription.id))
         else:
             target.replaying = True
-            target.task = self._host.spawn(replay(self._host, target))
-
-    def _start(self, command: commands.Subscribe) -> tuple[int, replies.Reply | None]:
-        """The first sequence to deliver, and what the client must know about it."""
-        assert command.bookmark is not None
-        start = parse_bookmark(command.bookmark)
-        oldest, newest = self._host.journal.first_sequence, self._host.dispatched_sequence
-        match start:
-            case Epoch():
-                return oldest, None
-            case Now():
-                return newest + 1, None
-            case Moment(at):
-                return self._host.journal.sequence_at(at), None
-            case After(bookmarks):
-                mine = [bookmark.sequence for bookmark in bookmarks if bookmark.origin == self._host.instance]
-                if not mine or mine[0] > newest:
-                    return newest + 1, _notice_unknown(command)
-                if mine[0] + 1 < oldest:
-                    return oldest, replies.Gap(
-                        id=command.id, first=f"{self._host.instance}|{mine[0] + 1}|", last=f"{self._host.instance}|{oldest - 1}|",
-                        why="These records were removed from the log.",
-                    )
-                return mine[0] + 1, None
+            target.task = self._host.spawn(Replay(self._host, target, span).run())
 
     def make_live(self, target: ClientSubscription) -> None:
         """Hand a subscription over to live delivery. No await may stand between its last look and this."""
         target.replaying = False
         target.task = None
         self.registry.add(target.subscription)
+        if target.durability == "live":
+            self._entering.append(target)
+
+    def early(self) -> Registry | None:
+        """Who gets a group that has just been stamped before it is on disk; None when nobody does.
+
+        Everything before this group has been dispatched, so this is when a subscription can change over.
+        """
+        entering, self._entering = self._entering, []
+        for target in entering:
+            if self.registry.remove(target.subscription):
+                self._early.add(target.subscription)
+        return self._early if len(self._early) else None
 
     def remove(self, target: ClientSubscription) -> None:
         """End a subscription, live or replaying."""
+        self._bookmarked.discard(target)
         if target.task is not None:
             target.task.cancel()
             target.task = None
-        if not target.replaying:
-            self.registry.remove(target.subscription)
+        if not target.replaying and not self.registry.remove(target.subscription):
+            self._early.remove(target.subscription)
         target.replaying = False
 
+    def ended(self, target: ClientSubscription) -> None:
+        """A replay has come to its end point."""
+        self._bookmarked.discard(target)
+        target.connection.drop(target)
 
-def _notice_unknown(command: commands.Subscribe) -> replies.Notice:
+    # What those that follow the log wait for.
+
+    def dispatched(self) -> None:
+        """More of the log may be read."""
+        self._news.set()
+        self._news.clear()
+
+    async def news(self) -> None:
+        """Wait until more of the log may be read."""
+        await self._news.wait()
+
+    # What bookmark subscriptions are told.
+
+    def acknowledge(self) -> None:
+        """Tell those whose resume point has moved. Once a second, so that it costs nothing."""
+        for target, sequence in resume_points(self._bookmarked, self._host.dispatched_sequence):
+            if sequence > target.acknowledged:
+                target.acknowledged = sequence
+                target.connection.reply(replies.Ack(
+                    ack="persisted", of="subscribe", id=target.subscription.id,
+                    bookmark=target.connection.bookmark_before(sequence + 1),
+                ))
+
+    def not_stored(self, first: int, last: int) -> None:
+        """A write failed: who got these records before they were on disk must know that the log doesn't have them."""
+        for target in [target for target in self._bookmarked if target.durability == "live" and not target.replaying]:
+            target.connection.reply(replies.Notice(
+                code="not_stored", message="Records that were delivered to you weren't stored: the disk refused them.",
+                details={"id": target.subscription.id, "from": target.connection.bookmark_before(first + 1),
+                         "to": target.connection.bookmark_before(last + 1)},
+            ))
+
+
+def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.Notice:
+    names = ", ".join(map(str, found.unknown[:10]))
+    then = "it starts now" if found.from_now else "they were left out"
     return replies.Notice(
-        code="bookmark_unknown",
-        message=f"The bookmark {command.bookmark} is not in this log; the subscription {command.id} starts now.",
-        details={"id": command.id},
+        code="bookmark_unknown", message=f"{names} was never in this log; in the subscription {command.id} {then}.",
+        details={"id": command.id, "unknown": [str(bookmark) for bookmark in found.unknown[:100]]},
     )

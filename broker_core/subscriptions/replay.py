@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from broker_core.batch import EXPLICIT_SEQUENCES, Batch, Rows
+from broker_core.bookmark import MAX_SEQUENCE
 from broker_core.filters import BatchEvaluator
 from broker_core.subscriptions.subscription import Subscription
 
@@ -24,14 +25,15 @@ EMPTY.flags.writeable = False
 
 
 def select_for(
-    subscription: Subscription, batch: Batch, from_sequence: int, evaluator: BatchEvaluator | None = None
+    subscription: Subscription, batch: Batch, from_sequence: int, evaluator: BatchEvaluator | None = None,
+    upto: int = MAX_SEQUENCE,
 ) -> Rows | None:
-    """The rows one subscription wants of a batch: sequence >= from_sequence, pattern, filter.
+    """The rows one subscription wants of a batch: from_sequence <= sequence <= upto, pattern, filter.
 
     None is all rows, EMPTY is none of them. A batch that isn't journaled has no sequences: all its rows are
     new. An evaluator of the same batch may be passed, so that several subscriptions share the decoding.
     """
-    rows = _from_sequence(batch, from_sequence)
+    rows = _within(batch, from_sequence, upto)
     if rows is EMPTY:
         return EMPTY
     rows = _of_pattern(subscription, batch, rows)
@@ -40,15 +42,16 @@ def select_for(
     return _shortest(batch, (evaluator or BatchEvaluator(batch)).rows(subscription.filter, rows))
 
 
-def _from_sequence(batch: Batch, from_sequence: int) -> Rows | None:
-    first = batch.first_sequence
-    if first == 0 or first >= from_sequence:
+def _within(batch: Batch, first: int, last: int) -> Rows | None:
+    begins = batch.first_sequence
+    if begins == 0 or (begins >= first and batch.last_sequence <= last):
         return None
     if batch.flags & EXPLICIT_SEQUENCES:
-        start = int(np.searchsorted(batch.sequences(), np.uint64(from_sequence)))
+        sequences = batch.sequences()
+        start, stop = (int(at) for at in np.searchsorted(sequences, np.array([first, last + 1], np.uint64)))
     else:
-        start = from_sequence - first
-    return EMPTY if start >= batch.count else np.arange(start, batch.count)
+        start, stop = max(first - begins, 0), min(last + 1 - begins, batch.count)
+    return EMPTY if start >= stop else np.arange(start, stop)
 
 
 def _of_pattern(subscription: Subscription, batch: Batch, rows: Rows | None) -> Rows | None:

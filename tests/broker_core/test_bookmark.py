@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.bookmark import After, Bookmark, Epoch, Moment, Now, parse_bookmark
+from broker_core.bookmark import After, Bookmark, Epoch, Moment, Now, Range, moment_text, parse_bookmark
 from broker_core.errors import ClientError
 
 NAMES = st.text("abcXYZ019_.-", min_size=1, max_size=64)
@@ -32,8 +32,33 @@ def test_a_list_resumes_per_origin() -> None:
     assert parse_bookmark("a|1|,b|2|") == After((Bookmark("a", 1), Bookmark("b", 2)))
 
 
+NOON, ONE = Moment(1_795_262_400 * 10**9), Moment(1_795_266_000 * 10**9)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "yesterday", "a|b|", "a|1", "|1|", "a|-1|", "a|1|,a|2|", "a|9223372036854775808|", "20261321T000000", "a b|1|", "²|1|"]
+    ("text", "found"),
+    [
+        ("[20261121T120000:20261121T130000)", Range(NOON, True, ONE, False)),
+        ("(20261121T120000Z:20261121T130000Z]", Range(NOON, False, ONE, True)),
+        ("(a|1|:a|9|)", Range(After((Bookmark("a", 1),)), False, After((Bookmark("a", 9),)), False)),
+        ("[a|1|,b|2|:20261121T130000]", Range(After((Bookmark("a", 1), Bookmark("b", 2))), True, ONE, True)),
+        ("[0:0|1|]", Range(Epoch(), True, Now(), True)),
+        ("[0 : a|1|]", Range(Epoch(), True, After((Bookmark("a", 1),)), True)),
+    ],
+)
+def test_a_range_has_two_points_and_says_by_its_brackets_whether_they_belong_to_it(text: str, found: Range) -> None:
+    assert parse_bookmark(text) == found
+
+
+@given(st.integers(0, 4 * 10**15))
+def test_a_moment_survives_its_text_to_the_microsecond(microseconds: int) -> None:
+    assert parse_bookmark(moment_text(microseconds * 1_000)) == Moment(microseconds * 1_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "a|b|", "a|1", "|1|", "a|-1|", "a|9223372036854775808|", "20261321T000000", "a b|1|", "²|1|",
+     "[", "[a|1|", "[a|1|:a|2|", "[a|1|a|2|]", "[:a|2|]", "[a|1|:]", "[a|1|:a|2|:a|3|]", "{a|1|:a|2|}", "[0:0]",
+     "[20260102T000000:20260101T000000]", "[[0:a|1|]]", "[20260101:20260102)"]
 )
 def test_what_is_no_bookmark_is_refused_with_a_fix(text: str) -> None:
     with pytest.raises(ClientError) as caught:
