@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from broker_core.config.journaling import EVERYTHING, JournaledTopic, read_journaled_topics
 from broker_core.config.reading import Reader
 from broker_core.names import is_name
 
@@ -16,17 +17,21 @@ MIB = 1024 * 1024
 class InstanceSettings:
     """The instance: its name, which topics are journaled, and its journal's files.
 
-    journaled_topics     patterns; default everything
+    journaled_topics     patterns, or JournaledTopic with message type and filter; default everything
     unjournaled_topics   patterns taken out of those; default scratch.>
     journal_size         bytes of a segment; default 128 MiB, at least 1 MiB
     preallocated_files   segments made in advance; default 2, at least 1
+    journal_directory    absolute path; default the installation's. In force from the broker's next start, as all of
+    archive_directory    these but the topics
     """
 
     name: str
-    journaled_topics: tuple[str, ...] = (">",)
+    journaled_topics: tuple[JournaledTopic, ...] = EVERYTHING
     unjournaled_topics: tuple[str, ...] = ("scratch.>",)
     journal_size: int = 128 * MIB
     preallocated_files: int = 2
+    journal_directory: str | None = None
+    archive_directory: str | None = None
 
 
 def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings:
@@ -36,10 +41,24 @@ def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings
     name = source.get("name", "")
     if not isinstance(name, str) or not is_name(name):
         reader.problems.append("instance.name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    directories = [_directory(reader, source, key) for key in ("journal_directory", "archive_directory")]
+    if directories[0] is not None and directories[0] == directories[1]:
+        reader.problems.append("instance: archive_directory must be another one than journal_directory")
     return InstanceSettings(
         str(name),
-        reader.texts(source, "journaled_topics", where, (">",)),
+        read_journaled_topics(reader, source, "journaled_topics", where),
         reader.texts(source, "unjournaled_topics", where, ("scratch.>",)),
         reader.number(source, "journal_size", where, MIB, 16 * 1024 * MIB) or 128 * MIB,
         reader.number(source, "preallocated_files", where, 1, 64) or 2,
+        *directories,
     )
+
+
+def _directory(reader: Reader, source: Mapping[str, Any], key: str) -> str | None:
+    value = source.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.startswith("/") or len(value) > 1_024 or "\0" in value:
+        reader.problems.append(f"instance: {key} must be an absolute path")
+        return None
+    return value.rstrip("/") or "/"

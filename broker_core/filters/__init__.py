@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from broker_core.filters.compiler import Filter, compile_filter
 from broker_core.filters.evaluate import BatchEvaluator
+from broker_core.filters.message_types import DecoderOf
 
-__all__ = ["BatchEvaluator", "Filter", "compile_filter"]
+__all__ = ["BatchEvaluator", "DecoderOf", "Filter", "compile_filter"]

@@ -1,4 +1,4 @@
-"""Runs filters over one record batch. Each record's JSON is decoded once at most, however many filters."""
+"""Runs filters over one record batch. Each record is decoded once at most, however many filters."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ import orjson
 
 from broker_core.batch import Batch, Rows
 from broker_core.filters.compiler import Filter
+from broker_core.filters.message_types import UNREADABLE, Decoder, DecoderOf, decode_json
 
-
-class _NotJson:
-    """Stands in the place of a record that isn't JSON."""
-
-    __slots__ = ()
-
-
-_NOT_JSON: Final = _NotJson()
 _UNREAD: Final = object()
 
 
 class BatchEvaluator:
-    """The decoded records of one batch, for as long as filters run over it."""
+    """The decoded records of one batch, for as long as filters run over it.
 
-    __slots__ = ("_batch", "_found", "_messages", "_unread")
+    `decoder_of` says how a topic's bodies are read; without it, and where it says None, they are JSON.
+    """
 
-    def __init__(self, batch: Batch) -> None:
+    __slots__ = ("_batch", "_decoders", "_found", "_messages", "_unread")
+
+    def __init__(self, batch: Batch, decoder_of: DecoderOf | None = None) -> None:
         self._batch = batch
+        self._decoders = None if decoder_of is None else _decoders(batch, decoder_of)
         self._messages: list[Any] = []
         self._unread = True
         self._found: dict[tuple[Filter, int], tuple[Rows | None, Rows]] = {}
@@ -42,7 +39,7 @@ class BatchEvaluator:
         """The rows that pass, ascending: of the candidates, or of all records. The same question gets the
         same array.
 
-        Records that aren't JSON pass no filter.
+        Records that aren't of their message type pass no filter.
         """
         # The candidates stay in the entry: as long as they live, no other array gets their id.
         key = (chosen, id(candidates))
@@ -59,7 +56,7 @@ class BatchEvaluator:
         else:
             wanted = candidates.tolist()
             messages = self._some(wanted)
-        passed = [message is not _NOT_JSON and test(message) is True for message in messages]
+        passed = [message is not UNREADABLE and test(message) is True for message in messages]
         if candidates is not None and all(passed):
             return candidates
         return np.array(list(compress(wanted, passed)), dtype=np.int64)
@@ -68,13 +65,13 @@ class BatchEvaluator:
         if self._unread:
             self._unread = False
             bodies = self._batch.bodies()
-            if self._messages:
+            if self._messages or self._decoders is not None:
                 self._some(range(len(bodies)))
             else:
                 try:
                     self._messages = list(map(orjson.loads, bodies))
                 except orjson.JSONDecodeError:
-                    self._messages = list(map(_decode, bodies))
+                    self._messages = list(map(decode_json, bodies))
         return self._messages
 
     def _some(self, wanted: Any) -> list[Any]:
@@ -83,12 +80,17 @@ class BatchEvaluator:
             messages = self._messages = [_UNREAD] * len(bodies)
         for row in wanted:
             if messages[row] is _UNREAD:
-                messages[row] = _decode(bodies[row])
+                messages[row] = self._decode(row, bodies[row])
         return [messages[row] for row in wanted]
 
+    def _decode(self, row: int, body: bytes) -> Any:
+        decoders = self._decoders
+        if decoders is None:
+            return decode_json(body)
+        return decoders[0 if len(decoders) == 1 else int(self._batch.topic_indexes[row]) - 1](body)
 
-def _decode(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return _NOT_JSON
+
+def _decoders(batch: Batch, decoder_of: DecoderOf) -> tuple[Decoder, ...] | None:
+    """One for each topic of the batch; None when all of them are JSON's."""
+    found = [decoder_of(topic) for topic in batch.topics]
+    return None if not any(found) else tuple(decoder or decode_json for decoder in found)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker_core.batch import Batch, Rows
-from broker_core.filters import BatchEvaluator, Filter
+from broker_core.filters import BatchEvaluator, DecoderOf, Filter
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -65,7 +65,9 @@ class _Group:
 class Registry:
     """The live subscriptions of an instance. Not thread-safe: it belongs to the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, decoder_of: DecoderOf | None = None) -> None:
+        self._decoder_of = decoder_of
+        """How filters read a topic's bodies; as JSON without it."""
         self._groups: dict[str, _Group] = {}
         self._remembered: dict[str, tuple[_Group, ...]] = {}
         self._size = 0
@@ -112,7 +114,7 @@ class Registry:
         for group in self._remembered.get(topic) or self._groups_of(topic):
             found += group.whole.values()
             if group.filtered:
-                evaluator = evaluator or BatchEvaluator(batch)
+                evaluator = evaluator or BatchEvaluator(batch, self._decoder_of)
                 _match_filtered(group, evaluator, None, found)
         return found
 
@@ -145,7 +147,7 @@ class Registry:
                 wanted[group] = wanted.get(group, 0) | 1 << number
         found: list[Match] = []
         parts = _Parts(batch, len(topics))
-        evaluator = BatchEvaluator(batch)
+        evaluator = BatchEvaluator(batch, self._decoder_of)
         for group, topic_set in wanted.items():
             rows = parts.rows(batch, topic_set)
             if rows is not None and not len(rows):

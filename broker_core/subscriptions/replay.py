@@ -39,7 +39,7 @@ def select_for(
     rows = _of_pattern(subscription, batch, rows)
     if rows is EMPTY or subscription.filter is None:
         return rows
-    return _shortest(batch, (evaluator or BatchEvaluator(batch)).rows(subscription.filter, rows))
+    return _shortest(batch, (evaluator or BatchEvaluator(batch, subscription.decoder_of)).rows(subscription.filter, rows))
 
 
 def _within(batch: Batch, first: int, last: int) -> Rows | None:

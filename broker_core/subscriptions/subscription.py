@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker_core.filters import Filter
+from broker_core.filters import DecoderOf, Filter
 from broker_core.subscriptions.topics import TopicPattern
 
 
@@ -20,3 +20,5 @@ class Subscription:
     """The number that stands in the frames delivered for it."""
     pattern: TopicPattern
     filter: Filter | None = None
+    decoder_of: DecoderOf | None = None
+    """How the filter reads a topic's bodies in a replay; as JSON without it."""
