@@ -26,13 +26,17 @@ from django.http import HttpRequest
 
 from api.live_deltas import Snapshot, delta
 from broker_core.errors import SluiceError
+from console.choices import Permission
 from console.queries import live
+from console.rights import Access, name_fits
+from console.services.actors import access_of
 
 GROUP = "live"
 LEAST_INTERVAL_S = 0.25
 CLOSE_NOT_LOGGED_IN = 4401
 CLOSE_ENDED = 4403
-# A session that ended elsewhere (logged out, account disabled) stops being fed within this time.
+# A session that ended elsewhere (logged out, account disabled) stops being fed within this time, and a grant that was
+# taken away no longer shows what it showed.
 SESSION_CHECK_S = 30.0
 
 
@@ -62,6 +66,7 @@ class LiveFeed(AsyncWebsocketConsumer):
     sent_at = 0.0
     checked_at = 0.0
     delayed: asyncio.Task[None] | None = None
+    access: Access = Access()
 
     async def connect(self) -> None:
         """Let logged-in operators in; join the group before the snapshot is read, so that nothing falls between."""
@@ -69,7 +74,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         if not self.scope["user"].is_authenticated:
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
-        self.checked_at = time.monotonic()
+        await self._still_welcome()
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
             # Without the broker there is no snapshot yet; its first message will be one.
@@ -94,16 +99,31 @@ class LiveFeed(AsyncWebsocketConsumer):
             return
         await self._offer(event["snapshot"])
 
+    def _seen(self, snapshot: Snapshot) -> Snapshot | None:
+        """The part of a snapshot that this account may see: None of an instance it may not see at all."""
+        instance = str(snapshot["status"].get("instance", ""))
+        if not self.access.allows(Permission.VIEW, instance=instance):
+            return None
+        patterns = self.access.client_patterns(instance)
+        if patterns is None:
+            return snapshot
+        seen = [one for one in snapshot["clients"] if any(name_fits(pattern, one["name"]) for pattern in patterns)]
+        return {**snapshot, "clients": seen}
+
     async def live_decision(self, event: dict[str, Any]) -> None:
         """A decision, at once. Before the first snapshot there is nothing it could be shown beside."""
-        if self.sent is not None:
+        instance, client = str(event.get("instance", "")), str(event["decision"].get("client", ""))
+        if self.sent is not None and self.access.allows(Permission.VIEW, instance=instance, client=client):
             await self._send({"type": "decision", "decision": event["decision"]})
 
     async def _offer(self, snapshot: Snapshot) -> None:
         """Send it now, or when the least interval has passed; then the newest one alone."""
         if self.newest is not None and snapshot["at"] < self.newest["at"]:
             return  # the group's message overtook the snapshot asked for at connect
-        self.newest = snapshot
+        seen = self._seen(snapshot)
+        if seen is None:
+            return
+        self.newest = seen
         wait = self.sent_at + LEAST_INTERVAL_S - time.monotonic()
         if wait <= 0:
             await self._send_newest()
@@ -133,8 +153,9 @@ class LiveFeed(AsyncWebsocketConsumer):
         return await database_sync_to_async(self._session_holds)()
 
     def _session_holds(self) -> bool:
-        """Whether the session is still stored and its account still active."""
+        """Whether the session is still stored and its account still active; renews what the account may see."""
         request = HttpRequest()
         request.session = SessionStore(self.scope["session"].session_key)
         user = get_user(request)
+        self.access = access_of(user)
         return bool(user.is_authenticated and user.is_active)

@@ -45,7 +45,8 @@ class BrokerReporter:
         try:
             await self._layer.group_send(LIVE_GROUP, {"type": "live.snapshot", "snapshot": snapshot})
             for decision in self._new_decisions(self._told):
-                await self._layer.group_send(LIVE_GROUP, {"type": "live.decision", "decision": decision})
+                told = {"type": "live.decision", "instance": self._broker.host.instance, "decision": decision}
+                await self._layer.group_send(LIVE_GROUP, told)
             self._told = self._broker.host.judging.made
         except OSError as problem:
             log.warning("live_feed_away", why=str(problem))
@@ -55,7 +56,7 @@ class BrokerReporter:
     def _new_decisions(self, known: int) -> list[dict[str, Any]]:
         host = self._broker.host
         number = min(host.judging.made - known, len(host.judging.decisions))
-        return [decision.as_dict() for decision in list(host.judging.decisions)[len(host.judging.decisions) - number :]]
+        return list(host.judging.decisions)[len(host.judging.decisions) - number :]
 
     async def _store(self, snapshot: dict[str, Any]) -> None:
         made, decisions = self._broker.host.judging.made, self._new_decisions(self._kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -11,6 +12,7 @@ from rest_framework.views import APIView
 
 from api.pagination import Pages
 from broker_core.errors import OperatorError
+from console.services.actors import access_of_request
 
 
 def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
@@ -23,6 +25,11 @@ def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, 
 def instance_name(request: Request) -> str | None:
     """`?instance=`, or None for this installation's own."""
     return request.query_params.get("instance") or None
+
+
+def patterns_of(request: Request) -> list[str] | None:
+    """Name patterns of the clients that the caller may see on the instance asked for; None is all."""
+    return access_of_request(request).client_patterns(instance_name(request) or settings.SLUICE_INSTANCE)
 
 
 def expected_revision(request: Request) -> int | None:

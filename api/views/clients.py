@@ -21,7 +21,7 @@ from api.serializers.clients import (
     HistoryQuerySerializer,
     SampleSerializer,
 )
-from api.views.base import PagedView, instance_name, read
+from api.views.base import PagedView, instance_name, patterns_of, read
 from console.choices import Permission
 from console.queries import clients, history, live
 from console.queries.policies import in_force, instance_named
@@ -118,5 +118,6 @@ class DecisionsView(PagedView):
             client=asked["client"],
             action=asked["action"],
             since=asked.get("since"),
+            patterns=patterns_of(request),
         )
         return self.page(found, DecisionSerializer)

@@ -7,8 +7,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from console.queries.readiness import readiness
+from console.rights import Open
+from console.views.common import permitted
 
 
+@permitted(Open.EVERYONE)
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -16,6 +19,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"ok": True})
 
 
+@permitted(Open.EVERYONE)
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:

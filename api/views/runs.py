@@ -28,7 +28,7 @@ from console.models import ActionRun
 from console.queries import live
 from console.queries import runs as queries
 from console.queries.policies import instance_named
-from console.services import journals, pipeline, runs
+from console.services import audit, journals, pipeline, runs
 
 
 class JournalsView(PagedView):
@@ -52,6 +52,7 @@ class JournalActionView(APIView):
         """Act on sealed segments older than `age`: 202 and a run; with `dry_run` 200 and the plan, nothing done."""
         asked = read(JournalActionSerializer, request.data)
         if asked["dry_run"]:
+            audit.changes_nothing(request)
             return Response(journals.plan(action, asked["age"], instance_name(request)))
         return accepted(journals.request(actor_of(request), action, asked["age"], instance_name(request)))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import QuerySet
 
 from console.models import ClientSample, Decision, Instance
+from console.queries.scoping import visible
 
 MAX_POINTS = 2_000
 SAMPLE_S = 10
@@ -44,10 +46,15 @@ def recent_samples(instance: Instance, client: str, now: datetime, minutes: int 
 
 
 def decisions(
-    instance: Instance, *, client: str = "", action: str = "", since: datetime | None = None
+    instance: Instance,
+    *,
+    client: str = "",
+    action: str = "",
+    since: datetime | None = None,
+    patterns: Sequence[str] | None = None,
 ) -> QuerySet[Decision]:
-    """Decisions, newest first."""
-    found = Decision.objects.filter(instance=instance)
+    """Decisions, newest first; only on clients whose names fit one of `patterns`, None being all."""
+    found = visible(Decision.objects.filter(instance=instance), patterns)
     if client:
         found = found.filter(client=client)
     if action:

@@ -9,7 +9,7 @@ from django.db.models import CharField, Lookup, Q, QuerySet
 
 
 @CharField.register_lookup
-class Glob(Lookup[Any]):
+class Glob(Lookup):  # type: ignore[type-arg]
     """`client__glob="desk-*"`: `*` stands for any run of characters; case matters. For names, which have no other signs."""
 
     lookup_name = "glob"

@@ -71,7 +71,7 @@ def record_request(request: HttpRequest, response: HttpResponse) -> None:
         return
     kind = "api" if request.path.startswith("/api/") else "page"
     record(
-        actor, f"{kind}.{str(request.method).lower()}", request.path, result=_result_of(status),
+        actor, f"{kind}.{str(request.method).lower()}", request.path, result=_result_of(status, actor),
         message="" if status < HTTPStatus.BAD_REQUEST else f"{status} {_why(response)}".strip(),
     )  # fmt: skip
 
@@ -83,7 +83,9 @@ def forget_expired(now: datetime) -> int:
     return int(expired._raw_delete(expired.db))  # past ImmutableQuerySet, which is there for everybody else
 
 
-def _result_of(status: int) -> AuditResult:
+def _result_of(status: int, actor: Actor) -> AuditResult:
+    if actor.user_id is None and status == HTTPStatus.FOUND:
+        return AuditResult.DENIED  # a page sent a stranger to the login
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS):
         return AuditResult.DENIED
     return AuditResult.FAILED if status >= HTTPStatus.BAD_REQUEST else AuditResult.DONE

@@ -21,7 +21,7 @@ from console.rights import Need, Open
 from console.services import access
 from console.services.actors import access_of_request, actor_of
 
-__all__ = ["actor_of", "allow", "in_force", "may", "own_instance", "page", "permitted", "tell"]
+__all__ = ["actor_of", "allow", "in_force", "may", "own_instance", "page", "patterns", "permitted", "tell"]
 
 View = Callable[..., HttpResponse]
 
@@ -59,6 +59,11 @@ def allow(request: HttpRequest, permission: Permission, **about: str) -> None:
         access.require(actor_of(request), permission, **about)
     except OperatorError as refused:
         raise PermissionDenied(f"{refused.sentence} {refused.fix}") from refused
+
+
+def patterns(request: HttpRequest) -> list[str] | None:
+    """Name patterns of the clients that they may see; None is all."""
+    return access_of_request(request).client_patterns(settings.SLUICE_INSTANCE)
 
 
 def may(request: HttpRequest) -> dict[str, bool]:

@@ -25,7 +25,7 @@ def decisions(request: HttpRequest) -> HttpResponse:
     instance = common.own_instance()
     found = Decision.objects.none()
     if instance is not None:
-        found = history.decisions(instance, client=chosen["client"], action=chosen["action"])
+        found = history.decisions(instance, client=chosen["client"], action=chosen["action"], patterns=common.patterns(request))
         if chosen["reason"]:
             found = found.filter(reason=chosen["reason"])
     context = {

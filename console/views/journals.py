@@ -16,6 +16,7 @@ from broker_core.errors import SluiceError
 from console.choices import Permission
 from console.forms import JournalActionForm
 from console.queries import live
+from console.services import audit
 from console.services import journals as service
 from console.views import common
 
@@ -37,6 +38,7 @@ def journals(request: HttpRequest) -> HttpResponse:
 @require_POST
 def plan(request: HttpRequest) -> HttpResponse:
     """What an action would do. Changes nothing; a POST because it asks the broker to look at every segment."""
+    audit.changes_nothing(request)
     form = JournalActionForm(request.POST)
     context: dict[str, Any] = {"plan_form": form}
     if form.is_valid():

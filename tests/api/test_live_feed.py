@@ -16,8 +16,11 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from api.live_deltas import apply
+from console.choices import Role
+from console.models import Grant
 from console.project.asgi import application
 from console.services import policies
+from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker, make_client
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
@@ -34,7 +37,10 @@ def broker() -> Any:
 @pytest.fixture
 def cookie() -> str:
     """The session cookie of somebody who is logged in."""
-    user = get_user_model().objects.create_user("vera", password="x")
+    return cookie_of(person("vera", Role.VIEWER))
+
+
+def cookie_of(user: Any) -> str:
     client = Client()
     client.force_login(user)
     return client.cookies[settings.SESSION_COOKIE_NAME].value
@@ -148,3 +154,29 @@ async def test_idle_socket_outlives_the_time_out_of_redis_py(broker: FakeBroker,
         assert (await socket.receive_json_from(timeout=5))["removed"] == ["one", "two"]
 
 
+
+
+@pytest.fixture
+def scoped() -> str:
+    """The cookie of somebody who may see one of the two clients."""
+    return cookie_of(person("sam", Role.VIEWER, client_pattern="on*"))
+
+
+async def test_scoped_viewer_is_told_of_the_clients_in_scope_alone(broker: FakeBroker, scoped: str) -> None:
+    async with feed(scoped) as socket:
+        first = await socket.receive_json_from(timeout=5)
+        assert [one["name"] for one in first["clients"]] == ["one"]
+        for name in ("two", "one"):
+            event = {"type": "live.decision", "instance": broker.instance, "decision": {"client": name}}
+            await get_channel_layer().group_send("live", event)
+        assert (await socket.receive_json_from(timeout=5))["decision"] == {"client": "one"}
+        await push({"at": first["at"] + 1000, "status": first["status"], "clients": [*broker.clients, make_client("only")]})
+        change = await socket.receive_json_from(timeout=5)
+        assert [one["name"] for one in change["changed"]] == ["only"]
+
+
+async def test_viewer_of_another_instance_is_told_nothing(broker: FakeBroker, scoped: str) -> None:
+    await Grant.objects.all().adelete()
+    async with feed(scoped) as socket:
+        await push({"at": 2**50, "status": {"instance": broker.instance}, "clients": []})
+        assert await socket.receive_nothing(timeout=0.5)

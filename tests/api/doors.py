@@ -1,0 +1,111 @@
+"""Every address of the web process with what it needs: the tests of roles, audit, GETs and query counts walk this list.
+
+A new address that isn't here fails tests/api/test_doors.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from console.choices import Permission as P
+from console.rights import Need, Open
+
+NO_RUN = "00000000-0000-0000-0000-000000000000"
+AGE = {"action": "archive", "age": "7d"}
+
+
+class Door(NamedTuple):
+    """One method of one address. `body` may be refused as such: what counts is whether the caller may come in."""
+
+    method: str
+    path: str
+    need: Need
+    body: dict[str, Any] | None = None
+    looks: bool = False  # a POST that changes nothing when it is let in
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def _api(method: str, path: str, need: Need, body: dict[str, Any] | None = None, looks: bool = False) -> Door:
+    return Door(method, f"/api/v1/{path}", need, body, looks)
+
+
+DOORS = [
+    Door("GET", "/healthz", Open.EVERYONE),
+    Door("GET", "/readyz", Open.EVERYONE),
+    _api("GET", "schema", Open.OWN_ACCOUNT),
+    _api("POST", "auth/login", Open.EVERYONE, {"username": "nobody", "password": "wrong"}),
+    _api("POST", "auth/logout", Open.OWN_ACCOUNT),
+    _api("GET", "auth/me", Open.OWN_ACCOUNT),
+    _api("GET", "tokens", Open.OWN_ACCOUNT),
+    _api("POST", "tokens", Open.OWN_ACCOUNT, {"name": "ci"}),
+    _api("DELETE", "tokens/1", Open.OWN_ACCOUNT),
+    _api("GET", "status", P.VIEW),
+    _api("GET", "transports", P.VIEW),
+    _api("GET", "transports/tcp", P.VIEW),
+    _api("PATCH", "transports/tcp", P.EDIT_POLICIES, {"port": 9100}),
+    _api("GET", "policies", P.VIEW),
+    _api("PATCH", "policies", P.EDIT_POLICIES, {"client_policy": {"client_max_capacity": 10}}),
+    _api("GET", "policies/revisions", P.VIEW),
+    _api("GET", "policies/revisions/1", P.VIEW),
+    _api("GET", "clients", P.VIEW),
+    _api("GET", "clients/board-jfk", P.VIEW),
+    _api("POST", "clients/board-jfk/disconnect", P.ACT_ON_CLIENTS, {"reason": "x"}),
+    _api("GET", "clients/board-jfk/history", P.VIEW),
+    _api("GET", "decisions", P.VIEW),
+    _api("GET", "journals", P.VIEW),
+    _api("POST", "journals/archive", P.RUN_ACTIONS, {"age": "7d"}),
+    _api("POST", "pipeline/lake", P.RUN_ACTIONS, {}),
+    _api("GET", "runs", P.VIEW),
+    _api("GET", f"runs/{NO_RUN}", P.VIEW),
+    _api("POST", f"runs/{NO_RUN}/cancel", P.RUN_ACTIONS),
+    _api("GET", "schedules", P.VIEW),
+    _api("GET", "audit", P.READ_AUDIT),
+    Door("GET", "/", P.VIEW),
+    Door("GET", "/login/", Open.EVERYONE),
+    Door("POST", "/login/", Open.EVERYONE, {"username": "nobody", "password": "wrong"}),
+    Door("POST", "/logout/", Open.OWN_ACCOUNT),
+    Door("GET", "/clients/", P.VIEW),
+    Door("GET", "/clients/board-jfk/", P.VIEW),
+    Door("POST", "/clients/board-jfk/disconnect/", P.ACT_ON_CLIENTS, {"reason": "x"}),
+    Door("GET", "/decisions/", P.VIEW),
+    Door("GET", "/policies/", P.VIEW),
+    Door("GET", "/policies/in-force/", P.VIEW),
+    Door("POST", "/policies/instance/", P.EDIT_POLICIES, {}),
+    Door("POST", "/policies/transports/tcp/", P.EDIT_POLICIES, {}),
+    Door("GET", "/journals/", P.VIEW),
+    Door("POST", "/journals/plan/", P.RUN_ACTIONS, AGE, looks=True),
+    Door("POST", "/journals/apply/", P.RUN_ACTIONS, AGE),
+    Door("GET", "/runs/", P.VIEW),
+    Door("GET", "/runs/list/", P.VIEW),
+    Door("POST", "/runs/pipeline/", P.RUN_ACTIONS, {}),
+    Door("POST", f"/runs/{NO_RUN}/cancel/", P.RUN_ACTIONS),
+]
+READS = [door for door in DOORS if door.method == "GET"]
+WRITES = [door for door in DOORS if door.method != "GET"]
+
+
+def send(client: Any, door: Door, path: str = "") -> Any:
+    """Call a door with Django's or DRF's test client: JSON for the API, a form for pages."""
+    body = door.body or {}
+    address = path or door.path
+    if door.method == "GET":
+        return client.get(address)
+    if address.startswith("/api/"):
+        return client.generic(door.method, address, json.dumps(body), "application/json")
+    return client.post(address, body)
+
+
+def addresses(resolver: URLResolver | None = None, prefix: str = "") -> Iterator[tuple[str, URLPattern]]:
+    """Every pattern of the web process with its route."""
+    for entry in (resolver or get_resolver()).url_patterns:
+        route = prefix + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from addresses(entry, route)
+        else:
+            yield route, entry

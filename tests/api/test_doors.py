@@ -1,0 +1,131 @@
+"""What holds for every address: declared, walled by role, audited when it is to change something, still when it isn't."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import resolve
+
+from api.permissions import need_of
+from console.choices import ROLE_PERMISSIONS, Permission, Role
+from console.models import AuditEvent
+from console.rights import Open
+from tests.api.doors import DOORS, READS, WRITES, Door, addresses, send
+from tests.support.control_plane import person
+from tests.support.fake_broker import FakeBroker
+from tests.support.seed import seed_history
+
+REFUSED = (401, 403)
+BOOKKEEPING = {"django_session", "axes_accesslog", "axes_accessattempt", "axes_accessfailurelog"}
+
+
+def declared(callback: Any) -> Any:
+    view = getattr(callback, "cls", None)
+    return view.needs if view is not None and "needs" in vars(view) else getattr(callback, "needs", None)
+
+
+def logged_in(user: Any) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def refused(answer: Any) -> bool:
+    return answer.status_code in REFUSED or (
+        answer.status_code == 302 and answer["Location"].startswith("/login/?next=")
+    )
+
+
+@pytest.mark.parametrize(("route", "pattern"), [pytest.param(*one, id=one[0] or "/") for one in addresses()])
+def test_every_address_declares_what_it_needs_and_is_walked(route: str, pattern: Any) -> None:
+    needs = declared(pattern.callback)
+    assert needs is not None, f"{route} declares no `needs`"
+    view = getattr(pattern.callback, "cls", None)
+    methods = {"get", "post", "put", "patch", "delete"}
+    offered = {name.upper() for name in methods if view is not None and hasattr(view, name)}
+    assert not offered or offered == set(needs), f"{route} offers {offered} and declares {set(needs)}"
+    walked = {door.method for door in DOORS if resolve(door.path).route == route}
+    assert walked >= (offered or {"GET"} & walked), f"{route}: add its methods to tests/api/doors.py"
+    assert walked, f"{route} isn't in tests/api/doors.py"
+
+
+@pytest.mark.parametrize("door", DOORS, ids=str)
+def test_the_list_says_what_the_address_declares(door: Door) -> None:
+    match = resolve(door.path)
+    view = getattr(match.func, "cls", None)
+    assert door.need == (need_of(view, door.method) if view is not None else match.func.needs)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=str)
+def test_only_roles_with_the_permission_come_in(door: Door, broker: FakeBroker) -> None:
+    assert refused(send(Client(), door)) == (door.need is not Open.EVERYONE or door.path.endswith("auth/login"))
+    for role in Role:
+        client = logged_in(person(f"one-{role}", role))
+        allowed = isinstance(door.need, Open) or door.need in ROLE_PERMISSIONS[role]
+        if door.path.endswith("auth/login"):
+            continue  # answers 401 to a wrong password, whoever asks
+        assert refused(send(client, door)) != allowed, role
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if isinstance(door.need, Permission)], ids=str)
+def test_a_role_elsewhere_opens_nothing_here(door: Door, broker: FakeBroker) -> None:
+    from console.services.policies import ensure_instance
+
+    client = logged_in(person("elsa", Role.ADMINISTRATOR, instance=ensure_instance("elsewhere")))
+    assert refused(send(client, door))
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if "board-jfk" in door.path], ids=str)
+def test_a_role_for_other_clients_doesn_t_open_this_one(door: Door, broker: FakeBroker) -> None:
+    theirs = logged_in(person("otto", Role.OPERATOR, client_pattern="carrier-*"))
+    assert refused(send(theirs, door))
+    assert not refused(send(theirs, door, door.path.replace("board-jfk", "carrier-ua")))
+    assert not refused(send(logged_in(person("olga", Role.OPERATOR, client_pattern="board-*")), door))
+
+
+@pytest.mark.parametrize("door", WRITES, ids=str)
+def test_an_attempt_to_change_something_leaves_an_event_whatever_comes_of_it(door: Door, broker: FakeBroker) -> None:
+    before = AuditEvent.objects.count()
+    answer = send(Client(), door)
+    denied = AuditEvent.objects.order_by("pk")[before:]
+    assert [event.result for event in denied] == ["denied"]
+    assert {event.request_id for event in denied} == {answer["X-Request-Id"]}
+    client = logged_in(person("maria", Role.ADMINISTRATOR))
+    before = AuditEvent.objects.count()
+    answer = send(client, door)
+    events = AuditEvent.objects.order_by("pk")[before:]
+    assert (len(events) >= 1) != (door.looks and answer.status_code < 400)
+    assert {(event.request_id, event.source) for event in events} <= {(answer["X-Request-Id"], "127.0.0.1")}
+
+
+@pytest.mark.django_db
+def test_walking_every_address_with_get_changes_nothing(settings: Any, broker: FakeBroker) -> None:
+    seed_history(settings.SLUICE_INSTANCE)
+    client = logged_in(person("maria", Role.ADMINISTRATOR))
+    broker.asked.clear()
+    before = everything()
+    for door in DOORS:
+        client.get(door.path)
+    assert everything() == before
+    changing = {"disconnect", "apply", "journal_swap", "journal_remove", "publish"}
+    assert not changing & {asked["do"] for asked in broker.asked}
+
+
+def everything() -> dict[str, list[Any]]:
+    """Every row of every table, but for what keeps the session itself."""
+    return {
+        model._meta.db_table: sorted(map(repr, model._base_manager.values_list()))
+        for model in apps.get_models()
+        if model._meta.db_table not in BOOKKEEPING
+    }
+
+
+@pytest.mark.parametrize("door", READS, ids=str)
+def test_reading_sends_the_request_id(door: Door, broker: FakeBroker) -> None:
+    answer = send(logged_in(person("maria", Role.ADMINISTRATOR)), door)
+    assert len(answer["X-Request-Id"]) == 32
+    assert get_user_model().objects.count() == 1
