@@ -65,7 +65,10 @@ class AsyncClient:
         on_notice: Callable[[Notice], None] | None = None,
         on_rejection: Callable[[Rejection], None] | None = None,
     ) -> None:
-        """`address` may be several, tried in turn. `verify=False` trusts the network with received batches."""
+        """`address` may be several transports of an instance: when one is lost, the next is tried.
+
+        `verify=False` trusts the network with received batches.
+        """
         self._addresses = parse_addresses(address)
         self.name = check_client_name(name)
         self.instance = ""
@@ -229,6 +232,8 @@ class AsyncClient:
     # The connection.
 
     async def _connected(self, link: Link, ack: Ack) -> None:
+        if self.instance not in ("", ack.instance):
+            self._publisher.check_instance(ack.sequence or 0)
         self.instance = ack.instance or ""
         self._streams.clear()
         self._up = True

@@ -11,14 +11,13 @@ from typing import Any
 
 from broker_core.client.addresses import Address
 from broker_core.client.link import Link, OnFrames, open_link
-from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.reconnect import ReconnectPolicy, Turns
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import close_code
 from broker_core.protocols.native import Frame, parse_reply
 from broker_core.protocols.replies import Ack, Closing, Error, Notice
 
-LOGON_SECONDS = 10.0
 _UNANSWERED = 2.5
 """Heartbeats without a word from the broker after which it is taken for gone."""
 
@@ -47,14 +46,14 @@ class Connector:
 
     async def run(self) -> SluiceError:
         """Connect and reconnect until that is pointless; returns why."""
-        attempt, down_since = 0, self._loop.time()
+        turns, down_since = Turns(len(self._addresses), self._policy), self._loop.time()
         while True:
             up_at, failure = None, None
             try:
-                link = await self._connect(self._addresses[attempt % len(self._addresses)])
+                link = await self._connect(self._addresses[turns.current])
                 up_at = self._loop.time()
                 failure = await self._stay(link)
-            except (OSError, TimeoutError, ClientError) as problem:
+            except (OSError, TimeoutError, SluiceError) as problem:
                 failure = problem
             finally:
                 self._drop()
@@ -62,31 +61,31 @@ class Connector:
             if up_at is not None:
                 down_since = now
                 if now - up_at > self._policy.longest_delay:
-                    attempt = 0  # it held for a while; a broker that throws us out at once is met with growing delays
-            end = self._pointless(failure, now - down_since)
+                    turns.held()  # a broker that throws us out at once is met with growing delays
+            delay = turns.failed()
+            end = self._pointless(failure, now - down_since, turns)
             if end is not None:
                 return end
-            await asyncio.sleep(max(self._policy.delay(attempt), self._wanted_delay))
+            await asyncio.sleep(max(delay, self._wanted_delay))
             self._wanted_delay = 0.0
-            attempt += 1
 
-    def _pointless(self, failure: Exception | None, outage: float) -> SluiceError | None:
+    def _pointless(self, failure: Exception | None, outage: float, turns: Turns) -> SluiceError | None:
         error = failure if isinstance(failure, SluiceError) else _away(failure)
         if isinstance(error, ClientError) and not close_code(error.code).reconnect:
             return error
-        if not self._policy.enabled:
+        if not self._policy.enabled and (self.connections or turns.whole_round):
             return error
         limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
-        return error if limit is not None and outage >= limit else None
+        return error if limit is not None and outage >= limit and turns.whole_round else None
 
     async def _connect(self, address: Address) -> Link:
         self._last_word = None
         self._heard_heartbeat = False
         self._answer = self._loop.create_future()
-        link = await open_link(address, self._receive, LOGON_SECONDS)
+        link = await open_link(address, self._receive, self._policy.connect_timeout)
         self.link = link
         link.send_command(self._logon)
-        async with asyncio.timeout(LOGON_SECONDS):
+        async with asyncio.timeout(self._policy.connect_timeout):
             await asyncio.wait(_futures(self._answer, link.lost), return_when=asyncio.FIRST_COMPLETED)
         if not self._answer.done():
             raise self._why(link) or ConnectionResetError("the connection was closed during logon")

@@ -284,6 +284,15 @@ class Publisher:
         self._link = None
         self._outgoing, self._outgoing_bytes = [], 0
 
+    def check_instance(self, known_sequence: int) -> None:
+        """Refuse another instance that would take what isn't acknowledged for repeats: it counts this name anew."""
+        oldest = self.store.oldest()
+        if 0 < oldest <= known_sequence:
+            raise OperatorError(
+                "other_instance", f"This instance has {self._name}'s messages up to {known_sequence} from elsewhere.",
+                "Fail over between transports of one instance, or flush() before.",
+            )
+
     def check_store(self) -> None:
         """Refuse a store that another client filled: its batches carry that client's name."""
         for stored in self.store.pending():

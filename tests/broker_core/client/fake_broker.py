@@ -72,7 +72,7 @@ class Peer:
                 self.name = command.name
                 self.broker.peers.append(self)
                 self.reply(replies.Ack(
-                    ack="processed", of="logon", name=command.name, instance=INSTANCE, version=1,
+                    ack="processed", of="logon", name=command.name, instance=self.broker.instance, version=1,
                     sequence=self.broker.publishers.get(command.name, 0), max_frame=MAX_FRAME,
                 ))
             case commands.Subscribe():
@@ -131,7 +131,8 @@ class Peer:
 class FakeBroker:
     """The broker; `address` once it listens."""
 
-    def __init__(self) -> None:
+    def __init__(self, instance: str = INSTANCE) -> None:
+        self.instance = instance
         self.address = ""
         self.ws_address = ""
         self.hold_acks = False
@@ -189,7 +190,7 @@ class FakeBroker:
         self.peers.clear()
 
     def keep(self, batch: Batch) -> None:
-        stamp(batch.buf, origin=hash64(INSTANCE), epoch=1, first_sequence=self.next_sequence, accepted_at=1)  # type: ignore[arg-type]
+        stamp(batch.buf, origin=hash64(self.instance), epoch=1, first_sequence=self.next_sequence, accepted_at=1)  # type: ignore[arg-type]
         stamped = Batch.parse(batch.buf)
         self.next_sequence += stamped.count
         self.log.append(stamped)

@@ -1,0 +1,171 @@
+"""Several addresses: two transports of one broker and one where nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker_core.client import EPOCH, AsyncClient, FileBookmarkStore, ReconnectPolicy, Subscription
+from broker_core.client.reconnect import Turns
+from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.errors import OperatorError
+from broker_core.protocols import commands
+from broker_core.runtime.broker import Broker
+from tests.broker_core.client.fake_broker import FakeBroker
+from tests.support.brokers import running_broker, tcp_policy, until
+
+QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Transports:
+    """A broker with two transports that can be closed and opened; `addresses` begin with a dead one."""
+
+    def __init__(self, broker: Broker, policy: PolicyDocument) -> None:
+        self.broker = broker
+        self.policy = policy
+        self.addresses = [f"tcp://127.0.0.1:{port}" for port in (free_port(), *(t.port for t in policy.transports))]
+
+    async def only(self, *names: str) -> None:
+        """Have just these transports open."""
+        self.policy = replace(self.policy, revision=self.policy.revision + 1, transports=tuple(
+            replace(transport, enabled=transport.name in names) for transport in self.policy.transports))
+        await self.broker.apply(self.policy)
+
+    def transport_of(self, name: str) -> str:
+        """The transport a client came by; "" while it is away."""
+        connection = self.broker.host.clients.get(name)
+        return connection.transport if connection is not None else ""
+
+
+@asynccontextmanager
+async def two_transports(home: Path) -> AsyncIterator[Transports]:
+    transports = tuple(TransportSettings(name, "tcp", free_port()) for name in ("a", "b"))
+    policy = replace(tcp_policy(), transports=transports)
+    async with running_broker(home, policy) as broker:
+        yield Transports(broker, policy)
+
+
+async def take(subscription: Subscription, number: int) -> list[int]:
+    """The next so many messages, done."""
+    found: list[int] = []
+    async with asyncio.timeout(20):
+        async for message in subscription:
+            found.append(message.data)
+            subscription.done(message)
+            if len(found) == number:
+                break
+    return found
+
+
+async def test_a_client_goes_on_by_another_transport_and_misses_and_repeats_nothing(tmp_path: Path) -> None:
+    async with two_transports(tmp_path / "home") as transports:
+        marks = FileBookmarkStore(tmp_path / "marks")
+        subscriber = AsyncClient(transports.addresses, "s", reconnect=QUICK, bookmark_store=marks)
+        publisher = AsyncClient(transports.addresses, "p", reconnect=QUICK)
+        async with subscriber, publisher:
+            subscription = await subscriber.subscribe("numbers", bookmark="MOST_RECENT")
+            expected = 0
+            for open_one in ("a", "b", "a", "b"):
+                await transports.only(open_one)
+                await publisher.publish_many("numbers", list(range(expected, expected + 100)))
+                await publisher.flush()
+                assert await take(subscription, 100) == list(range(expected, expected + 100))
+                expected += 100
+                assert transports.transport_of("s") == transports.transport_of("p") == open_one
+            assert (subscriber.connections, publisher.connections) == (4, 4)
+            assert not subscription.gaps
+
+
+async def test_after_the_first_address_returns_the_client_stays_where_it_is(tmp_path: Path) -> None:
+    async with two_transports(tmp_path / "home") as transports:
+        async with AsyncClient(transports.addresses, "s", reconnect=QUICK) as client:
+            await transports.only("b")
+            await until(lambda: transports.transport_of("s") == "b")
+            subscription = await client.subscribe("numbers", bookmark=EPOCH)
+            connections = client.connections
+            await transports.only("a", "b")
+            await client.publish("numbers", 1)
+            await client.flush()
+            assert await take(subscription, 1) == [1]
+            assert (transports.transport_of("s"), client.connections) == ("b", connections)
+
+
+async def test_while_no_address_answers_what_is_published_waits_and_arrives_in_order(tmp_path: Path) -> None:
+    async with two_transports(tmp_path / "home") as transports:
+        async with AsyncClient(transports.addresses, "s", reconnect=QUICK) as client:
+            subscription = await client.subscribe("numbers", bookmark=EPOCH)
+            await transports.only()
+            await until(lambda: not client.connected)
+            await client.publish_many("numbers", [1, 2, 3])
+            flushing = asyncio.create_task(client.flush())
+            await asyncio.sleep(0)
+            await transports.only("b")
+            async with asyncio.timeout(20):
+                await flushing
+            assert await take(subscription, 3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.01])
+async def test_each_address_is_tried_before_the_client_gives_up(broker: FakeBroker, limit: float) -> None:
+    policy = ReconnectPolicy(first_delay=0.001, longest_delay=0.001, first_connect_timeout=limit)
+    dead = [f"tcp://127.0.0.1:{free_port()}" for _ in range(3)]
+    async with AsyncClient([*dead, broker.address], "s", reconnect=policy) as client:
+        assert client.connected
+    with pytest.raises(OperatorError) as caught:
+        await AsyncClient(dead, "s", reconnect=policy).start()
+    assert caught.value.code == "broker_away"
+
+
+async def test_an_address_that_takes_connections_and_says_nothing_is_left_for_the_next(broker: FakeBroker) -> None:
+    silent = FakeBroker()
+    await silent.start()
+    silent.silent = True
+    policy = ReconnectPolicy(first_delay=0.001, longest_delay=0.001, connect_timeout=0.05)
+    try:
+        async with AsyncClient([silent.address, broker.address], "s", reconnect=policy) as client:
+            assert client.connected
+    finally:
+        await silent.stop()
+
+
+async def test_another_instance_that_would_take_new_messages_for_repeats_is_not_used(broker: FakeBroker) -> None:
+    other = FakeBroker("fake-2")
+    await other.start()
+    other.publishers["p"] = 50  # it knows fifty messages of a client of this name, other ones
+    try:
+        async with AsyncClient([broker.address, other.address], "p", reconnect=QUICK) as client:
+            await client.publish("a", b"1")
+            await client.flush()
+            broker.silent = True
+            await client.publish("a", b"2")
+            await broker.until(lambda: len(broker.arrived) == 2)
+            broker.drop()
+            broker.silent = False
+            await client.flush()  # it tried the other one, and came back here
+            assert (broker.bodies, other.bodies) == ([b"1", b"2"], [])
+            assert client.instance == "fake-1"
+            assert any(isinstance(command, commands.Logon) for command in other.commands)
+    finally:
+        await other.stop()
+
+
+def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> None:
+    turns = Turns(3, ReconnectPolicy(first_delay=1, longest_delay=100, jitter=0))
+    assert [(turns.current, turns.failed(), turns.whole_round) for _ in range(7)] == [
+        (0, 1, False), (1, 1, False), (2, 1, True), (0, 2, True), (1, 2, True), (2, 2, True), (0, 4, True),
+    ]
+    turns.held()
+    assert (turns.current, turns.whole_round, turns.failed()) == (1, False, 1)
