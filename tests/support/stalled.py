@@ -18,10 +18,11 @@ class StalledSubscriber:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._frames = FrameReader()
+        self._early: list[Any] = []
 
     @classmethod
-    async def connect(cls, broker: Broker, name: str, topic: str) -> StalledSubscriber:
-        """Subscribe to a topic and stop reading."""
+    async def connect(cls, broker: Broker, name: str, topic: str, **options: Any) -> StalledSubscriber:
+        """Subscribe to a topic and stop reading. `options` are fields of the command, as a bookmark."""
         loop = asyncio.get_running_loop()
         sock = socket.socket()
         sock.setblocking(False)
@@ -29,14 +30,19 @@ class StalledSubscriber:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
         await loop.sock_connect(sock, ("127.0.0.1", broker.statistics.transports[0]["port"]))
         made = cls(sock)
-        commands = ({"c": "logon", "name": name}, {"c": "subscribe", "id": "s", "topic": topic})
+        commands = ({"c": "logon", "name": name}, {"c": "subscribe", "id": "s", "topic": topic, **options})
         await loop.sock_sendall(sock, b"".join(map(encode_command, commands)))
         answers = 0
         while answers < 2:
-            answers += len(await made._read())
+            frames = made._frames.feed(await loop.sock_recv(sock, 4_096))
+            answers += sum(frame.kind == COMMAND for frame in frames)
+            made._early += [frame for frame in frames if frame.kind == DELIVER]
         return made
 
     async def _read(self) -> list[Any]:
+        if self._early:
+            early, self._early = self._early, []
+            return early
         data = await asyncio.get_running_loop().sock_recv(self._socket, 1 << 16)
         if not data:
             raise EOFError

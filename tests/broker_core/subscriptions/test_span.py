@@ -95,7 +95,7 @@ def test_what_was_removed_is_the_exact_interval_between_the_bookmark_and_the_old
 ) -> None:
     found = find_span(asked, whole.log)
     known = [bookmark.sequence for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]
-    removed = [sequence for sequence in range(min(known, default=12) + 1, whole.oldest)]
+    removed = range(min(known, default=12) + 1, whole.oldest)
     assert found.missing == ((removed[0], removed[-1]) if removed else None)
 
 
