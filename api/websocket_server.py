@@ -25,6 +25,7 @@ from twisted.internet.interfaces import IListeningPort, IPushProducer
 from zope.interface import implementer
 
 from broker_core.protocols.native import MAX_FRAME
+from broker_core.runtime import socket_options
 
 INCOMING_HIGH = 16
 """Messages waiting for the application before the socket is no longer read."""
@@ -45,6 +46,7 @@ class PacedProtocol(WebSocketProtocol):
         # The HTTP channel registered itself as the producer before the upgrade; it is no longer listening.
         self.transport.unregisterProducer()
         self.transport.registerProducer(self, True)
+        socket_options.prepare(self.transport.getHandle())
         super().onOpen()
 
     def pauseProducing(self) -> None:

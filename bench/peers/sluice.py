@@ -15,6 +15,20 @@ from bench.peers.peer import TOPIC, Received, Server
 POOL = 64 * 2**20
 
 
+@contextlib.contextmanager
+def broker(pool: int) -> Iterator[tuple[dict[str, int], int]]:
+    """A fresh broker with a pool of that many bytes; its ports by transport kind, and its process id."""
+    with tempfile.TemporaryDirectory(prefix="peer-") as home:
+        command = [sys.executable, "-m", "bench.broker", home, str(pool)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        try:
+            yield json.loads(next(line for line in process.stdout if line.startswith("{"))), process.pid
+        finally:
+            process.kill()
+            process.wait()
+
+
 class Sluice:
     name = "Sluice"
     options = "pool of 64 MiB, ClientMaxCapacity 50 %: offlined by reference, drained in order"
@@ -24,16 +38,8 @@ class Sluice:
 
     @contextlib.contextmanager
     def serve(self) -> Iterator[Server]:
-        with tempfile.TemporaryDirectory(prefix="peer-") as home:
-            command = [sys.executable, "-m", "bench.broker", home, str(POOL)]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            assert process.stdout is not None
-            try:
-                ports = json.loads(next(line for line in process.stdout if line.startswith("{")))
-                yield Server(ports["tcp"], process.pid)
-            finally:
-                process.kill()
-                process.wait()
+        with broker(POOL) as (ports, pid):
+            yield Server(ports["tcp"], pid)
 
     def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:
         from broker_core.client import SyncClient

@@ -7,7 +7,6 @@ the outbox asyncio holds at most TRANSPORT_HIGH_BYTES: `pause_writing` makes the
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +21,7 @@ from broker_core.protocols.native import (
     encode_frame_header,
 )
 from broker_core.protocols.replies import Reply
+from broker_core.runtime import socket_options
 from broker_core.runtime.sink import TRANSPORT_HIGH_BYTES
 
 if TYPE_CHECKING:
@@ -54,9 +54,8 @@ class TcpProtocol(asyncio.BufferedProtocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=TRANSPORT_HIGH_BYTES)
         raw = transport.get_extra_info("socket")
-        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
-            # Batches are whole when they are written; waiting for more would only delay them.
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if raw is not None:
+            socket_options.prepare(raw)
         peer: Any = transport.get_extra_info("peername")
         self.remote = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._connection = self._host.connected(self._transport_name, self)
