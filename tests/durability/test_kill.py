@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -23,21 +21,9 @@ from broker_core.protocols.native import (
     parse_reply,
 )
 from broker_core.protocols.replies import Ack
+from tests.support.broker_process import start_broker
 
 KILLS = 50
-ROOT = Path(__file__).parents[2]
-
-
-def start_broker(home: Path) -> tuple[subprocess.Popen[str], int]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.broker_process", str(home)], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip().isdigit():
-            return process, int(line)
-    raise AssertionError("the broker didn't start")
 
 
 class Publisher:
