@@ -175,9 +175,7 @@ async def live_out(script: list[tuple[str, int]], home: Path) -> None:
     await world.host.close()
 
 
-@given(st.lists(operations, min_size=1, max_size=40))
-@settings(max_examples=150, deadline=None)
-def test_replay_then_live_is_everything_after_the_bookmark_once_in_order(script: list[tuple[str, int]]) -> None:
+def run(script: list[tuple[str, int]]) -> None:
     home = Path(tempfile.mkdtemp(prefix="sluice-law-"))
     with pytest.MonkeyPatch.context() as patched:
         # Small chunks and short patience, so that a few records make many turns and stalls.
@@ -191,9 +189,15 @@ def test_replay_then_live_is_everything_after_the_bookmark_once_in_order(script:
             shutil.rmtree(home)
 
 
-def test_the_law_holds_for_a_script_with_everything_in_it(tmp_path: Path) -> None:
-    script: list[tuple[str, int]] = [("publish", 20)] * 20 + [("rest", 20), ("compress", 1), ("block", 16), ("subscribe", 1), ("rest", 20)]
-    script += [("publish", 7), ("rest", 5), ("archive", 1), ("unblock", 1), ("turns", 9), ("publish", 3)] * 5
-    asyncio.run(live_out(script, tmp_path))
+@given(st.lists(st.integers(1, 20), max_size=20), st.lists(operations, min_size=1, max_size=30))
+@settings(max_examples=150, deadline=None)
+def test_replay_then_live_is_everything_after_the_bookmark_once_in_order(
+    before: list[int], script: list[tuple[str, int]]
+) -> None:
+    run([("publish", number) for number in before] + [("rest", 5)] + script)
 
 
+def test_the_law_holds_for_a_script_with_everything_in_it() -> None:
+    script: list[tuple[str, int]] = [("publish", 20)] * 20 + [("rest", 20), ("compress", 1), ("block", 16), ("subscribe", 1)]
+    script += [("rest", 20)]
+    run(script + [("publish", 7), ("rest", 5), ("archive", 1), ("unblock", 1), ("turns", 9), ("publish", 3)] * 5)
