@@ -5,17 +5,18 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from broker_core.slow_clients.rules import ClientLimits
-from broker_core.slow_clients.signals import Backlog, Sample
+from broker_core.slow_clients.rules import UNLIMITED, ClientLimits, Rule, Signal
+from broker_core.slow_clients.signals import NO_HOLDS, Backlog, Holds, Sample, SubscriptionSignals, age_ms
 
 if TYPE_CHECKING:
     from broker_core.slow_clients.pools import Pool
 
 SAMPLES: Final = 60
+_FIGURES: Final = 5
 
 
 class Account:
-    """What a client takes from its pool. Only the guard writes it; everybody may read.
+    """What a client takes from its pool. Only the guard writes it; everybody may read. `evaluate` sees it as a client.
 
     `memory_alarm` and `disk_alarm` are the one number each that the hot path compares with: the client's
     limit, or the bound up to which its place in the pool's ranking is good, whichever is lower.
@@ -24,31 +25,46 @@ class Account:
     __slots__ = (
         "backlog",
         "closing",
+        "connected",
         "disk",
         "disk_alarm",
         "history",
+        "holds",
         "limits",
         "memory",
         "memory_alarm",
         "name",
+        "narrow",
         "offlined",
+        "offlined_at",
         "pool",
+        "rules",
+        "subscriptions",
         "transport",
+        "user",
     )
 
-    def __init__(self, name: str, transport: str, backlog: Backlog, pool: Pool, limits: ClientLimits) -> None:
+    def __init__(self, name: str, transport: str, user: str, backlog: Backlog, pool: Pool, connected: int) -> None:
         self.name = name
         self.transport = transport
+        self.user = user
         self.backlog = backlog
         self.pool = pool
-        self.limits = limits
+        self.connected = connected
+        self.rules: tuple[Rule, ...] = ()
+        self.limits = ClientLimits()
         self.memory = 0
         self.disk = 0
         self.memory_alarm = 0
         self.disk_alarm = 0
         self.offlined = False
+        self.offlined_at = 0
         self.closing = False
         self.history: History | None = None
+        self.holds: Holds = NO_HOLDS
+        self.subscriptions: tuple[SubscriptionSignals, ...] = ()
+        self.narrow: tuple[tuple[SubscriptionSignals, tuple[Rule, ...]], ...] = ()
+        """Those of its subscriptions that rules look at."""
 
     @property
     def memory_percent(self) -> float:
@@ -60,9 +76,79 @@ class Account:
         """Share of the pool's disk limit, 0 to 100 and more."""
         return 100.0 * self.disk / self.pool.limits.disk
 
+    def fresh_limits(self) -> ClientLimits:
+        """The lowest limits of rules judged at enqueue that haven't acted on what the client holds now."""
+        if not self.holds:
+            return self.limits
+        return ClientLimits(self._lowest(Signal.OUTBOUND_BYTES), self._lowest(Signal.SPOOL_BYTES))
+
+    def _lowest(self, signal: Signal) -> int:
+        fresh = (
+            rule.limit
+            for rule in self.rules
+            if rule.signal is signal and rule.at_enqueue and (rule.name, "") not in self.holds
+        )
+        return min(fresh, default=UNLIMITED)
+
+    # As evaluate() reads a client.
+
+    @property
+    def pool_name(self) -> str:
+        return self.pool.limits.name
+
+    @property
+    def outbox_bytes(self) -> int:
+        return self.memory
+
+    @property
+    def spool_bytes(self) -> int:
+        return self.disk
+
+    @property
+    def oldest_at(self) -> int:
+        return self.backlog.oldest_at
+
+    @property
+    def sent_bytes(self) -> int:
+        return self.backlog.sent_bytes
+
+    @property
+    def write_blocked_since(self) -> int:
+        return self.backlog.blocked_since
+
+    @property
+    def outbox_messages(self) -> int:
+        return self.backlog.waiting().outbox_messages
+
+    @property
+    def spool_messages(self) -> int:
+        return self.backlog.waiting().spool_messages
+
+    @property
+    def unjournaled_messages(self) -> int:
+        return self.backlog.waiting().unjournaled_messages
+
+    @property
+    def resume_bookmark(self) -> str:
+        return self.backlog.waiting().resume_bookmark
+
+    @property
+    def conflation_bytes(self) -> int:
+        return sum(subscription.conflation_bytes for subscription in self.subscriptions)
+
+    def past(self, until_ns: int) -> Sample | None:
+        """The newest sample that isn't newer than that."""
+        return self.history.past(until_ns) if self.history is not None else None
+
+    def recent(self, now_ns: int) -> tuple[Sample, ...]:
+        """The last 60 samples, the newest of now."""
+        past = self.history.samples()[1 - SAMPLES :] if self.history is not None else ()
+        age = age_ms(self.oldest_at, now_ns)
+        return (*past, Sample(now_ns, self.memory, self.disk, age, self.sent_bytes))
+
 
 class History:
-    """The last 60 samples of one client, in 1.9 KiB, because there may be twenty thousand slow clients."""
+    """The last 60 samples of one client, in 2.4 KiB, because there may be twenty thousand slow clients."""
 
     __slots__ = ("_next", "_values", "idle")
 
@@ -72,19 +158,28 @@ class History:
         self.idle = 0
         """How many of the newest samples were empty."""
 
-    def add(self, at: int, memory: int, disk: int, age_ms: int) -> None:
+    def add(self, at: int, memory: int, disk: int, age: int, sent: int) -> None:
         """Note one sample; the 61st replaces the first."""
         values, slot = self._values, self._next
-        if len(values) < 4 * SAMPLES:
-            values.extend((at, memory, disk, age_ms))
+        if len(values) < _FIGURES * SAMPLES:
+            values.extend((at, memory, disk, age, sent))
         else:
-            values[slot], values[slot + 1], values[slot + 2], values[slot + 3] = at, memory, disk, age_ms
-        self._next = (slot + 4) % (4 * SAMPLES)
+            values[slot : slot + _FIGURES] = array("q", (at, memory, disk, age, sent))
+        self._next = (slot + _FIGURES) % (_FIGURES * SAMPLES)
         self.idle = 0 if memory or disk else self.idle + 1
 
     def samples(self) -> tuple[Sample, ...]:
         """Oldest first."""
         values = self._values
-        first = self._next if len(values) == 4 * SAMPLES else 0
+        first = self._next if len(values) == _FIGURES * SAMPLES else 0
         ordered = values[first:] + values[:first]
-        return tuple(Sample(*ordered[slot : slot + 4]) for slot in range(0, len(ordered), 4))
+        return tuple(Sample(*ordered[slot : slot + _FIGURES]) for slot in range(0, len(ordered), _FIGURES))
+
+    def past(self, until_ns: int) -> Sample | None:
+        """The newest sample that isn't newer than that."""
+        values, held = self._values, len(self._values)
+        for back in range(_FIGURES, held + 1, _FIGURES):
+            slot = (self._next - back) % held
+            if values[slot] <= until_ns:
+                return Sample(*values[slot : slot + _FIGURES])
+        return None

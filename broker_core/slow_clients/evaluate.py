@@ -1,111 +1,268 @@
 """evaluate(): rules, clients, pools and the time in; decisions out. Pure, and the only judge there is.
 
 The broker calls it with the few clients the guard has picked out, a preview and the pipeline's back-test with
-all of them: the answers are the same, because a rule looks at one client, or at the largest of a pool.
+all of them: the answers are the same, because a rule looks at one client, one subscription, or the largest of a pool.
 
 Decisions come in the order in which they are to be carried out, and each takes the effect of those before it
 into account: a client that leaves memory or disk relieves its pool, so no second one is chosen needlessly.
 Rules in shadow are judged after the enforced ones and by themselves, as if only they existed.
+
+What rules must remember between two looks (since when a limit is passed, which rung has acted) comes in with the
+signals as `holds`, and what has changed of it goes out in the verdict; nothing is kept here.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
+from broker_core.slow_clients import measures
 from broker_core.slow_clients.decision import Candidate, Decision
-from broker_core.slow_clients.rules import INSTANCE, Action, Choice, Mode, Rule, Signal
-from broker_core.slow_clients.signals import ClientSignals, PoolSignals
+from broker_core.slow_clients.explain import decide
+from broker_core.slow_clients.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
+from broker_core.slow_clients.rules import FINAL_ACTIONS, Action, Mode, Rule, Signal
+from broker_core.slow_clients.scopes import Subject, glob
+from broker_core.slow_clients.signals import ClientView, Holds, PoolSignals, SubscriptionSignals
+
+RELIEVING: Final = frozenset({Action.OFFLINE, Action.CONTINUE_FROM_JOURNAL})
+"""Take what waits out of memory, and leave the client connected."""
 
 
-def evaluate(
-    rules: Sequence[Rule], clients: Iterable[ClientSignals], pools: Iterable[PoolSignals], now_ns: int
-) -> list[Decision]:
-    """What the rules say about these clients now; [] almost always.
+class Rules(Protocol):
+    """Rules by whom they are about: `RuleBook`."""
+
+    @property
+    def pool_rules(self) -> tuple[Rule, ...]: ...
+
+    def of_client(self, subject: Subject) -> tuple[Rule, ...]: ...
+
+    def of_subscription(self, subject: Subject, *, durable: bool, prefetch: int) -> tuple[Rule, ...]: ...
+
+
+class Verdict(NamedTuple):
+    """Decisions in the order of carrying out, and the holds of clients and pools that changed, whole."""
+
+    decisions: Sequence[Decision]
+    holds: Mapping[str, Holds]
+    pool_holds: Mapping[str, Mapping[str, Hold]]
+
+
+NOTHING: Final = Verdict((), {}, {})
+
+
+Narrow = Sequence[tuple[SubscriptionSignals, tuple[Rule, ...]]]
+"""A client's subscriptions that rules look at, each with those rules."""
+
+
+class Judged(NamedTuple):
+    """A client with its rules."""
+
+    client: ClientView
+    rules: tuple[Rule, ...]
+    narrow: Narrow = ()
+
+
+def evaluate(rules: Rules, clients: Iterable[ClientView], pools: Iterable[PoolSignals], now_ns: int) -> Verdict:
+    """What the rules say about these clients now; NOTHING almost always.
 
     For rules that choose the largest, `clients` must hold at least the pool's two largest users of what the
     rule measures: the one to act on, and the runner-up for the explanation.
     """
-    listed, pooled = list(clients), list(pools)
-    decisions: list[Decision] = []
+    return judge([rules_of(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
+
+
+def rules_of(rules: Rules, client: ClientView) -> Judged:
+    """A client with its own rules, and with those of each of its subscriptions that has any."""
+    narrow = []
+    for one in client.subscriptions:
+        subject = Subject(client.transport, client.user, client.name, one.topic, one.id, one.name)
+        if found := rules.of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
+            narrow.append((one, found))
+    return Judged(client, rules.of_client(Subject(client.transport, client.user, client.name)), narrow)
+
+
+def judge(clients: Sequence[Judged], pool_rules: Sequence[Rule], pools: Sequence[PoolSignals], now_ns: int) -> Verdict:
+    """`evaluate` for clients whose rules are at hand. Allocates next to nothing when nothing is over."""
+    outcome: _Outcome | None = None
     for mode in (Mode.ENFORCE, Mode.SHADOW):
-        active = [rule for rule in rules if rule.mode is mode]
-        if active:
-            decisions += _Judgement(listed, pooled, now_ns).all(active)
-    return decisions
+        outcome = _Pass(mode, clients, pools, now_ns, outcome).all(pool_rules)
+    return NOTHING if outcome is None else Verdict(outcome.decisions, outcome.holds, outcome.pool_holds)
 
 
-class _Judgement:
-    """One pass over one mode's rules, with the effect of the decisions taken so far."""
+class _Outcome:
+    """A verdict in the making."""
 
-    def __init__(self, clients: list[ClientSignals], pools: list[PoolSignals], now_ns: int) -> None:
+    __slots__ = ("decisions", "holds", "pool_holds")
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+        self.holds: dict[str, dict[tuple[str, str], Hold]] = {}
+        self.pool_holds: dict[str, dict[str, Hold]] = {}
+
+
+class _Effects:
+    """What the decisions of one pass will bring about."""
+
+    __slots__ = ("disk", "gone", "memory", "moved")
+
+    def __init__(self) -> None:
+        self.gone: set[str] = set()
+        self.moved: set[str] = set()
+        """Whose memory is being relieved."""
+        self.memory: dict[str, int] = defaultdict(int)
+        """By how many bytes, by pool."""
+        self.disk: dict[str, int] = defaultdict(int)
+
+
+_NONE: Final = _Effects()
+"""Never written to."""
+
+
+class _Pass:
+    """One pass over one mode's rules. What it writes to is made when there is something to write."""
+
+    __slots__ = ("_clients", "_effects", "_mode", "_now", "_outcome", "_pools")
+
+    def __init__(
+        self, mode: Mode, clients: Sequence[Judged], pools: Sequence[PoolSignals], now_ns: int, outcome: _Outcome | None
+    ) -> None:
+        self._mode = mode
         self._clients = clients
         self._pools = pools
         self._now = now_ns
-        self._offlined = {client.name for client in clients if client.offlined}
-        self._gone: set[str] = set()
-        self._decisions: list[Decision] = []
-        self._memory_relief: dict[str, int] = defaultdict(int)
-        self._disk_relief: dict[str, int] = defaultdict(int)
+        self._outcome = outcome
+        self._effects = _NONE
 
-    def all(self, rules: list[Rule]) -> list[Decision]:
-        scoped: dict[str, list[Rule]] = defaultdict(list)
-        for rule in rules:
-            if rule.choose is Choice.SELF:
-                scoped[rule.scope].append(rule)
-        for client in self._clients:
-            for rule in scoped.get(client.transport) or scoped.get(INSTANCE) or ():
-                observed = self._own(rule.signal, client)
-                if observed > rule.limit:
-                    self._decide(rule, client, observed, observed, None)
-        for rule in rules:
-            if rule.choose is Choice.LARGEST_IN_POOL:
-                self._judge_pools(rule)
-        return self._decisions
+    def all(self, pool_rules: Sequence[Rule]) -> _Outcome | None:
+        mode = self._mode
+        for client, rules, narrow in self._clients:
+            for rule in rules:
+                if rule.mode is mode:
+                    self._judge(rule, client, None)
+            for subscription, own in narrow:
+                for rule in own:
+                    if rule.mode is mode:
+                        self._judge(rule, client, subscription)
+        for rule in pool_rules:
+            if rule.mode is mode:
+                for pool in self._pools:
+                    if pool.name == rule.scope:
+                        self._judge_pool(rule, pool)
+        return self._outcome
 
-    def _own(self, signal: Signal, client: ClientSignals) -> int:
-        """A client's own use; -1 when the signal doesn't apply to it (any more)."""
-        if client.name in self._gone:
-            return -1
-        if signal is Signal.OLDEST_AGE:
-            return client.age_ms(self._now)
-        if signal in (Signal.SPOOL_BYTES, Signal.POOL_DISK):
-            return client.spool_bytes
-        return -1 if client.name in self._offlined else client.outbox_bytes
+    def _judge(self, rule: Rule, client: ClientView, subscription: SubscriptionSignals | None) -> None:
+        if client.name in self._effects.gone or (rule.protected and any(glob(one, client.name) for one in rule.protected)):
+            return
+        if subscription is None:
+            value = measures.of_client(rule, client, self._now)
+        else:
+            value = measures.of_subscription(rule, client, subscription, self._now)
+        if client.name in self._effects.moved and rule.signal in measures.OUTBOUND:
+            value = NOT_APPLICABLE
+        key = (rule.name, subscription.id if subscription is not None else "")
+        hold = client.holds.get(key)
+        if hold is None and not wakes(rule, value):
+            return
+        looked = look(rule, value, hold or NO_HOLD, self._now, client.sent_bytes)
+        kept = looked.hold
+        if looked.rung is not None:
+            action = self._act(rule, looked.rung, client, subscription, looked.observed)
+            if self._mode is Mode.ENFORCE and action in RELIEVING and rule.signal in measures.OUTBOUND:
+                kept = NO_HOLD  # the act takes the signal away; when it is back it is judged anew, at once
+        if kept != (hold or NO_HOLD):
+            self._remember(client, key, kept)
 
-    def _judge_pools(self, rule: Rule) -> None:
-        for pool in self._pools:
-            if pool.name != rule.scope or self._pressure(rule.signal, pool) <= rule.limit:
-                continue
-            users = [(self._own(rule.signal, client), client) for client in self._clients]
-            ranked = [user for user in users if user[0] > 0 and user[1].pool == pool.name]
-            ranked.sort(key=lambda user: (-user[0], user[1].name))
-            for place, (used, client) in enumerate(ranked):
-                observed = self._pressure(rule.signal, pool)
-                if observed <= rule.limit:
+    def _act(
+        self, rule: Rule, rung: int, client: ClientView, subscription: SubscriptionSignals | None, observed: int
+    ) -> Action | None:
+        decision = decide(rule, rung, client, subscription, observed, observed, None, self._now)
+        if decision is None:
+            return None
+        self._take(decision, client)
+        return decision.action
+
+    def _take(self, decision: Decision, client: ClientView) -> None:
+        """Note a decision, and what it will bring about."""
+        self._written.decisions.append(decision)
+        if self._effects is _NONE:
+            self._effects = _Effects()
+        name, pool, effects = client.name, client.pool_name, self._effects
+        final = decision.action in FINAL_ACTIONS
+        if (final or (decision.action in RELIEVING and not decision.subscription)) and name not in effects.moved:
+            effects.moved.add(name)
+            if not client.offlined:
+                effects.memory[pool] += client.outbox_bytes
+        if final:
+            effects.gone.add(name)
+            effects.disk[pool] += client.spool_bytes
+
+    @property
+    def _written(self) -> _Outcome:
+        if self._outcome is None:
+            self._outcome = _Outcome()
+        return self._outcome
+
+    def _remember(self, client: ClientView, key: tuple[str, str], hold: Hold) -> None:
+        holds = self._written.holds.get(client.name)
+        if holds is None:
+            holds = self._written.holds[client.name] = dict(client.holds)
+        if hold == NO_HOLD:
+            holds.pop(key, None)
+        else:
+            holds[key] = hold
+
+    # ------------------------------------------------------------------------------------------ pools
+
+    def _judge_pool(self, rule: Rule, pool: PoolSignals) -> None:
+        value = self._pressure(rule, pool)
+        hold = pool.holds.get(rule.name)
+        if hold is None and not wakes(rule, value):
+            return
+        if rule.at_enqueue:  # nothing to remember: its acts relieve the pool
+            self._choose(rule, 0, pool)
+            return
+        looked = look(rule, value, hold or NO_HOLD, self._now)
+        if looked.hold != (hold or NO_HOLD):
+            holds = self._written.pool_holds.setdefault(pool.name, dict(pool.holds))
+            holds[rule.name] = looked.hold
+        if looked.rung is not None:
+            self._choose(rule, looked.rung, pool)
+
+    def _choose(self, rule: Rule, rung: int, pool: PoolSignals) -> None:
+        """The largest user, then the next, until the pool is within; an act that relieves nothing is done to one."""
+        ranked = self._ranked(rule, pool)
+        for place, (used, client) in enumerate(ranked):
+            observed = self._pressure(rule, pool)
+            if place and observed <= rule.limit:
+                break
+            after = ranked[place + 1] if place + 1 < len(ranked) else None
+            runner_up = Candidate(after[1].name, after[0]) if after else None
+            decision = decide(rule, rung, client, None, observed, used, runner_up, self._now)
+            if decision is not None:
+                self._take(decision, client)
+                if decision.action not in RELIEVING | FINAL_ACTIONS:
                     break
-                after = ranked[place + 1] if place + 1 < len(ranked) else None
-                runner_up = Candidate(after[1].name, after[0]) if after else None
-                self._decide(rule, client, observed, used, runner_up)
 
-    def _pressure(self, signal: Signal, pool: PoolSignals) -> int:
-        if signal is Signal.POOL_DISK:
-            return pool.disk_used - self._disk_relief[pool.name]
-        return pool.memory_used - pool.memory_leaving - self._memory_relief[pool.name]
+    def _ranked(self, rule: Rule, pool: PoolSignals) -> list[tuple[int, ClientView]]:
+        """Users of what the pool is short of: the largest first; of equals the one whose backlog is older."""
+        users = []
+        for client, *_ in self._clients:
+            if client.pool_name != pool.name or client.name in self._effects.gone:
+                continue
+            if any(glob(pattern, client.name) for pattern in rule.protected):
+                continue
+            if rule.signal is Signal.POOL_DISK:
+                used = client.spool_bytes
+            else:
+                used = 0 if client.offlined or client.name in self._effects.moved else client.outbox_bytes
+            if used > 0:
+                users.append((used, client))
+        users.sort(key=lambda user: (-user[0], user[1].oldest_at, user[1].connected, user[1].name))
+        return users
 
-    def _decide(
-        self, rule: Rule, client: ClientSignals, observed: int, used: int, runner_up: Candidate | None
-    ) -> None:
-        waiting = client.outbox_messages + client.spool_messages
-        lost = client.unjournaled_messages if rule.action is Action.DISCONNECT else 0
-        self._decisions.append(Decision(
-            self._now, client.name, client.transport, client.pool, rule.action, rule.reason, rule.name,
-            rule.setting, rule.revision, rule.mode, rule.choose, rule.signal, observed, rule.limit, rule.unit,
-            used, runner_up, waiting - lost, lost, client.resume_bookmark, client.samples,
-        ))
-        if client.name not in self._offlined:
-            self._offlined.add(client.name)
-            self._memory_relief[client.pool] += client.outbox_bytes
-        if rule.action is Action.DISCONNECT:
-            self._gone.add(client.name)
-            self._disk_relief[client.pool] += client.spool_bytes
+    def _pressure(self, rule: Rule, pool: PoolSignals) -> int:
+        if rule.signal is Signal.POOL_DISK:
+            return pool.disk_used - self._effects.disk.get(pool.name, 0)
+        return pool.memory_used - pool.memory_leaving - self._effects.memory.get(pool.name, 0)
+

@@ -1,41 +1,46 @@
-"""The guard: one per instance. Keeps every client's account and calls `evaluate` when something is over.
+"""The guard: one per instance. Keeps every client's account and has it judged when something may be over.
 
-It acts at three places only: when something was queued (memory), when something was spooled (disk), and at
-the tick (age; and what a changed policy made too much). At the first two the cost is two additions and two
-comparisons unless a limit is passed.
+It acts at three places only: when something was queued (memory, a subscription's backlog) or spooled (disk), at the
+tick (ages, rates, holds; and what a changed policy made too much), and on acknowledgements. At the first the cost is
+two additions and two comparisons unless a limit is passed.
 
-The caller carries decisions out, in the same turn of the loop, and reports what changed:
+The caller carries decisions out, in the same turn of the loop, and reports what changed. Decisions in shadow mode are
+recorded and nothing else.
 
     OFFLINE     outbox.take_all() → spool; `released` what left memory, `spooled` what the spool file grew by.
                 From the decision on the client counts as offlined; everything new is `spooled`. When the
                 spool is empty: `unspooled` what the file took, then `returned`.
-    DISCONNECT  send the notice, close, remove the spool, `unregister`. From the decision on the client's use
-                counts no more, so that nobody else is chosen for what this one is about to free.
+    DISCONNECT  (REFUSE, DELETE_DURABLE) send the notice, close, remove the spool, `unregister`. From the decision on
+                the client's use counts no more, so that nobody else is chosen for what this one is about to free.
+    others      whatever leaves memory is `released`; a subscription that ends is `unsubscribe`d.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
+
 from broker_core.config import PolicyDocument
-from broker_core.slow_clients.accounts import SAMPLES, Account, History
+from broker_core.slow_clients.accounts import Account
 from broker_core.slow_clients.decision import Decision
-from broker_core.slow_clients.evaluate import evaluate
+from broker_core.slow_clients.evaluate import Judged, Verdict, evaluate, judge
+from broker_core.slow_clients.holds import Hold
 from broker_core.slow_clients.pools import Pool, build_pools, nowhere
-from broker_core.slow_clients.presets import amps
+from broker_core.slow_clients.rulebook import RuleBook
 from broker_core.slow_clients.rules import (
+    FINAL_ACTIONS,
     INSTANCE,
+    UNLIMITED,
     Action,
-    Choice,
-    ClientLimits,
     Mode,
     Rule,
+    Signal,
     client_limits,
-    in_shadow,
 )
-from broker_core.slow_clients.signals import Backlog, ClientSignals, Sample
-
-WORTH_A_SAMPLE = 64 * 1024
-"""A client with less waiting in memory, and not for long, isn't slow and has no history."""
-WORTH_A_SAMPLE_MS = 1_000
+from broker_core.slow_clients.scopes import Effective, Subject
+from broker_core.slow_clients.signals import Backlog, ClientSignals, Holds, SubscriptionSignals
+from broker_core.slow_clients.snapshot import snapshot
+from broker_core.slow_clients.ticking import Ticking
 
 
 class SlowClientGuard:
@@ -46,6 +51,11 @@ class SlowClientGuard:
     ) -> None:
         self._accounts: dict[str, Account] = {}
         self._written_off = nowhere()
+        self._connected = count(1)
+        self._later: list[Decision] = []
+        """Further decisions of calls that return one; they come with the next tick."""
+        self._pool_holds: dict[str, dict[str, Hold]] = {}
+        self._ticking = Ticking()
         self.apply_policy(document, host_memory, ulimit, default_disk_path)
 
     # ------------------------------------------------------------------------------------------ policies
@@ -57,24 +67,17 @@ class SlowClientGuard:
         self._host = (host_memory, ulimit, default_disk_path)
         self._pools = build_pools(document, *self._host)
         self.revision = document.revision
-        self.rules = _rules(document, self._pools)
-        enforced = [rule for rule in self.rules if rule.mode is Mode.ENFORCE]
-        self._own_rules = [rule for rule in enforced if rule.choose is Choice.SELF]
-        self._pool_rules = [rule for rule in enforced if rule.choose is Choice.LARGEST_IN_POOL]
-        names = [INSTANCE, *(transport.name for transport in document.transports)]
-        self._limits = {name: client_limits(self.rules, name) for name in names}
+        self.book = RuleBook(document, {name: pool.limits for name, pool in self._pools.items()})
+        self._pool_rules = [rule for rule in self.book.pool_rules if rule.at_enqueue]
+        self._slow_pool_rules = [rule for rule in self.book.pool_rules if not rule.at_enqueue]
         for account in self._accounts.values():
-            account.limits = self.limits_of(account.transport)
+            self._give_rules(account)
             if not account.closing:
                 self.pool_of(account.transport).open(account)
 
     def pool_of(self, transport: str) -> Pool:
         """The pool that a transport's clients draw on."""
         return self._pools.get(transport) or self._pools[INSTANCE]
-
-    def limits_of(self, transport: str) -> ClientLimits:
-        """What one client of a transport may use."""
-        return self._limits.get(transport) or self._limits[INSTANCE]
 
     def pools(self) -> dict[str, tuple[Pool, list[str]]]:
         """Every pool by name, with the transports that share it."""
@@ -85,14 +88,24 @@ class SlowClientGuard:
                 transports.append(transport)
         return listed
 
+    def effective(self, name: str) -> dict[str, Effective]:
+        """Every setting in force for a client with where it comes from; {} when it isn't registered."""
+        account = self._accounts.get(name)
+        return self.book.effective(_subject(account)) if account is not None else {}
+
+    def prefetch_of(self, account: Account, topic: str) -> int | None:
+        """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
+        return self.book.prefetch_of(_subject(account)._replace(topic=topic))
+
     # ------------------------------------------------------------------------------------------ clients
 
-    def register(self, name: str, transport: str, backlog: Backlog) -> Account:
+    def register(self, name: str, transport: str, backlog: Backlog, user: str = "") -> Account:
         """Open an account. Raises ValueError when the name has one: unregister a replaced client first."""
         if name in self._accounts:
             raise ValueError(f"client {name} is registered")
         pool = self.pool_of(transport)
-        account = Account(name, transport, backlog, pool, self.limits_of(transport))
+        account = Account(name, transport, user, backlog, pool, next(self._connected))
+        self._give_rules(account)
         pool.open(account)
         self._accounts[name] = account
         return account
@@ -115,7 +128,39 @@ class SlowClientGuard:
         if account.offlined:
             account.pool.close(account)
             account.offlined = False
+            account.offlined_at = 0
             account.pool.open(account)
+
+    def subscribe(self, account: Account, subscription: SubscriptionSignals) -> None:
+        """A subscription begins. The caller keeps the object and writes its figures in place."""
+        account.subscriptions = (*account.subscriptions, subscription)
+        self._give_subscription_rules(account)
+
+    def unsubscribe(self, account: Account, subscription_id: str) -> None:
+        """A subscription has ended; what rules remember of it is forgotten."""
+        account.subscriptions = tuple(one for one in account.subscriptions if one.id != subscription_id)
+        account.holds = {key: hold for key, hold in account.holds.items() if key[1] != subscription_id}
+        self._give_subscription_rules(account)
+
+    def _give_rules(self, account: Account) -> None:
+        account.rules = self.book.of_client(_subject(account))
+        account.limits = client_limits(account.rules)
+        self._give_subscription_rules(account)
+        known = {(rule.name, "") for rule in account.rules}
+        known |= {(rule.name, one.id) for one, rules in account.narrow for rule in rules}
+        account.holds = {key: hold for key, hold in account.holds.items() if key in known}
+
+    def _give_subscription_rules(self, account: Account) -> None:
+        narrow = []
+        for one in account.subscriptions:
+            subject = _subject(account)._replace(topic=one.topic, subscription=one.id, name=one.name)
+            rules = self.book.of_subscription(subject, durable=one.durable, prefetch=one.prefetch)
+            one.judged = bool(rules)
+            one.alarm_bytes = _alarm(rules, Signal.BACKLOG_BYTES)
+            one.alarm_messages = _alarm(rules, Signal.BACKLOG_MESSAGES)
+            if rules:
+                narrow.append((one, rules))
+        account.narrow = tuple(narrow)
 
     # ------------------------------------------------------------------------------------------ the hot path
 
@@ -153,18 +198,35 @@ class SlowClientGuard:
         account.disk -= nbytes
         account.pool.disk_used -= nbytes
 
+    def waiting(self, account: Account, subscription: SubscriptionSignals, now_ns: int) -> Decision | None:
+        """More waits for a subscription than one of its alarms. Ask only then."""
+        return self._first(self._judge_subscription(account, subscription, now_ns))
+
+    def acknowledged(self, account: Account, subscription: SubscriptionSignals, now_ns: int) -> list[Decision]:
+        """The client has acknowledged; the subscription's figures say what is owed now."""
+        return self._judge_subscription(account, subscription, now_ns)
+
     # ------------------------------------------------------------------------------------------ judging
 
     def tick(self, now_ns: int) -> list[Decision]:
-        """Once a second: take samples; judge ages, and whatever is over its limit. Decisions in order."""
-        decisions: list[Decision] = []
-        suspects = [account for account in self._accounts.values() if self._look_at(account, now_ns)]
+        """A whole round at once: take samples; judge ages, rates, holds, and whatever is over its limit."""
+        return self._round(self._ticking.all(self._accounts, now_ns), now_ns)
+
+    def tick_part(self, now_ns: int) -> list[Decision]:
+        """An eighth of a round: call it every 125 ms, so that a round takes a second and no turn of the loop long."""
+        return self._round(self._ticking.part(self._accounts, now_ns), now_ns)
+
+    def _round(self, suspects: Sequence[Account], now_ns: int) -> list[Decision]:
+        decisions, self._later = self._later, []
         for account in suspects:
-            if decision := self._judge_own(account, now_ns):
-                decisions.append(decision)
+            if not account.closing:
+                decisions += self._judge_own(account, now_ns)
         for pool in {id(pool): pool for pool in self._pools.values()}.values():
             while decision := self._judge_memory(pool, now_ns) or self._judge_disk(pool, now_ns):
                 decisions.append(decision)
+            for rule in self._slow_pool_rules:
+                if rule.scope == pool.name:
+                    decisions += self._judge_pool(rule, pool, now_ns)
         return decisions
 
     def preview(self, document: PolicyDocument, now_ns: int) -> list[Decision]:
@@ -172,27 +234,29 @@ class SlowClientGuard:
         pools = build_pools(document, *self._host)
         clients = []
         for account in self._accounts.values():
-            if not account.closing and (account.memory or account.disk):
+            if not account.closing and (account.memory or account.disk or account.subscriptions):
                 pool = pools.get(account.transport) or pools[INSTANCE]
                 pool.memory_used += account.memory
                 pool.disk_used += account.disk
                 if account.offlined:
                     pool.leave(account.memory)
-                clients.append(_signals(account, pool, now_ns))
+                clients.append(snapshot(account, pool, now_ns))
         seen = {pool.name: pool.signals() for pool in pools.values()}
-        return evaluate(in_shadow(_rules(document, pools)), clients, seen.values(), now_ns)
+        book = RuleBook(document, {name: pool.limits for name, pool in pools.items()}, shadow=True)
+        return list(evaluate(book, clients, list(seen.values()), now_ns).decisions)
 
     def signals(self, now_ns: int) -> list[ClientSignals]:
-        """All clients as evaluate() sees them."""
-        return [_signals(a, a.pool, now_ns) for a in self._accounts.values() if not a.closing]
+        """All clients as plain values: what a trace records and `evaluate` takes."""
+        return [snapshot(a, a.pool, now_ns) for a in self._accounts.values() if not a.closing]
 
     def _memory_alarm(self, account: Account, nbytes: int, now_ns: int) -> Decision | None:
         if account.closing:
             return None
         if account.offlined:
             account.pool.leave(nbytes)
-        elif account.memory > account.limits.memory:
-            return self._judge_own(account, now_ns)
+        elif account.memory > account.fresh_limits().memory:
+            if decision := self._first(self._judge_own(account, now_ns)):
+                return decision
         elif account.memory > account.memory_alarm:
             account.pool.by_memory.enter(account)
         return self._judge_memory(account.pool, now_ns)
@@ -200,92 +264,91 @@ class SlowClientGuard:
     def _disk_alarm(self, account: Account, now_ns: int) -> Decision | None:
         if account.closing:
             return None
-        if account.disk > account.limits.disk:
-            return self._judge_own(account, now_ns)
-        if account.disk > account.disk_alarm:
+        if account.disk > account.fresh_limits().disk:
+            if decision := self._first(self._judge_own(account, now_ns)):
+                return decision
+        elif account.disk > account.disk_alarm:
             account.pool.by_disk.enter(account)
         return self._judge_disk(account.pool, now_ns)
 
-    def _judge_own(self, account: Account, now_ns: int) -> Decision | None:
-        return self._judge(self._own_rules, [account], account.pool, now_ns)
+    def _judge_own(self, account: Account, now_ns: int) -> list[Decision]:
+        return self._heed(judge([Judged(account, account.rules, account.narrow)], (), (), now_ns))
+
+    def _judge_subscription(
+        self, account: Account, subscription: SubscriptionSignals, now_ns: int
+    ) -> list[Decision]:
+        if account.closing:
+            return []
+        narrow = [entry for entry in account.narrow if entry[0] is subscription]
+        return self._heed(judge([Judged(account, (), narrow)], (), (), now_ns))
 
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.memory_used <= pool.memory_ceiling:
             return None
-        return self._judge(self._pool_rules, pool.by_memory.largest(2), pool, now_ns)
+        return self._judge_largest(pool, pool.by_memory.largest(2), now_ns)
 
     def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.disk_used <= pool.disk_ceiling:
             return None
-        return self._judge(self._pool_rules, pool.by_disk.largest(2), pool, now_ns)
+        return self._judge_largest(pool, pool.by_disk.largest(2), now_ns)
 
-    def _judge(self, rules: list[Rule], accounts: list[Account], pool: Pool, now_ns: int) -> Decision | None:
+    def _judge_largest(self, pool: Pool, accounts: list[Account], now_ns: int) -> Decision | None:
         """The first decision, its effect on the accounts already noted; the caller asks again for more.
 
         With only the two largest at hand a second decision would lack its runner-up.
         """
-        clients = [_signals(account, pool, now_ns) for account in accounts]
-        decisions = evaluate(rules, clients, [pool.signals()], now_ns)
-        if not decisions:
-            return None
-        account = self._accounts[decisions[0].client]
-        if decisions[0].action is Action.DISCONNECT:
-            self._write_off(account)
-        else:
-            pool.close(account)
-            account.offlined = True
-            pool.open(account)
-        return decisions[0]
+        verdict = judge([Judged(account, ()) for account in accounts], self._pool_rules, [pool.signals()], now_ns)
+        return self._first(self._heed(verdict._replace(decisions=verdict.decisions[:1])))
+
+    def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:
+        """A pool rule of the operator's own, with all the pool's clients at hand only when it wakes."""
+        signals = pool.signals(self._pool_holds.get(pool.name))
+        if not self._ticking.wakes(rule, signals):
+            return []
+        clients = [Judged(a, ()) for a in self._accounts.values() if a.pool is pool and (a.memory or a.disk)]
+        return self._heed(judge(clients, [rule], [signals], now_ns))
+
+    def _first(self, decisions: list[Decision]) -> Decision | None:
+        """An enforced one at once; the others with the next tick."""
+        enforced = next((decision for decision in decisions if decision.mode is Mode.ENFORCE), None)
+        self._later += [decision for decision in decisions if decision is not enforced]
+        return enforced
+
+    def _heed(self, verdict: Verdict) -> list[Decision]:
+        """Note what was decided and what is to be remembered."""
+        for name, holds in verdict.holds.items():
+            self._remember(self._accounts[name], holds)
+        for pool, pool_holds in verdict.pool_holds.items():
+            self._pool_holds[pool] = dict(pool_holds)
+        for decision in verdict.decisions:
+            account = self._accounts[decision.client]
+            if decision.mode is not Mode.ENFORCE or account.closing:
+                continue
+            if decision.action in FINAL_ACTIONS:
+                self._write_off(account)
+            elif decision.action is Action.OFFLINE and not account.offlined:
+                account.pool.close(account)
+                account.offlined = True
+                account.offlined_at = decision.at
+                account.pool.open(account)
+        return list(verdict.decisions)
+
+    def _remember(self, account: Account, holds: Holds) -> None:
+        account.holds = holds
+        if not account.closing:  # its alarms depend on which rules have acted
+            account.pool.by_disk.enter(account)
+            if not account.offlined:
+                account.pool.by_memory.enter(account)
 
     def _write_off(self, account: Account) -> None:
         account.pool.close(account)
         account.pool = self._written_off
         account.closing = True
 
-    def _look_at(self, account: Account, now_ns: int) -> bool:
-        """Take a sample if there is something to see; True if the client is over one of its own limits."""
-        memory, disk, history = account.memory, account.disk, account.history
-        if not (memory or disk or history) or account.closing:
-            return False
-        age_ms = _age_ms(account.backlog.oldest_at, now_ns)
-        if history is not None or memory >= WORTH_A_SAMPLE or disk or age_ms >= WORTH_A_SAMPLE_MS:
-            _remember(account, now_ns, age_ms)
-        limits = account.limits
-        over_memory = memory > limits.memory and not account.offlined
-        return over_memory or disk > limits.disk or age_ms > limits.age_ms
+
+def _subject(account: Account) -> Subject:
+    return Subject(account.transport, account.user, account.name)
 
 
-def _rules(document: PolicyDocument, pools: dict[str, Pool]) -> tuple[Rule, ...]:
-    return amps.compile_rules(document, {transport: pool.limits for transport, pool in pools.items()})
-
-
-def _age_ms(oldest_at: int, now_ns: int) -> int:
-    return max(0, now_ns - oldest_at) // 1_000_000 if oldest_at else 0
-
-
-def _remember(account: Account, now_ns: int, age_ms: int) -> None:
-    history = account.history = account.history or History()
-    history.add(now_ns, account.memory, account.disk, age_ms)
-    if history.idle >= SAMPLES:
-        account.history = None
-
-
-def _signals(account: Account, pool: Pool, now_ns: int) -> ClientSignals:
-    waiting, oldest = account.backlog.waiting(), account.backlog.oldest_at
-    past = account.history.samples()[1 - SAMPLES :] if account.history else ()
-    now = Sample(now_ns, account.memory, account.disk, _age_ms(oldest, now_ns))
-    return ClientSignals(
-        name=account.name,
-        transport=account.transport,
-        pool=pool.name,
-        outbox_bytes=account.memory,
-        outbox_messages=waiting.outbox_messages,
-        spool_bytes=account.disk,
-        spool_messages=waiting.spool_messages,
-        oldest_at=oldest,
-        offlined=account.offlined,
-        write_blocked_since=waiting.write_blocked_since,
-        unjournaled_messages=waiting.unjournaled_messages,
-        resume_bookmark=waiting.resume_bookmark,
-        samples=(*past, now),
-    )
+def _alarm(rules: Sequence[Rule], signal: Signal) -> int:
+    return min((rule.limit for rule in rules if rule.signal is signal and rule.at_enqueue), default=UNLIMITED)

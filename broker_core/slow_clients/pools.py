@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from broker_core.config import PolicyDocument
 from broker_core.slow_clients.accounts import Account
+from broker_core.slow_clients.holds import Hold
 from broker_core.slow_clients.presets import amps
 from broker_core.slow_clients.ranking import Ranking
 from broker_core.slow_clients.rules import UNLIMITED, PoolLimits
@@ -54,9 +57,9 @@ class Pool:
     def disk_path(self) -> str:
         return self.limits.disk_path
 
-    def signals(self) -> PoolSignals:
-        """The pool's figures now."""
-        return PoolSignals(self.name, self.memory_used, self.memory_leaving, self.disk_used)
+    def signals(self, holds: Mapping[str, Hold] | None = None) -> PoolSignals:
+        """The pool's figures now, with what pool rules remember."""
+        return PoolSignals(self.name, self.memory_used, self.memory_leaving, self.disk_used, holds or {})
 
     def leave(self, delta: int) -> None:
         """Memory of offlined clients became more or less by delta."""
@@ -112,8 +115,8 @@ def _disk(account: Account) -> int:
 
 
 def _bound_memory(account: Account, bound: int) -> None:
-    account.memory_alarm = min(bound, account.limits.memory)
+    account.memory_alarm = min(bound, account.fresh_limits().memory)
 
 
 def _bound_disk(account: Account, bound: int) -> None:
-    account.disk_alarm = min(bound, account.limits.disk)
+    account.disk_alarm = min(bound, account.fresh_limits().disk)

@@ -6,7 +6,7 @@ them. Limits in rules are resolved numbers: bytes, bytes a second, messages, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -120,7 +120,16 @@ class Rule:
     per_subscription: bool = False
     """Measures each subscription alone; always so for signals that only subscriptions have."""
     protected: tuple[str, ...] = ()
-    """Patterns of client names that are never chosen."""
+    """Patterns of client names that are never acted on."""
+    at_tick: bool = False
+    """Judged at the tick only, even where it could be judged at enqueue."""
+    wakes_at: int = field(init=False, compare=False, default=0)
+    """A value that isn't greater is of no interest to any rung."""
+
+    def __post_init__(self) -> None:
+        counted = self.shape is Shape.COUNT_IN_WINDOW and self.signal is Signal.WINDOW_FULL
+        lowest = min(rung.at_percent for rung in self.ladder)
+        object.__setattr__(self, "wakes_at", 0 if counted else self.limit * lowest // 100)
 
     @property
     def action(self) -> Action:
@@ -128,29 +137,37 @@ class Rule:
         return self.ladder[0].action
 
     def worst_case_ms(self, rung: int = 0) -> int:
-        """The longest from crossing the limit to that rung's act: hold, window and check period; 0 is at once."""
+        """The longest from crossing the limit to that rung's act; 0 is in the same turn of the loop.
+
+        Hold and check period; for a rate also the window, and the checks at which it must still be low.
+        """
         step = self.ladder[rung]
         if self.at_enqueue and rung == 0:
             return 0
+        if self.shape is Shape.RATE_BELOW:
+            seen = max(self.window_ms, TICK_MS) + TICK_MS
+            return seen + max(self.hold_ms + step.after_ms, self.count * self.check_ms) + self.check_ms
         held = self.hold_ms if step.at_percent >= 100 else 0
-        window = self.window_ms if self.shape is Shape.RATE_BELOW else 0
-        return window + held + step.after_ms + max(self.check_ms, TICK_MS)
+        return held + step.after_ms + max(self.check_ms, TICK_MS)
 
     @property
     def at_enqueue(self) -> bool:
-        """Whether it is judged at once, when something is queued or spooled, and not at the tick."""
+        """Whether it is judged at once, when something is queued or spooled, and not only at the tick."""
         return (
-            self.signal in _AT_ENQUEUE
+            self.signal in (_AT_ENQUEUE_OF_SUBSCRIPTIONS if self.per_subscription else _AT_ENQUEUE)
             and self.shape in (Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER)
             and not self.hold_ms
+            and not self.cooldown_ms
+            and self.check_ms <= TICK_MS
             and self.ladder[0][1:3] == (100, 0)
+            and not self.at_tick
         )
 
 
-_AT_ENQUEUE = frozenset({
-    Signal.POOL_MEMORY, Signal.POOL_DISK, Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.BACKLOG_BYTES,
-    Signal.BACKLOG_MESSAGES,
-})
+_AT_ENQUEUE: Final = frozenset({
+    Signal.POOL_MEMORY, Signal.POOL_DISK, Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES,
+})  # fmt: skip
+_AT_ENQUEUE_OF_SUBSCRIPTIONS: Final = frozenset({Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES})
 
 
 class PoolLimits(NamedTuple):
@@ -163,24 +180,21 @@ class PoolLimits(NamedTuple):
 
 
 class ClientLimits(NamedTuple):
-    """What a transport's enforced rules mean for each of its clients, as numbers for the hot path."""
+    """What its rules mean for a client, as two numbers for the hot path: bytes of its outbox, of its spool file."""
 
     memory: int = UNLIMITED
     disk: int = UNLIMITED
-    age_ms: int = UNLIMITED
 
 
-def client_limits(rules: tuple[Rule, ...], transport: str) -> ClientLimits:
-    """The lowest enforced limit of each signal for clients of a transport."""
-    own = [rule for rule in rules if rule.choose is Choice.SELF and rule.mode is Mode.ENFORCE]
-    scoped = [rule for rule in own if rule.scope == transport] or [r for r in own if r.scope == INSTANCE]
+def client_limits(rules: tuple[Rule, ...]) -> ClientLimits:
+    """What a client's rules mean for the hot path: the lowest limit that is judged at enqueue, in any mode."""
 
     def lowest(signal: Signal) -> int:
-        return min((rule.limit for rule in scoped if rule.signal is signal), default=UNLIMITED)
+        return min((rule.limit for rule in rules if rule.signal is signal and rule.at_enqueue), default=UNLIMITED)
 
-    return ClientLimits(lowest(Signal.OUTBOUND_BYTES), lowest(Signal.SPOOL_BYTES), lowest(Signal.OLDEST_AGE))
+    return ClientLimits(lowest(Signal.OUTBOUND_BYTES), lowest(Signal.SPOOL_BYTES))
 
 
 def in_shadow(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """The same rules, none of which is carried out."""
-    return tuple(replace(rule, mode=Mode.SHADOW) for rule in rules)
+    """The same rules, none of which is carried out; those that are off stay off."""
+    return tuple(rule if rule.mode is Mode.OFF else replace(rule, mode=Mode.SHADOW) for rule in rules)

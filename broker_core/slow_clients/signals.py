@@ -1,4 +1,4 @@
-"""Signals: the figures that rules look at, as plain immutable values.
+"""Signals: the figures that rules look at, as plain values.
 
 The broker makes them of live clients, the pipeline's back-test of recorded ones; `evaluate` can't tell which.
 All moments are nanoseconds UTC, all sizes bytes; 0 as a moment means "none".
@@ -6,10 +6,16 @@ All moments are nanoseconds UTC, all sizes bytes; 0 as a moment means "none".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from broker_core.slow_clients.holds import Hold
 from broker_core.slow_clients.rules import UNLIMITED
+
+Holds = Mapping[tuple[str, str], Hold]
+"""What rules remember of a client: by the rule's name and the subscription's id ("" for the client itself)."""
+NO_HOLDS: Holds = {}
 
 
 class Sample(NamedTuple):
@@ -21,6 +27,8 @@ class Sample(NamedTuple):
     spool_bytes: int
     age_ms: int
     """Age of the oldest message that waits."""
+    sent_bytes: int = 0
+    """Handed to the socket since the logon."""
 
 
 class Waiting(NamedTuple):
@@ -41,6 +49,16 @@ class Backlog(Protocol):
     @property
     def oldest_at(self) -> int:
         """From when the oldest waiting message's age counts, over outbox and spool; 0 when nothing waits."""
+        ...
+
+    @property
+    def sent_bytes(self) -> int:
+        """Handed to the socket since the logon."""
+        ...
+
+    @property
+    def blocked_since(self) -> int:
+        """From when the socket has taken nothing, ns; 0 while it takes."""
         ...
 
     def waiting(self) -> Waiting:
@@ -87,9 +105,62 @@ class SubscriptionSignals:
     rate_limited: bool = False
     """Delivered at a rate of its own (a paced replay): waiting isn't the client's fault."""
     replaying: bool = False
+    judged: bool = False
+    """The guard's: whether any rule looks at it."""
     alarm_bytes: int = UNLIMITED
     """The guard's: `SlowClientGuard.waiting` judges when more than this waits."""
     alarm_messages: int = UNLIMITED
+
+
+class ClientView(Protocol):
+    """A client as `evaluate` reads it: a live account, or `ClientSignals`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def transport(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def pool_name(self) -> str: ...
+    @property
+    def outbox_bytes(self) -> int: ...
+    @property
+    def outbox_messages(self) -> int: ...
+    @property
+    def spool_bytes(self) -> int: ...
+    @property
+    def spool_messages(self) -> int: ...
+    @property
+    def conflation_bytes(self) -> int: ...
+    @property
+    def oldest_at(self) -> int: ...
+    @property
+    def offlined(self) -> bool: ...
+    @property
+    def offlined_at(self) -> int: ...
+    @property
+    def write_blocked_since(self) -> int: ...
+    @property
+    def unjournaled_messages(self) -> int: ...
+    @property
+    def resume_bookmark(self) -> str: ...
+    @property
+    def sent_bytes(self) -> int: ...
+    @property
+    def subscriptions(self) -> Sequence[SubscriptionSignals]: ...
+    @property
+    def holds(self) -> Holds: ...
+    @property
+    def connected(self) -> int: ...
+
+    def past(self, until_ns: int) -> Sample | None:
+        """The newest sample that isn't newer than that."""
+        ...
+
+    def recent(self, now_ns: int) -> tuple[Sample, ...]:
+        """The last 60 samples, the newest of now."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +183,26 @@ class ClientSignals:
     samples: tuple[Sample, ...] = ()
     user: str = ""
     offlined_at: int = 0
-    backlog_bytes: int = 0
-    """Waiting in memory and on disk, by size as messages."""
     conflation_bytes: int = 0
     sent_bytes: int = 0
     """Handed to the socket since the logon."""
     subscriptions: tuple[SubscriptionSignals, ...] = ()
+    holds: Holds = field(default_factory=dict)
+    connected: int = 0
+    """Its place in the order of connecting: who is chosen of those that are equal in everything else."""
 
-    def age_ms(self, now_ns: int) -> int:
-        """How long the oldest message has been waiting."""
-        return max(0, now_ns - self.oldest_at) // 1_000_000 if self.oldest_at else 0
+    @property
+    def pool_name(self) -> str:
+        """The pool it draws on."""
+        return self.pool
+
+    def past(self, until_ns: int) -> Sample | None:
+        """The newest sample that isn't newer than that."""
+        return next((sample for sample in reversed(self.samples) if sample.at <= until_ns), None)
+
+    def recent(self, now_ns: int) -> tuple[Sample, ...]:
+        """The last samples."""
+        return self.samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +214,10 @@ class PoolSignals:
     memory_leaving: int
     """The part of memory_used that belongs to offlined clients: on its way to disk, or being drained."""
     disk_used: int
+    holds: Mapping[str, Hold] = field(default_factory=dict)
+    """What pool rules remember, by their name."""
+
+
+def age_ms(since_ns: int, now_ns: int) -> int:
+    """Milliseconds since a moment; 0 for none, and for one in the future, as after the clock went back."""
+    return max(0, now_ns - since_ns) // 1_000_000 if since_ns else 0

@@ -9,6 +9,8 @@ from broker_core.batch import Batch, build_one_topic
 from broker_core.config import PolicyDocument
 from broker_core.delivery import ClientState, Event, Outbox, OutboxEntry, next_state
 from broker_core.slow_clients import Account, Action, Decision, SlowClientGuard, Waiting
+from broker_core.slow_clients.presets.amps import resolve_pools
+from broker_core.slow_clients.rulebook import RuleBook
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -23,8 +25,9 @@ def policy(
     age_ms: int | None = None,
     transports: dict[str, dict[str, Any]] | None = None,
     revision: int = 1,
+    **more: Any,
 ) -> PolicyDocument:
-    """A policy document; `transports` maps names to their pool and client_policy."""
+    """A policy document; `transports` maps names to their pool and client_policy; more: rules, xap, activemq, qpid."""
     listed = [
         {"name": name, "kind": "tcp", "port": 9_000 + place, **settings}
         for place, (name, settings) in enumerate((transports or {"tcp": {}}).items())
@@ -35,7 +38,13 @@ def policy(
         "pool": pool or {},
         "client_policy": {"client_max_capacity": capacity, "client_message_age_limit_ms": age_ms},
         "transports": listed,
+        **more,
     })
+
+
+def rule_book(document: PolicyDocument, host_memory: int = HOST_MEMORY) -> RuleBook:
+    """The rules of that policy."""
+    return RuleBook(document, resolve_pools(document, host_memory, None, "/spools"))
 
 
 def guard(document: PolicyDocument) -> SlowClientGuard:
@@ -51,6 +60,8 @@ class Still:
 
     def __init__(self, oldest_at: int = 0, waiting: Waiting = ONE_WAITING) -> None:
         self.oldest_at = oldest_at
+        self.sent_bytes = 0
+        self.blocked_since = 0
         self._waiting = waiting
 
     def waiting(self) -> Waiting:
@@ -84,6 +95,8 @@ class Client:
     got: list[int] = field(default_factory=list)
     """Sequences written to its socket, in order."""
     notice: dict[str, Any] | None = None
+    sent_bytes: int = 0
+    blocked_since: int = 0
     account: Account | None = None
 
     @property

@@ -40,6 +40,11 @@ def transport_pool(transport: str) -> str:
     return f"transport:{transport}"
 
 
+def transport_of_pool(pool: str) -> str:
+    """The transport whose own pool it is; INSTANCE for the shared one."""
+    return pool.removeprefix("transport:") if pool != INSTANCE_POOL else INSTANCE
+
+
 def pool_limits(
     name: str, settings: PoolSettings, host_memory: int, ulimit: int | None, default_disk_path: str
 ) -> PoolLimits:

@@ -6,8 +6,9 @@ import pytest
 
 from broker_core.slow_clients import Action, Mode, Reason, Rule, build_pools
 from broker_core.slow_clients.presets.amps import compile_rules, resolve_pools
-from broker_core.slow_clients.rules import INSTANCE, ClientLimits, client_limits, in_shadow
-from tests.support.slow_clients import policy
+from broker_core.slow_clients.rules import INSTANCE, ClientLimits, client_limits
+from broker_core.slow_clients.scopes import Subject
+from tests.support.slow_clients import policy, rule_book
 
 GIB = 1 << 30
 
@@ -94,8 +95,9 @@ def test_pool_rules_exist_once_for_each_pool() -> None:
     assert sorted(scopes) == ["instance", "transport:c"]
 
 
-def test_limits_for_the_hot_path_ignore_what_is_not_enforced() -> None:
+def test_limits_for_the_hot_path_are_those_judged_at_enqueue() -> None:
     document = policy({"message_memory_limit": 1_000, "message_disk_limit": 4_000}, age_ms=9)
-    rules = compile_rules(document, resolve_pools(document, 16 * GIB, None, "/spools"))
-    assert client_limits(rules, "tcp") == client_limits(rules, "unheard-of") == ClientLimits(500, 2_000, 9)
-    assert client_limits(in_shadow(rules), "tcp") == ClientLimits()
+    book = rule_book(document)
+    assert client_limits(book.of_client(Subject("tcp"))) == ClientLimits(500, 2_000)
+    assert client_limits(book.of_client(Subject("unheard-of"))) == ClientLimits(500, 2_000)
+    assert all(rule.mode is Mode.SHADOW for rule in book.in_shadow().of_client(Subject("tcp")))

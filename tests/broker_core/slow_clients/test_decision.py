@@ -58,7 +58,7 @@ def test_a_decision_in_shadow_is_conditional() -> None:
 def test_as_dict_is_json_in_milliseconds() -> None:
     made = json.loads(json.dumps(POOL.as_dict()))
     assert made["at"] == START // 1_000_000
-    assert made["samples"] == [[START // 1_000_000, 10, 20, 30]]
+    assert made["samples"] == [[START // 1_000_000, 10, 20, 30, 0]]
     assert made["chosen_over"] == {"client": "fix-2", "used": 500}
     assert (made["action"], made["reason"], made["mode"]) == ("offline", "slow_client_pool_memory", "enforce")
     assert set(made) == set(Decision.__dataclass_fields__) | {"sentence"}

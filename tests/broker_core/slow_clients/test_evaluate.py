@@ -15,19 +15,17 @@ from broker_core.slow_clients import (
     Mode,
     PoolSignals,
     Reason,
-    Rule,
 )
-from broker_core.slow_clients.evaluate import evaluate
-from broker_core.slow_clients.presets.amps import compile_rules, resolve_pools
-from broker_core.slow_clients.rules import in_shadow
-from tests.support.slow_clients import START, policy
+from broker_core.slow_clients.evaluate import NOTHING, evaluate
+from broker_core.slow_clients.rulebook import RuleBook
+from tests.support.slow_clients import START, policy, rule_book
 
 MEMORY, DISK = 1_000, 4_000
 
 
-def rules(age_ms: int | None = 30_000, capacity: int = 50) -> tuple[Rule, ...]:
-    document = policy({"message_memory_limit": MEMORY, "message_disk_limit": DISK}, capacity, age_ms)
-    return compile_rules(document, resolve_pools(document, 1 << 30, None, "/spools"))
+def rules(age_ms: int | None = 30_000, capacity: int = 50, **more: object) -> RuleBook:
+    document = policy({"message_memory_limit": MEMORY, "message_disk_limit": DISK}, capacity, age_ms, **more)  # type: ignore[arg-type]
+    return rule_book(document)
 
 
 def client(name: str, memory: int = 0, disk: int = 0, age_ms: int = 0, **more: object) -> ClientSignals:
@@ -37,14 +35,14 @@ def client(name: str, memory: int = 0, disk: int = 0, age_ms: int = 0, **more: o
     )
 
 
-def judge(*clients: ClientSignals, by: tuple[Rule, ...] | None = None) -> list[Decision]:
+def judge(*clients: ClientSignals, by: RuleBook | None = None) -> list[Decision]:
     pool = PoolSignals(
         "instance",
         sum(c.outbox_bytes for c in clients),
         sum(c.outbox_bytes for c in clients if c.offlined),
         sum(c.spool_bytes for c in clients),
     )
-    return evaluate(rules() if by is None else by, clients, [pool], START)
+    return list(evaluate(rules() if by is None else by, clients, [pool], START).decisions)
 
 
 def acts(decisions: list[Decision]) -> list[tuple[str, Action, Reason]]:
@@ -132,16 +130,27 @@ def test_a_transport_without_rules_is_judged_by_the_instances() -> None:
     assert acts(judge(stranger)) == [("a", Action.OFFLINE, Reason.MEMORY_CAPACITY)]
 
 
+AT_100 = {"name": "own", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "offline"}]}
+
+
 def test_rules_that_are_off_say_nothing() -> None:
-    assert judge(client("a", memory=900), by=tuple(replace(rule, mode=Mode.OFF) for rule in rules())) == []
+    assert judge(client("a", memory=200), by=rules(rules=[{**AT_100, "mode": "off"}])) == []
 
 
 def test_shadow_is_judged_as_if_it_were_alone() -> None:
-    strict = in_shadow(rules(capacity=10))
-    decisions = judge(client("a", memory=600), client("b", memory=200), by=rules() + strict)
+    decisions = judge(client("a", memory=600), client("b", memory=200), by=rules(rules=[AT_100]))
     assert [(d.client, d.mode) for d in decisions] == [
         ("a", Mode.ENFORCE), ("a", Mode.SHADOW), ("b", Mode.SHADOW)
     ]  # fmt: skip
+
+
+def test_of_equals_the_one_with_the_older_backlog() -> None:
+    decisions = judge(client("a", memory=400, age_ms=5), client("b", memory=400, age_ms=9), client("c", memory=400, age_ms=7))
+    assert (decisions[0].client, decisions[0].chosen_over) == ("b", Candidate("c", 400))
+
+
+def test_nothing_decided_is_one_and_the_same_verdict() -> None:
+    assert evaluate(rules(), [client("a", memory=5)], [PoolSignals("instance", 5, 0, 0)], START) is NOTHING
 
 
 users = st.lists(st.tuples(st.integers(0, 800), st.integers(0, 3_000), st.integers(0, 40_000)), max_size=12)

@@ -237,7 +237,7 @@ def _expected(made: SlowClientGuard, account: Account, size: int) -> tuple[objec
     ]
     pool = account.pool.signals()
     grown = replace(pool, **{total: getattr(pool, total) + size})
-    decisions = evaluate(made.rules, clients, [grown], START)
+    decisions = evaluate(made.book, clients, [grown], START).decisions
     return _essence(decisions[0]) if decisions else None
 
 

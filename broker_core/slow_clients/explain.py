@@ -1,0 +1,97 @@
+"""Makes the decision of a rung that is due: the action it comes to here, and everything that explains it."""
+
+from __future__ import annotations
+
+from broker_core.config.vocabulary import Unit
+from broker_core.slow_clients.decision import Candidate, Decision
+from broker_core.slow_clients.rules import FINAL_ACTIONS, Action, Rule, Shape
+from broker_core.slow_clients.signals import ClientView, SubscriptionSignals
+
+_ENDING = FINAL_ACTIONS | {Action.CANCEL_SUBSCRIPTION}
+
+
+def decide(
+    rule: Rule,
+    rung: int,
+    client: ClientView,
+    subscription: SubscriptionSignals | None,
+    observed: int,
+    used: int,
+    runner_up: Candidate | None,
+    now_ns: int,
+) -> Decision | None:
+    """The decision; None when the action is already the case, as for a client that is offlined."""
+    action = _action(rule, rung, client, subscription)
+    if action is None:
+        return None
+    kept, lost = _cost(action, rule, client, subscription)
+    counted = rule.shape is Shape.COUNT_IN_WINDOW
+    return Decision(
+        at=now_ns,
+        client=client.name,
+        transport=client.transport,
+        pool=client.pool_name,
+        action=action,
+        reason=rule.reason,
+        rule=rule.name,
+        setting=rule.setting,
+        revision=rule.revision,
+        mode=rule.mode,
+        choose=rule.choose,
+        signal=rule.signal,
+        observed=observed,
+        limit=rule.count if counted else rule.limit,
+        unit=Unit.TIMES if counted else rule.unit,
+        used=used,
+        chosen_over=runner_up,
+        kept=kept,
+        lost=lost,
+        resume_bookmark=client.resume_bookmark,
+        samples=client.recent(now_ns),
+        subscription=subscription.id if subscription is not None else "",
+        topic=subscription.topic if subscription is not None else "",
+        rung=rung,
+        rungs=len(rule.ladder),
+        for_ms=rule.ladder[rung].for_ms,
+        hold_ms=rule.hold_ms,
+        worst_case_ms=rule.worst_case_ms(rung),
+        shape=rule.shape,
+    )
+
+
+def _action(rule: Rule, rung: int, client: ClientView, subscription: SubscriptionSignals | None) -> Action | None:
+    action = rule.ladder[rung].action
+    if action is Action.DELETE_DURABLE and (subscription is None or not subscription.durable):
+        return Action.DISCONNECT
+    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(client, subscription):
+        action = Action.OFFLINE
+    if action is Action.OFFLINE and client.offlined:
+        return None
+    if action is Action.PAUSE and subscription is not None and subscription.paused:
+        return None
+    return action
+
+
+def _in_journal(client: ClientView, subscription: SubscriptionSignals | None) -> bool:
+    """Whether all that waits can be read from the journal instead."""
+    if subscription is not None:
+        return subscription.journaled
+    return client.resume_bookmark != "" and client.unjournaled_messages == 0
+
+
+def _cost(
+    action: Action, rule: Rule, client: ClientView, subscription: SubscriptionSignals | None
+) -> tuple[int, int]:
+    """Messages kept and messages that nothing brings back, as far as can be said before the act."""
+    if subscription is None or action in FINAL_ACTIONS or action is Action.OFFLINE:
+        waiting = client.outbox_messages + client.spool_messages
+        lost = client.unjournaled_messages if action in _ENDING else 0
+        return waiting - lost, lost
+    waiting = subscription.backlog_messages
+    if action is Action.DISCARD_OLDEST and rule.unit is Unit.MESSAGES:
+        lost = max(0, waiting - rule.limit)
+    elif action is Action.CANCEL_SUBSCRIPTION and not subscription.journaled:
+        lost = waiting
+    else:
+        lost = 0
+    return waiting - lost, lost

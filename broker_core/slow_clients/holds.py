@@ -1,0 +1,147 @@
+"""What a rule remembers of one client or subscription between two looks, and which rung of its ladder is due.
+
+Pure: a hold is a value that comes in and goes out with the signals, so that a back-test can carry it along.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from broker_core.slow_clients.rules import TICK_MS, Action, Mode, Rule, Shape, Signal
+
+_MS: Final = 1_000_000
+NOT_APPLICABLE: Final = -1
+"""In place of a signal's value: it says nothing about this client now."""
+REPEATED: Final = frozenset({Action.DISCARD_OLDEST})
+"""Due as often as the limit is passed, not once; in shadow, where nothing is cut back, once."""
+
+
+class Hold(NamedTuple):
+    """The memory of one rule about one client or subscription. All moments are ns; 0 is never."""
+
+    over_since: int = 0
+    done: int = 0
+    """Rungs that have acted since the signal was last within."""
+    acted_at: int = 0
+    checked_at: int = 0
+    seen: int = 0
+    """RATE_BELOW: bytes sent at the last check. COUNT_IN_WINDOW: times counted so far."""
+    tries: int = 0
+    marks: tuple[int, ...] = ()
+    """COUNT_IN_WINDOW: when the limit was passed."""
+
+
+NO_HOLD: Final = Hold()
+
+
+class Look(NamedTuple):
+    """What came of a look: what to remember, the rung that is due (None: none), and the figure that says so."""
+
+    hold: Hold
+    rung: int | None
+    observed: int
+
+
+def wakes(rule: Rule, value: int) -> bool:
+    """Whether a value is worth a `look` when nothing is remembered. Cheap: it is asked of everybody at each tick."""
+    if rule.shape is Shape.RATE_BELOW:
+        return NOT_APPLICABLE < value < rule.limit
+    if rule.check_ms > TICK_MS:
+        return value > 0  # the grid of its checks starts when there is something to check
+    return value > rule.wakes_at
+
+
+def look(rule: Rule, value: int, hold: Hold, now_ns: int, sent_bytes: int = 0) -> Look:
+    """One look at one value."""
+    if value == NOT_APPLICABLE:
+        return Look(_after(rule, hold, now_ns), None, value)
+    if rule.check_ms > TICK_MS:
+        if value == 0:
+            return Look(_after(rule, hold, now_ns), None, value)
+        grid = now_ns - now_ns % (rule.check_ms * _MS)
+        if hold.checked_at == grid or not hold.checked_at:
+            return Look(hold._replace(checked_at=grid), None, value)
+        hold = hold._replace(checked_at=grid)
+    match rule.shape:
+        case Shape.RATE_BELOW:
+            return _rate(rule, value, hold, now_ns, sent_bytes)
+        case Shape.COUNT_IN_WINDOW:
+            return _count(rule, value, hold, now_ns)
+    return _above(rule, value, hold, now_ns)
+
+
+def _above(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
+    over = value > rule.limit or (rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear)
+    if over:
+        hold = hold if hold.over_since else hold._replace(over_since=now_ns)
+    elif value > rule.wakes_at:
+        early = sum(value * 100 > rule.limit * rung.at_percent for rung in rule.ladder)
+        hold = hold._replace(over_since=0, done=min(hold.done, early))
+    else:
+        return Look(_after(rule, hold, now_ns), None, value)
+    return _due(rule, value, hold, now_ns)
+
+
+def _due(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
+    """The widest rung that is due and hasn't acted; narrower ones that are due as well are passed over."""
+    if not hold.done and hold.acted_at and now_ns - hold.acted_at < rule.cooldown_ms * _MS:
+        return Look(hold, None, value)
+    due = None
+    for place in range(hold.done, len(rule.ladder)):
+        rung = rule.ladder[place]
+        if rung.at_percent < 100:
+            ready = value * 100 > rule.limit * rung.at_percent
+        else:
+            held = now_ns - hold.over_since if hold.over_since else -1
+            ready = held >= (rule.hold_ms + rung.after_ms) * _MS
+        if not ready:
+            break
+        due = place
+    if due is None:
+        return Look(hold, None, value)
+    repeated = rule.ladder[due].action in REPEATED and rule.mode is Mode.ENFORCE
+    done = due if repeated else due + 1
+    return Look(hold._replace(done=done, acted_at=now_ns), due, value)
+
+
+def _rate(rule: Rule, value: int, hold: Hold, now_ns: int, sent_bytes: int) -> Look:
+    """`value` is the rate over the window. Once suspected, each check asks what was taken since the last one."""
+    if not hold.over_since:
+        if value >= rule.limit:
+            return Look(_after(rule, hold, now_ns), None, value)
+        return Look(Hold(now_ns, 0, hold.acted_at, now_ns, sent_bytes), None, value)
+    passed = now_ns - hold.checked_at
+    if passed < rule.check_ms * _MS:
+        return Look(hold, None, value)
+    rate = (sent_bytes - hold.seen) * 1_000_000_000 // passed
+    if rate >= rule.limit:
+        return Look(_after(rule, hold, now_ns), None, rate)
+    hold = hold._replace(checked_at=now_ns, seen=sent_bytes, tries=hold.tries + 1)
+    return _due(rule, rate, hold, now_ns) if hold.tries >= rule.count else Look(hold, None, rate)
+
+
+def _count(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
+    """How often the limit was passed; a full window is counted by the subscription itself, also between two looks."""
+    if rule.signal is Signal.WINDOW_FULL:
+        new, hold = value - hold.seen, hold._replace(seen=value)
+    else:
+        over = value > rule.limit
+        new, hold = int(over and not hold.over_since), hold._replace(over_since=now_ns if over else 0)
+    marks = hold.marks + (now_ns,) * min(new, rule.count)
+    if rule.window_ms:
+        marks = tuple(at for at in marks if now_ns - at <= rule.window_ms * _MS)
+    hold = hold._replace(marks=marks[-rule.count :])
+    if len(hold.marks) < rule.count:
+        return Look(hold._replace(done=0), None, len(marks))
+    looked = _due(rule, rule.limit + 1, hold._replace(over_since=hold.marks[-1]), now_ns)
+    kept = looked.hold._replace(over_since=hold.over_since)
+    return Look(kept, looked.rung, max(value, len(marks)) if rule.signal is Signal.WINDOW_FULL else len(marks))
+
+
+def _after(rule: Rule, hold: Hold, now_ns: int) -> Hold:
+    """Within again: nothing is remembered but, for the cooldown, when it last acted."""
+    if rule.cooldown_ms and hold.acted_at and now_ns - hold.acted_at < rule.cooldown_ms * _MS:
+        return Hold(acted_at=hold.acted_at)
+    if rule.shape is Shape.COUNT_IN_WINDOW and hold.marks:
+        return hold._replace(over_since=0)
+    return NO_HOLD

@@ -1,0 +1,87 @@
+"""The tick: who is worth a judgement now. A round looks at every client once, whole or in eight parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker_core.slow_clients import measures
+from broker_core.slow_clients.accounts import SAMPLES, Account, History
+from broker_core.slow_clients.holds import wakes
+from broker_core.slow_clients.rules import TICK_MS, Rule, Shape, Signal
+from broker_core.slow_clients.signals import PoolSignals, age_ms
+
+PARTS: Final = 8
+"""Parts of a round: of 125 ms each."""
+WORTH_A_SAMPLE: Final = 64 * 1024
+"""A client with less waiting in memory, and not for long, isn't slow and has no history."""
+WORTH_A_SAMPLE_MS: Final = 1_000
+
+
+class Ticking:
+    """Where the round stands. Clients that connect during a round are looked at in the next."""
+
+    def __init__(self) -> None:
+        self._left: list[Account] = []
+        self._share = 0
+        self._parts = 0
+        self._hot: dict[Account, None] = {}
+        """Suspects of rules that look more often than once a second."""
+
+    def all(self, accounts: Mapping[str, Account], now_ns: int) -> list[Account]:
+        """Take everybody's sample; those that rules should look at."""
+        self._left, self._parts = [], 0
+        return [account for account in list(accounts.values()) if self._look_at(account, now_ns)]
+
+    def part(self, accounts: Mapping[str, Account], now_ns: int) -> list[Account]:
+        """The same for the next eighth, and for those that are looked at more often."""
+        if self._parts == 0:
+            self._left = list(accounts.values())
+            self._share = -(-len(self._left) // PARTS)
+            self._parts = PARTS
+        self._parts -= 1
+        looked, self._left = self._left[: self._share], self._left[self._share :]
+        hot = [account for account in self._hot if account.holds and not account.closing]
+        self._hot = dict.fromkeys(hot)
+        suspects = [account for account in looked if self._look_at(account, now_ns)]
+        return list(dict.fromkeys((*suspects, *hot)))
+
+    def wakes(self, rule: Rule, pool: PoolSignals) -> bool:
+        """Whether a pool's rule should be looked at."""
+        used = pool.disk_used if rule.signal is Signal.POOL_DISK else pool.memory_used - pool.memory_leaving
+        return rule.name in pool.holds or wakes(rule, used)
+
+    def _look_at(self, account: Account, now_ns: int) -> bool:
+        memory, disk, history = account.memory, account.disk, account.history
+        if account.closing or not (memory or disk or history or account.narrow or account.holds):
+            return False
+        if memory or disk or history:
+            _sample(account, now_ns)
+        if account.holds:
+            if any(rule.check_ms < TICK_MS for rule in account.rules):
+                self._hot[account] = None
+            return True
+        return _stirs(account, now_ns)
+
+
+def _sample(account: Account, now_ns: int) -> None:
+    memory, disk, age = account.memory, account.disk, age_ms(account.backlog.oldest_at, now_ns)
+    history = account.history
+    if history is None:
+        watched = memory and any(rule.shape is Shape.RATE_BELOW for rule in account.rules)
+        if not (memory >= WORTH_A_SAMPLE or disk or age >= WORTH_A_SAMPLE_MS or watched):
+            return
+        history = account.history = History()
+    history.add(now_ns, memory, disk, age, account.backlog.sent_bytes)
+    if history.idle >= SAMPLES:
+        account.history = None
+
+
+def _stirs(account: Account, now_ns: int) -> bool:
+    """Whether a rule that remembers nothing of the client should be asked about it."""
+    for rule in account.rules:
+        if wakes(rule, measures.of_client(rule, account, now_ns)):
+            return True
+    return any(
+        wakes(rule, measures.of_subscription(rule, account, one, now_ns)) for one, rules in account.narrow for rule in rules
+    )
