@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from api.schema import SchemaView
-from api.views import access, clients, policies, runs
+from api.views import access, audit, clients, people, policies, runs
 
 app_name = "api"
 
@@ -34,5 +34,10 @@ urlpatterns = [
     path("runs/<str:run_id>", runs.RunView.as_view(), name="run"),
     path("runs/<str:run_id>/cancel", runs.CancelView.as_view(), name="run-cancel"),
     path("schedules", runs.SchedulesView.as_view(), name="schedules"),
-    path("audit", runs.AuditView.as_view(), name="audit"),
+    path("audit", audit.AuditView.as_view(), name="audit"),
+    path("people", people.PeopleView.as_view(), name="people"),
+    path("people/<str:name>", people.PersonView.as_view(), name="person"),
+    path("people/<str:name>/password", people.PersonPasswordView.as_view(), name="person-password"),
+    path("people/<str:name>/grants", people.PersonGrantsView.as_view(), name="person-grants"),
+    path("grants/<int:grant_id>", people.GrantView.as_view(), name="grant"),
 ]

@@ -30,6 +30,7 @@ from console.choices import Permission
 from console.models import ApiToken
 from console.rights import Open
 from console.services import operators
+from console.services.access import allows, require
 from console.services.actors import access_of
 
 
@@ -82,14 +83,19 @@ class AccountView(APIView):
 
 
 class TokensView(PagedView):
-    """One's own API tokens."""
+    """API tokens: one's own, and for administrators everybody's with `?everyone=yes`."""
 
     needs = {"GET": Open.OWN_ACCOUNT, "POST": Open.OWN_ACCOUNT}
 
     @extend_schema(responses=TokenSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """The caller's tokens, without their secrets."""
-        return self.page(ApiToken.objects.filter(user=request.user).select_related("user"), TokenSerializer)
+        """The caller's tokens, or everybody's, without their secrets."""
+        found = ApiToken.objects.select_related("user")
+        if request.query_params.get("everyone") == "yes":
+            require(actor_of(request), Permission.MANAGE_ACCESS)
+        else:
+            found = found.filter(user=request.user)
+        return self.page(found, TokenSerializer)
 
     @extend_schema(request=NewTokenSerializer, responses={201: MadeTokenSerializer})
     def post(self, request: Request) -> Response:
@@ -114,11 +120,13 @@ class TokenView(APIView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:
-        """Revoke a token of one's own; a token may revoke itself."""
-        found = ApiToken.objects.filter(pk=token_id, user=request.user, revoked_at__isnull=True).first()
-        if found is None or (isinstance(request.auth, ApiToken) and request.auth.pk != found.pk):
+        """Revoke a token of one's own, an administrator anybody's; a token may revoke itself."""
+        found = ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True).first()
+        own = found is not None and found.user_id == request.user.pk
+        theirs = found if own or allows(actor_of(request), Permission.MANAGE_ACCESS) else None
+        if theirs is None or (isinstance(request.auth, ApiToken) and request.auth.pk != theirs.pk):
             raise OperatorError("unknown_token", f"You have no token {token_id} in force.", "See /api/v1/tokens.")
-        operators.revoke_token(actor_of(request), found)
+        operators.revoke_token(actor_of(request), theirs)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

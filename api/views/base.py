@@ -8,11 +8,12 @@ from django.conf import settings
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from api.pagination import Pages
+from api.views.lists import PagedView
 from broker_core.errors import OperatorError
 from console.services.actors import access_of_request
+
+__all__ = ["PagedView", "etag", "expected_revision", "instance_name", "patterns_of", "read"]
 
 
 def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
@@ -47,13 +48,3 @@ def etag(response: Response, revision: int) -> Response:
     """Give the revision as the answer's ETag."""
     response["ETag"] = f'"{revision}"'
     return response
-
-
-class PagedView(APIView):
-    """A view that answers a page of a list or a query set."""
-
-    def page(self, rows: Any, serializer: type[serializers.BaseSerializer[Any]] | None = None) -> Response:
-        """One page; rows that are JSON already are answered as they are."""
-        pages = Pages()
-        page = pages.paginate_queryset(rows, self.request, view=self)
-        return pages.get_paginated_response(serializer(page, many=True).data if serializer else page)

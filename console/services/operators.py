@@ -24,10 +24,8 @@ MAX_TOKEN_AGE = timedelta(days=366)
 USED_AT_EVERY = timedelta(minutes=1)
 
 
-def create_operator(
-    name: str, actor: Actor = SYSTEM, role: Role = Role.ADMINISTRATOR
-) -> tuple[AbstractUser, str]:
-    """Make an account with a role everywhere and a random one-time password, which is returned and not kept anywhere."""
+def create_account(actor: Actor, name: str) -> tuple[AbstractUser, str]:
+    """Make an account with a random one-time password, which is returned and not kept anywhere. Raises name_taken."""
     users = get_user_model()
     with transaction.atomic():
         if users.objects.filter(username=name).exists():
@@ -36,8 +34,18 @@ def create_operator(
             )
         password = secrets.token_urlsafe(12)
         user = users.objects.create_user(username=name, password=password)
+        audit.record(actor, "operator.create", f"operator {name}")
+    return user, password
+
+
+def create_operator(
+    name: str, actor: Actor = SYSTEM, role: Role = Role.ADMINISTRATOR
+) -> tuple[AbstractUser, str]:
+    """Make an account with a role everywhere, for `manage.py createoperator`. Raises name_taken."""
+    with transaction.atomic():
+        user, password = create_account(actor, name)
         Grant.objects.create(user=user, role=role, created_by=actor.name[:200])
-        audit.record(actor, "operator.create", f"operator {name}", after={"role": role})
+        audit.record(actor, "grant.create", f"operator {name}", after={"role": role})
     return user, password
 
 

@@ -34,6 +34,8 @@ STATES = {
     "lost": ("Lost", "alert-triangle"),
     "offline": ("Offlined", "database-import"),
     "disconnect": ("Disconnected", "plug-x"),
+    "done": ("Done", "circle-check"),
+    "denied": ("Denied", "lock"),
 }
 
 

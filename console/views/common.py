@@ -12,6 +12,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.functional import SimpleLazyObject
 
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import Permission
@@ -72,9 +73,14 @@ def may(request: HttpRequest) -> dict[str, bool]:
     return {str(one): one in held for one in Permission}
 
 
+def what_they_may(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: `may` in every template, asked for when a template looks."""
+    return {"may": SimpleLazyObject(lambda: may(request))}
+
+
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
     """Render a page with what every page needs."""
-    return render(request, template, {"may": may(request), "client_states": CLIENT_STATES, **context}, status=status)
+    return render(request, template, {"client_states": CLIENT_STATES, **context}, status=status)
 
 
 def own_instance() -> Instance | None:

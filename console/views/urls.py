@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from django.urls import path
 
-from console.views import access, client, clients, decisions, journals, overview, policies, runs
+from console.views import (
+    access,
+    audit,
+    client,
+    clients,
+    decisions,
+    journals,
+    overview,
+    people,
+    policies,
+    runs,
+)
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -25,4 +36,13 @@ urlpatterns = [
     path("runs/list/", runs.runs_list, name="runs_list"),
     path("runs/pipeline/", runs.start_job, name="runs_pipeline"),
     path("runs/<uuid:run_id>/cancel/", runs.cancel, name="runs_cancel"),
+    path("audit/", audit.audit, name="audit"),
+    path("access/", people.access, name="access"),
+    path("access/people/", people.create, name="access_create"),
+    path("access/people/<str:name>/password/", people.password, name="access_password"),
+    path("access/people/<str:name>/active/", people.active, name="access_active"),
+    path("access/grants/", people.grant, name="access_grant"),
+    path("access/grants/<int:grant_id>/revoke/", people.revoke_grant, name="access_grant_revoke"),
+    path("access/tokens/", people.make_token, name="access_token"),
+    path("access/tokens/<int:token_id>/revoke/", people.revoke_token, name="access_token_revoke"),
 ]

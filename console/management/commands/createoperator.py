@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from broker_core.errors import OperatorError
+from console.choices import Role
 from console.services import operators
 
 FIRST_OPERATOR = "operator"
@@ -20,6 +21,10 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """The operator's name, and whether to give an existing one a new password."""
         parser.add_argument("name", nargs="?", default="", help="the operator's name (default: the first operator)")
+        parser.add_argument(
+            "--role", choices=[str(role) for role in Role], default=str(Role.ADMINISTRATOR),
+            help="what the operator may do, everywhere (%(default)s)",
+        )  # fmt: skip
         parser.add_argument("--reset", action="store_true", help="give an existing operator a new password")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -29,7 +34,7 @@ class Command(BaseCommand):
             return
         name = name or FIRST_OPERATOR
         try:
-            password = operators.reset_password(name) if options["reset"] else operators.create_operator(name)[1]
+            password = operators.reset_password(name) if options["reset"] else operators.create_operator(name, role=Role(options["role"]))[1]
         except OperatorError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}") from problem
         self.stdout.write(f"Operator: {name}\nPassword: {password}   (shown this once)")

@@ -1,0 +1,25 @@
+"""The audit: who did what, on what, and how it ended."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from api.serializers.audit import AuditSerializer
+from api.views.lists import PagedView, filtered, query_of
+from console.choices import Permission
+from console.models import AuditEvent
+from console.queries.filters import AuditFilter
+
+
+class AuditView(PagedView):
+    """The audit."""
+
+    needs = {"GET": Permission.READ_AUDIT}
+    whole_installation = True
+
+    @extend_schema(parameters=query_of(AuditFilter), responses=AuditSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """What was changed, tried and refused, newest first."""
+        return self.page(filtered(AuditFilter, request, AuditEvent.objects.all()), AuditSerializer)

@@ -1,0 +1,114 @@
+"""People, their grants and passwords. For administrators; a token may not be made for this."""
+
+from __future__ import annotations
+
+from django.contrib.auth import get_user_model
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.serializers.people import (
+    GrantSerializer,
+    NewGrantSerializer,
+    NewPersonSerializer,
+    PasswordSerializer,
+    PersonChangeSerializer,
+    PersonSerializer,
+)
+from api.views.base import PagedView, read
+from broker_core.errors import OperatorError
+from console.choices import Permission
+from console.models import Grant
+from console.services import operators, people
+
+MANAGE = Permission.MANAGE_ACCESS
+
+
+class PeopleView(PagedView):
+    """Everybody."""
+
+    needs = {"GET": MANAGE, "POST": MANAGE}
+    whole_installation = True
+
+    @extend_schema(responses=PersonSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Accounts with their grants, by name."""
+        everyone = get_user_model().objects.order_by("username").prefetch_related("grants__instance")
+        return self.page(everyone, PersonSerializer)
+
+    @extend_schema(request=NewPersonSerializer, responses={201: PasswordSerializer})
+    def post(self, request: Request) -> Response:
+        """Make an account without any role; its password is in this answer and nowhere else."""
+        user, password = people.create(actor_of(request), read(NewPersonSerializer, request.data)["username"])
+        return _password(user.get_username(), password, status.HTTP_201_CREATED)
+
+
+class PersonView(APIView):
+    """One account."""
+
+    needs = {"GET": MANAGE, "PATCH": MANAGE}
+    whole_installation = True
+
+    @extend_schema(responses=PersonSerializer)
+    def get(self, request: Request, name: str) -> Response:
+        """An account with its grants."""
+        return Response(PersonSerializer(people.person_named(name)).data)
+
+    @extend_schema(request=PersonChangeSerializer, responses=PersonSerializer)
+    def patch(self, request: Request, name: str) -> Response:
+        """Close the account, which ends its sessions and tokens, or open it again."""
+        user = people.person_named(name)
+        people.set_active(actor_of(request), user, read(PersonChangeSerializer, request.data)["is_active"])
+        return Response(PersonSerializer(user).data)
+
+
+class PersonPasswordView(APIView):
+    """Passwords."""
+
+    needs = {"POST": MANAGE}
+    whole_installation = True
+
+    @extend_schema(request=None, responses=PasswordSerializer)
+    def post(self, request: Request, name: str) -> Response:
+        """A new password, which is in this answer and nowhere else; sessions of the account end."""
+        user = people.person_named(name)
+        password = operators.reset_password(user.get_username(), actor_of(request))
+        return _password(user.get_username(), password, status.HTTP_200_OK)
+
+
+class PersonGrantsView(APIView):
+    """Granting."""
+
+    needs = {"POST": MANAGE}
+    whole_installation = True
+
+    @extend_schema(request=NewGrantSerializer, responses={201: GrantSerializer})
+    def post(self, request: Request, name: str) -> Response:
+        """Give somebody a role, everywhere or within a scope."""
+        made = people.grant(actor_of(request), people.person_named(name), **read(NewGrantSerializer, request.data))
+        return Response(GrantSerializer(made).data, status=status.HTTP_201_CREATED)
+
+
+class GrantView(APIView):
+    """One grant."""
+
+    needs = {"DELETE": MANAGE}
+    whole_installation = True
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, grant_id: int) -> Response:
+        """Take a role away; the last administrator's stays."""
+        found = Grant.objects.select_related("user", "instance").filter(pk=grant_id).first()
+        if found is None:
+            raise OperatorError("unknown_grant", f"There is no grant {grant_id}.", "See /api/v1/people.")
+        people.revoke(actor_of(request), found)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def _password(name: str, password: str, code: int) -> Response:
+    answer = Response({"username": name, "password": password}, status=code)
+    answer["Cache-Control"] = "no-store"
+    return answer

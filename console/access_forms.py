@@ -1,0 +1,58 @@
+"""Forms of the page on which administrators let people in."""
+
+from __future__ import annotations
+
+from django import forms
+from django.contrib.auth import get_user_model
+
+from console.choices import TOKEN_PERMISSIONS, Role
+from console.models import Instance
+
+
+def _text(**attrs: str) -> forms.TextInput:
+    return forms.TextInput(attrs={"class": "form-control", "autocomplete": "off", **attrs})
+
+
+class PersonForm(forms.Form):
+    """A new account."""
+
+    username = forms.CharField(label="Name", max_length=150, widget=_text())
+
+
+class GrantForm(forms.Form):
+    """A role for somebody; empty fields mean everywhere."""
+
+    person = forms.CharField(label="Person", max_length=150, widget=_text(list="people"))
+    role = forms.ChoiceField(label="Role", choices=Role.choices, widget=forms.Select(attrs={"class": "form-select"}))
+    instance = forms.ChoiceField(label="Instance", required=False, widget=forms.Select(attrs={"class": "form-select"}))
+    client_pattern = forms.CharField(
+        label="Clients", max_length=64, required=False, widget=_text(placeholder="all"),
+        help_text="A pattern of client names, like desk-*.",
+    )  # fmt: skip
+    topic_pattern = forms.CharField(
+        label="Topics", max_length=255, required=False, widget=_text(placeholder="all"),
+        help_text="A topic pattern, like flights.>",
+    )  # fmt: skip
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        names = Instance.objects.values_list("name", flat=True)
+        self.fields["instance"].choices = [("", "every one"), *((name, name) for name in names)]  # type: ignore[attr-defined]
+
+    def clean_person(self) -> str:
+        """Somebody who is there."""
+        name = str(self.cleaned_data["person"])
+        if not get_user_model().objects.filter(username=name).exists():
+            raise forms.ValidationError("There is nobody of that name.")
+        return name
+
+
+class TokenForm(forms.Form):
+    """A token of one's own."""
+
+    name = forms.CharField(label="What it is for", max_length=100, widget=_text(placeholder="nightly export"))
+    lifetime = forms.CharField(label="Ends after", max_length=40, initial="90d", widget=_text(), help_text="At most 366d.")
+    scope = forms.MultipleChoiceField(
+        label="May", choices=[(str(one), one.label) for one in TOKEN_PERMISSIONS], initial=["view"],
+        widget=forms.CheckboxSelectMultiple,
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""What lists are filtered by: the same classes for the pages and for the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django_filters as filters
+from django.db.models import Q, QuerySet
+
+from console.choices import ActorKind, AuditResult
+from console.models import AuditEvent, Decision
+
+
+class DecisionFilter(filters.FilterSet):
+    """Decisions: by client, what was done and why, rule, revision, and time."""
+
+    client = filters.CharFilter()
+    transport = filters.CharFilter()
+    action = filters.CharFilter()
+    reason = filters.CharFilter()
+    rule = filters.CharFilter()
+    mode = filters.CharFilter()
+    revision = filters.NumberFilter()
+    since = filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte")
+    until = filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt")
+
+    class Meta:
+        model = Decision
+        fields: list[str] = []
+
+
+class AuditFilter(filters.FilterSet):
+    """Audit events: by who, what, on what, how it ended, when, from where, and by any of their texts."""
+
+    actor = filters.CharFilter(lookup_expr="icontains")
+    actor_kind = filters.ChoiceFilter(choices=ActorKind.choices)
+    action = filters.CharFilter(lookup_expr="istartswith")
+    object = filters.CharFilter(lookup_expr="icontains")
+    result = filters.ChoiceFilter(choices=AuditResult.choices)
+    source = filters.CharFilter()
+    request_id = filters.CharFilter()
+    since = filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte")
+    until = filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt")
+    search = filters.CharFilter(method="any_text")
+
+    class Meta:
+        model = AuditEvent
+        fields: list[str] = []
+
+    def any_text(self, rows: QuerySet[Any], name: str, text: str) -> QuerySet[Any]:
+        """Part of any text of the event."""
+        return rows.filter(
+            Q(actor__icontains=text) | Q(action__icontains=text) | Q(object__icontains=text)
+            | Q(reason__icontains=text) | Q(message__icontains=text) | Q(request_id=text)
+        )  # fmt: skip

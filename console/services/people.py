@@ -1,0 +1,92 @@
+"""People: their accounts, the roles that were granted to them, and the tokens they made. For administrators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractUser
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from broker_core.errors import OperatorError
+from console.choices import Role
+from console.models import Grant
+from console.queries.policies import instance_named
+from console.services import audit, operators
+from console.services.actors import Actor
+
+
+def person_named(name: str) -> AbstractUser:
+    """The account. Raises OperatorError unknown_person."""
+    found = get_user_model().objects.filter(username=name).first()
+    if found is None:
+        raise OperatorError("unknown_person", f"There is nobody called {name[:150]!r}.", "See /api/v1/people.")
+    return found
+
+
+def create(actor: Actor, name: str) -> tuple[AbstractUser, str]:
+    """Make an account without any role, and its first password, which is returned and not kept anywhere."""
+    try:
+        get_user_model().username_validator(name)
+    except ValidationError as problem:
+        raise OperatorError("bad_name", " ".join(problem.messages), "Choose another name.") from problem
+    return operators.create_account(actor, name[:150])
+
+
+def grant(
+    actor: Actor, user: AbstractUser, role: str, *, instance: str = "", client_pattern: str = "", topic_pattern: str = ""
+) -> Grant:
+    """Give somebody a role. Raises OperatorError bad_grant, unknown_instance, name_taken (they have it)."""
+    made = Grant(
+        user=user, role=role, instance=instance_named(instance) if instance else None,
+        client_pattern=client_pattern, topic_pattern=topic_pattern, created_by=actor.name[:200],
+    )  # fmt: skip
+    try:
+        made.full_clean(validate_constraints=False)
+        with transaction.atomic():
+            made.save()
+            audit.record(actor, "grant.create", _target(user), after=_facts(made))
+    except ValidationError as problem:
+        sentence = "; ".join(f"{key}: {' '.join(texts)}" for key, texts in problem.message_dict.items())
+        raise OperatorError("bad_grant", sentence, f"Roles are {', '.join(Role)}.") from problem
+    except IntegrityError as twice:
+        raise OperatorError("name_taken", f"{user.get_username()} has that role there already.", "See the list.") from twice
+    return made
+
+
+def revoke(actor: Actor, found: Grant) -> None:
+    """Take a role away. Raises OperatorError last_administrator."""
+    with transaction.atomic():
+        user, facts = found.user, _facts(found)
+        found.delete()
+        audit.record(actor, "grant.revoke", _target(user), before=facts)
+        _keep_an_administrator()
+
+
+def set_active(actor: Actor, user: AbstractUser, active: bool) -> None:
+    """Close an account, which ends its sessions and tokens at once, or open it again. Raises last_administrator."""
+    with transaction.atomic():
+        before, user.is_active = user.is_active, active
+        user.save(update_fields=["is_active"])
+        audit.record(actor, "person.open" if active else "person.close", _target(user), before=before, after=active)
+        _keep_an_administrator()
+
+
+def _keep_an_administrator() -> None:
+    """Called inside the transaction, which is taken back by the error."""
+    if not operators.any_operator():
+        raise OperatorError(
+            "last_administrator", "Nobody would be left who can let others in.", "Make somebody else administrator first."
+        )
+
+
+def _target(user: Any) -> str:
+    return f"operator {user.get_username()}"
+
+
+def _facts(one: Grant) -> dict[str, str]:
+    return {
+        "role": one.role, "instance": one.instance.name if one.instance else "",
+        "client_pattern": one.client_pattern, "topic_pattern": one.topic_pattern,
+    }  # fmt: skip

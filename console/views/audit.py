@@ -1,0 +1,31 @@
+"""The audit: who did what, on what, when, and how it ended; searchable, and as CSV through the API."""
+
+from __future__ import annotations
+
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.views.decorators.http import require_GET
+
+from console.choices import AuditResult, Permission
+from console.models import AuditEvent
+from console.queries.filters import AuditFilter
+from console.views import common
+
+PAGE = 50
+SHOWN = ("search", "actor", "action", "object", "result", "since", "until")
+
+
+@common.permitted(Permission.READ_AUDIT, whole_installation=True)
+@require_GET
+def audit(request: HttpRequest) -> HttpResponse:
+    """A page of events, newest first."""
+    chosen = {name: request.GET.get(name, "").strip()[:200] for name in SHOWN}
+    query = QueryDict(mutable=True)
+    query.update({key: value for key, value in chosen.items() if value})
+    asked = AuditFilter(query, AuditEvent.objects.all())
+    found = asked.qs if asked.is_valid() else AuditEvent.objects.none()
+    context = {
+        "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "results": AuditResult.choices,
+        "query": f"{query.urlencode()}&" if query else "", "csv_query": query.urlencode(), "errors": asked.errors,
+    }  # fmt: skip
+    return common.page(request, "audit.html", context)

@@ -1,0 +1,153 @@
+"""Access: people, their grants, and everybody's tokens. For administrators alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth import get_user_model
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import SluiceError
+from console.access_forms import GrantForm, PersonForm, TokenForm
+from console.ages import parse_age
+from console.choices import ROLE_PERMISSIONS, Permission, Role
+from console.models import ApiToken, Grant
+from console.services import operators
+from console.services import people as service
+from console.views import common
+
+PAGE = 50
+manages = common.permitted(Permission.MANAGE_ACCESS, whole_installation=True)
+
+
+@manages
+@require_GET
+def access(request: HttpRequest) -> HttpResponse:
+    """Everybody, what they may do, and the tokens in force."""
+    return _show(request)
+
+
+@manages
+@require_POST
+def create(request: HttpRequest) -> HttpResponse:
+    """Make an account; the password is on this answer and nowhere else."""
+    form = PersonForm(request.POST)
+    if not form.is_valid():
+        return _show(request, {"person_form": form}, 422)
+    return _with_secret(request, "password", lambda: service.create(common.actor_of(request), form.cleaned_data["username"]))
+
+
+@manages
+@require_POST
+def password(request: HttpRequest, name: str) -> HttpResponse:
+    """A new password for somebody."""
+    actor = common.actor_of(request)
+    return _with_secret(request, "password", lambda: (service.person_named(name), operators.reset_password(name, actor)))
+
+
+@manages
+@require_POST
+def active(request: HttpRequest, name: str) -> HttpResponse:
+    """Close an account, or open it again."""
+    opens = request.POST.get("active") == "yes"
+    return _done(
+        request, lambda: service.set_active(common.actor_of(request), service.person_named(name), opens),
+        f"{name} can log in again." if opens else f"The account of {name} is closed; its sessions and tokens have ended.",
+    )  # fmt: skip
+
+
+@manages
+@require_POST
+def grant(request: HttpRequest) -> HttpResponse:
+    """Give somebody a role."""
+    form = GrantForm(request.POST)
+    if not form.is_valid():
+        return _show(request, {"grant_form": form}, 422)
+    given = dict(form.cleaned_data)
+    name, role = given.pop("person"), given.pop("role")
+    return _done(
+        request, lambda: service.grant(common.actor_of(request), service.person_named(name), role, **given),
+        f"{name} is {Role(role).label.lower()} now.",
+    )  # fmt: skip
+
+
+@manages
+@require_POST
+def revoke_grant(request: HttpRequest, grant_id: int) -> HttpResponse:
+    """Take a role away."""
+    found = get_object_or_404(Grant.objects.select_related("user", "instance"), pk=grant_id)
+    return _done(request, lambda: service.revoke(common.actor_of(request), found), "The role is taken away.")
+
+
+@manages
+@require_POST
+def make_token(request: HttpRequest) -> HttpResponse:
+    """Make a token of one's own; it is on this answer and nowhere else."""
+    form = TokenForm(request.POST)
+    if not form.is_valid():
+        return _show(request, {"token_form": form}, 422)
+    given = form.cleaned_data
+
+    def make() -> tuple[Any, str]:
+        lifetime = timedelta(seconds=parse_age(given["lifetime"]))
+        return operators.create_token(
+            common.actor_of(request), request.user, given["name"], lifetime=lifetime, scope=given["scope"]
+        )
+
+    return _with_secret(request, "token", make)
+
+
+@manages
+@require_POST
+def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
+    """End a token at once, whoever's it is."""
+    found = get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
+    return _done(request, lambda: operators.revoke_token(common.actor_of(request), found), "The token is revoked.")
+
+
+def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpResponse:
+    try:
+        act()
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, said)
+    return redirect("access")
+
+
+@sensitive_variables("secret")
+def _with_secret(request: HttpRequest, kind: str, make: Callable[[], tuple[Any, str]]) -> HttpResponse:
+    """Show what was made with its secret, in this answer alone: not in a message, which would be kept in a cookie."""
+    try:
+        made, secret = make()
+    except SluiceError as problem:
+        common.tell(request, problem)
+        return redirect("access")
+    return _show(request, {"secret": secret, "secret_kind": kind, "secret_of": str(made)})
+
+
+@never_cache
+def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+    everyone = get_user_model().objects.order_by("username").prefetch_related("grants__instance")
+    tokens = ApiToken.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now()).select_related("user")
+    context = {
+        "page": Paginator(everyone, PAGE).get_page(request.GET.get("page")), "query": "", "tokens": tokens[:PAGE],
+        "person_form": PersonForm(), "grant_form": GrantForm(), "token_form": TokenForm(), "roles": _roles(), **(more or {}),
+    }  # fmt: skip
+    return common.page(request, "access.html", context, status)
+
+
+def _roles() -> list[tuple[str, list[str]]]:
+    """What each role may do, in words."""
+    return [
+        (role.label, [one.label for one in Permission if one in ROLE_PERMISSIONS[role]]) for role in Role
+    ]
