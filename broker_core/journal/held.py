@@ -112,8 +112,14 @@ def _let_go(known: tuple[Source, Segment]) -> None:
         known[1].index.set_entries(None)
 
 
+PIN_KINDS = ("managed replay", "replay", "spool", "durable subscription", "paused subscription", "snapshot")
+
+
 class Pin:
-    """Holds everything from `sequence` on in the log, for a replay or a spool, until it is released."""
+    """Holds everything from `sequence` on in the log until it is released.
+
+    `owner` says for whom, and begins with one of PIN_KINDS: "replay of anna", "managed replay nightly".
+    """
 
     __slots__ = ("_release", "owner", "sequence")
 
@@ -121,6 +127,11 @@ class Pin:
         self.owner = owner
         self.sequence = sequence
         self._release = release
+
+    @property
+    def kind(self) -> str:
+        """Of PIN_KINDS, by the owner's first words; "reader" for any other."""
+        return next((kind for kind in PIN_KINDS if self.owner.startswith(kind)), "reader")
 
     def move(self, sequence: int) -> None:
         """Let go of what is before `sequence`; a pin never moves back."""

@@ -6,12 +6,11 @@ journal, which needs the lock, and a check of every sealed segment; it prints wh
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
+import numpy as np
 
 from broker_core.batch import Batch
 from broker_core.errors import OperatorError
@@ -21,14 +20,18 @@ from broker_core.journal.frontier import read_frontier
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.maintenance import VerifyReport, verify_segment
 from broker_core.journal.reader import chunks, open_source
+from broker_core.journal.records import EVERY_TOPIC, lines
 from broker_core.journal.recovery import Recovery
 from broker_core.journal.scan import scan
 from broker_core.journal.segment import SegmentFile, SegmentInfo, discover, index_path, parse_path
+from broker_core.subscriptions.replay import select_for
+from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.topics import TopicPattern
 
 
 def list_segments(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentInfo]:
     """All segments, oldest first. One without a sidecar is read to count it; the newest live one is `current`."""
-    files = _files(directory, instance, archive_directory)
+    files = segment_files(directory, instance, archive_directory)
     made: list[SegmentInfo] = []
     for file in files:
         index = sidecar.load_summary(index_path(file.path), instance, file.first_sequence)
@@ -40,7 +43,8 @@ def list_segments(directory: Path, instance: str, archive_directory: Path | None
     return made
 
 
-def _files(directory: Path, instance: str, archive_directory: Path | None) -> list[SegmentFile]:
+def segment_files(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentFile]:
+    """One file of each segment, oldest first. Raises OperatorError no_journal when there is no such directory."""
     chosen: dict[int, SegmentFile] = {}
     for file in discover(directory, instance, archive_directory):
         chosen.setdefault(file.first_sequence, file)
@@ -75,7 +79,7 @@ def verify(directory: Path, instance: str, archive_directory: Path | None = None
     """
     frontier = read_frontier(directory, instance)
     before: VerifyReport | None = None
-    for file in _files(directory, instance, archive_directory):
+    for file in segment_files(directory, instance, archive_directory):
         try:
             report = verify_segment(file.path)
         except OSError as error:
@@ -98,14 +102,13 @@ def dump(
     last: int | None = None,
     topic: str | None = None,
 ) -> Iterator[bytes]:
-    """One JSON object a record, from `first` to `last` (default: the durable frontier), perhaps of one topic.
+    """One JSON object a record, from `first` to `last` (default: the durable frontier), perhaps of the topics of a pattern.
 
-    A body is `data` when it is JSON, `text` when it is UTF-8, `base64` otherwise. Raises JournalError
-    journal_damaged where bytes can't be read, after everything before them.
+    Raises JournalError journal_damaged where bytes can't be read, after everything before them.
     """
     frontier = read_frontier(directory, instance)
     limit = last if last is not None else frontier if frontier is not None else 2**63
-    for file in _files(directory, instance, archive_directory):
+    for file in segment_files(directory, instance, archive_directory):
         if file.first_sequence > limit:
             return
         index = sidecar.load(index_path(file.path), instance, file.first_sequence)
@@ -120,33 +123,9 @@ def dump(
 
 
 def _lines(batch: Batch, instance: str, first: int, limit: int, topic: str | None) -> Iterator[bytes]:
-    if batch.last_sequence < first or (topic is not None and topic not in batch.topics):
-        return
-    publisher = batch.publisher_name
-    for record in batch.records():
-        if first <= record.sequence <= limit and topic in (None, record.topic):
-            line: dict[str, Any] = {
-                "bookmark": f"{instance}|{record.sequence}|",
-                "topic": record.topic,
-                "accepted_at": batch.accepted_at,
-                "publisher": publisher,
-                "publisher_sequence": record.publisher_sequence,
-                **_body(record.body),
-            }
-            if record.headers:
-                line["headers"] = base64.b64encode(record.headers).decode()
-            yield orjson.dumps(line)
-
-
-def _body(body: bytes) -> dict[str, Any]:
-    try:
-        return {"data": orjson.Fragment(body) if orjson.loads(body) is not None else None}
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return {"text": body.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(body).decode()}
+    wanted = Subscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
+    rows = select_for(wanted, batch, first, upto=limit)
+    yield from lines(batch, np.arange(batch.count) if rows is None else rows, instance)
 
 
 def repair(directory: Path, instance: str, archive_directory: Path | None = None) -> dict[str, Any]:
@@ -155,7 +134,7 @@ def repair(directory: Path, instance: str, archive_directory: Path | None = None
     Opening cuts a torn tail, keeps its bytes, and rebuilds what is missing. Sidecars that don't say what their segment holds are written anew, so that damage found is known from then on.
     Raises OperatorError journal_locked while a broker runs, no_journal when there is nothing.
     """
-    _files(directory, instance, archive_directory)
+    segment_files(directory, instance, archive_directory)
     files = Files()
     lock: OpenFile | None = None
     try:

@@ -35,6 +35,7 @@ from broker_core.journal.segment import (
     encode_header,
     index_path,
     new_header,
+    parse_name,
 )
 
 _ENDINGS = (".lock", ".durable", ".clients.ack", SUFFIX_INDEX)
@@ -95,6 +96,7 @@ class Recovery:
     def run(self) -> None:
         """Look at everything. Damage never stops it; OSError and JournalError from the disk do."""
         self._note_foreign_files()
+        self._sweep()
         scans: dict[int, Scan] = {}
         found = self._segment_files()
         for number, file in enumerate(found):
@@ -108,6 +110,19 @@ class Recovery:
         for path in sorted(self.directory.iterdir()):
             if not path.name.endswith(_ENDINGS) and SUFFIX not in path.name and ".spare." not in path.name:
                 self.report.ignored.append(path.name)
+
+    def _sweep(self) -> None:
+        """Remove what a crash may leave of our own: half-written small files, sidecars whose segment was removed."""
+        held = {index_path(file.path) for file in discover(self.directory, self.instance, self.archive_directory)}
+        for place in (self.directory, self.archive_directory):
+            if place is None or not place.is_dir():
+                continue
+            for path in place.glob(f"{self.instance}.*"):
+                name = path.name.removesuffix(".tmp")
+                sidecar_of = parse_name(name.removesuffix(SUFFIX_INDEX) + SUFFIX, self.instance)
+                ours = name == f"{self.instance}.clients.ack" or (name.endswith(SUFFIX_INDEX) and sidecar_of)
+                if ours and (path.name != name or (sidecar_of and path not in held)):
+                    self.files.unlink(path)
 
     def _segment_files(self) -> list[SegmentFile]:
         """One file per segment; a second form of one comes from a swap that didn't finish, which is undone."""

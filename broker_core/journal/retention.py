@@ -3,6 +3,8 @@
 * Only segments whose newest record is older than the cutoff; never the current one.
 * Removal goes from the oldest on and stops at the first that must stay: no gaps, so one blocked segment holds back
   all newer ones, and each is told why.
+* A segment that somebody still needs isn't removed: a replay, a spool, a managed replay, whoever has a pin. Queues
+  and replication destinations, once there are any, are two more holders of pins.
 * Archiving and compressing move nothing out of the log, so pins don't hold them back.
 """
 
@@ -15,6 +17,8 @@ from broker_core.journal.segment import SegmentInfo
 
 Action = Literal["archive", "compress", "remove"]
 _NS_PER_S = 1_000_000_000
+_NAMED = 20
+"""Owners named of one segment: there may be thousands."""
 
 
 class Needs(Protocol):
@@ -26,13 +30,28 @@ class Needs(Protocol):
     @property
     def sequence(self) -> int: ...
 
+    @property
+    def kind(self) -> str: ...
+
+
+class Skipped(NamedTuple):
+    """A segment that stays as it is, a sentence why, and the reason in a word.
+
+    Reasons: current, archived, compressed, young, gap, or the kind of who needs it (held.PIN_KINDS with
+    underscores: replay, spool, managed_replay, …).
+    """
+
+    name: str
+    why: str
+    reason: str
+
 
 class Plan(NamedTuple):
     """What an action would do: the segments it takes, those it leaves and why, and the bytes of the first."""
 
     action: str
     chosen: list[SegmentInfo]
-    skipped: list[tuple[str, str]]
+    skipped: list[Skipped]
     nbytes: int
 
 
@@ -42,33 +61,43 @@ def plan(
     """What to take. `older_than_ns` is a moment: segments whose newest record came before it are old enough."""
     held = list(pins)
     chosen: list[SegmentInfo] = []
-    skipped: list[tuple[str, str]] = []
-    blocked = ""
+    skipped: list[Skipped] = []
+    blocked: Skipped | None = None
     for segment in sorted(segments, key=lambda one: one.first_sequence):
-        why = _why_not(action, segment, older_than_ns, now_ns) or (
-            _needed(segment, held) or blocked if action == "remove" else ""
-        )
-        if why:
-            skipped.append((segment.name, why))
-            blocked = blocked or f"an older segment stays ({segment.name}), and the log may have no gaps"
-        else:
+        stays = _why_not(action, segment, older_than_ns, now_ns)
+        if action == "remove":
+            stays = stays or _needed(segment, held) or (blocked and blocked._replace(name=segment.name))
+        if stays is None:
             chosen.append(segment)
+            continue
+        skipped.append(stays)
+        if blocked is None:
+            why = f"an older segment stays ({segment.name}), and the log may have no gaps"
+            blocked = Skipped(segment.name, why, "gap")
     return Plan(action, chosen, skipped, sum(segment.nbytes for segment in chosen))
 
 
-def _why_not(action: Action, segment: SegmentInfo, older_than_ns: int, now_ns: int) -> str:
+def _why_not(action: Action, segment: SegmentInfo, older_than_ns: int, now_ns: int) -> Skipped | None:
     if segment.state == "current":
-        return "it is being written"
+        return Skipped(segment.name, "it is being written", "current")
     if action == "archive" and segment.state == "archived":
-        return "it is archived already"
+        return Skipped(segment.name, "it is archived already", "archived")
     if action == "compress" and segment.compressed:
-        return "it is compressed already"
+        return Skipped(segment.name, "it is compressed already", "compressed")
     if segment.last_at >= older_than_ns:
         age, wanted = max(now_ns - segment.last_at, 0), now_ns - older_than_ns
-        return f"its newest record is {age // _NS_PER_S} s old, younger than {wanted // _NS_PER_S} s"
-    return ""
+        why = f"its newest record is {age // _NS_PER_S} s old, younger than {wanted // _NS_PER_S} s"
+        return Skipped(segment.name, why, "young")
+    return None
 
 
-def _needed(segment: SegmentInfo, pins: Sequence[Needs]) -> str:
-    owners = sorted({pin.owner or "a reader" for pin in pins if pin.sequence <= segment.last_sequence})
-    return f"needed by {', '.join(owners)}" if owners else ""
+def _needed(segment: SegmentInfo, pins: Sequence[Needs]) -> Skipped | None:
+    holding = [pin for pin in pins if pin.sequence <= segment.last_sequence]
+    if not holding:
+        return None
+    owners = sorted({pin.owner or "a reader" for pin in holding})
+    # The one that reads furthest behind holds longest.
+    slowest = min(holding, key=lambda pin: pin.sequence)
+    more = f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else ""
+    why = f"needed by {', '.join(owners[:_NAMED])}{more}"
+    return Skipped(segment.name, why, slowest.kind.replace(" ", "_"))

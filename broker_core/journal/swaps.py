@@ -31,16 +31,22 @@ from broker_core.journal.segment import index_path
 
 
 class Receipt(NamedTuple):
-    """What a swap or a removal did."""
+    """What a swap or a removal did: of each segment name, size and records, and the interval of them all.
+
+    After a removal the records `first_sequence` to `last_sequence` are gone, and `first_held` is the oldest left.
+    """
 
     action: str
     names: list[str]
+    sizes: list[int]
     nbytes: int
     freed_bytes: int
     records: int
     first_sequence: int
     last_sequence: int
     first_held: int
+    first_at: int
+    last_at: int
 
     def as_dict(self) -> dict[str, object]:
         return self._asdict()
@@ -123,7 +129,7 @@ class Swaps:
         self._unlink(old, keep_sidecar=new.path.parent == old.path.parent)
         nbytes = new.info().nbytes
         return self._receipt(
-            action, [new], nbytes, freed if old.path.parent != new.path.parent else freed - nbytes
+            action, [new], [nbytes], freed if old.path.parent != new.path.parent else freed - nbytes
         )
 
     def _check(self, old: Segment, prepared: Path, *, compressed: bool) -> None:
@@ -160,7 +166,11 @@ class Swaps:
             raise journal_error(error, f"the removal of {old.path.name}") from error
 
     def remove(self, names: Sequence[str]) -> Receipt:
-        """Remove the oldest segments. They must be named all, and nothing may need them: no gaps, no surprises."""
+        """Remove the oldest segments. They must be named all, and nothing may need them: no gaps, no surprises.
+
+        The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
+        has no gap.
+        """
         with self._one_at_a_time:
             segments = self._log.segments
             chosen = segments[: len(names)]
@@ -177,8 +187,8 @@ class Swaps:
                 self._log.replace(self._log.segments[len(chosen) :])
             for segment in chosen:
                 self._unlink(segment, keep_sidecar=False)
-            total = sum(info.nbytes for info in infos)
-            return self._receipt("remove", chosen, total, total)
+            sizes = [info.nbytes for info in infos]
+            return self._receipt("remove", chosen, sizes, sum(sizes))
 
     def _refuse_if_needed(self, segment: Segment) -> None:
         if not segment.sealed:
@@ -194,15 +204,18 @@ class Swaps:
                 needed_by=owners,
             )
 
-    def _receipt(self, action: str, segments: Sequence[Segment], nbytes: int, freed: int) -> Receipt:
+    def _receipt(self, action: str, segments: Sequence[Segment], sizes: list[int], freed: int) -> Receipt:
         held = self._log.segments
         return Receipt(
             action,
             [segment.path.name for segment in segments],
-            nbytes,
+            sizes,
+            sum(sizes),
             freed,
             sum(segment.index.records for segment in segments),
             segments[0].first_sequence,
             segments[-1].index.last_sequence,
             held[0].first_sequence if held else 0,
+            segments[0].index.first_at,
+            max(segment.index.last_at for segment in segments),
         )

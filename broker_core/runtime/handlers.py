@@ -82,8 +82,14 @@ class _Answers:
         return {
             "action": request["action"],
             "chosen": [segment.name for segment in plan.chosen],
-            "skipped": [{"name": name, "why": why} for name, why in plan.skipped],
+            "segments": [
+                {"name": segment.name, "path": str(segment.path), "bytes": segment.nbytes, "records": segment.records,
+                 "first_sequence": segment.first_sequence, "last_sequence": segment.last_sequence}
+                for segment in plan.chosen
+            ],
+            "skipped": [skipped._asdict() for skipped in plan.skipped],
             "bytes": plan.nbytes,
+            "archive_directory": str(self._broker.paths.archive),
         }
 
     def _plan(self, request: dict[str, Any]) -> retention.Plan:
@@ -117,7 +123,7 @@ class _Answers:
             allowed = {segment.name for segment in plan.chosen}
             refused = [name for name in names if name not in allowed]
             if refused:
-                why = dict(plan.skipped)
+                why = {skipped.name: skipped.why for skipped in plan.skipped}
                 raise OperatorError("journal_in_use", f"{refused[0]} can't be removed: {why.get(refused[0], 'unknown')}.",
                                     "Plan again.", refused=refused)
             receipt = await asyncio.to_thread(self._host.journal.remove, names)

@@ -21,6 +21,7 @@ class JournalBroker(FakeBroker):
 
     def __init__(self, path: Path, instance: str, directory: Path, archive: Path) -> None:
         super().__init__(path, instance)
+        self.archive = archive
         self.journal = Journal.open(directory, instance, archive, JournalOptions(SEGMENT, 1))
 
     def __exit__(self, *exc: object) -> None:
@@ -62,8 +63,17 @@ class JournalBroker(FakeBroker):
         """The real plan."""
         now = time.time_ns()
         made = plan(request["action"], self.journal.segments(), now - request["age_s"] * 10**9, self.journal.pins(), now)
-        skipped = [{"name": name, "why": why} for name, why in made.skipped]
-        return {"chosen": [one.name for one in made.chosen], "skipped": skipped, "bytes": made.nbytes}
+        return {
+            "chosen": [one.name for one in made.chosen],
+            "segments": [
+                {"name": one.name, "path": str(one.path), "bytes": one.nbytes, "records": one.records,
+                 "first_sequence": one.first_sequence, "last_sequence": one.last_sequence}
+                for one in made.chosen
+            ],
+            "skipped": [one._asdict() for one in made.skipped],
+            "bytes": made.nbytes,
+            "archive_directory": str(self.archive),
+        }  # fmt: skip
 
     def do_journal_swap(self, request: dict[str, Any]) -> dict[str, Any]:
         """The real swap."""

@@ -27,6 +27,10 @@ def pin(sequence: int, owner: str = "slow") -> Pin:
     return Pin(owner, sequence, lambda _: None)
 
 
+def reasons(made):
+    return {one.name: one.why for one in made.skipped}
+
+
 def names(made):
     return [one.name for one in made.chosen]
 
@@ -35,7 +39,7 @@ def test_age():
     made = plan("archive", LOG, NOW - 15 * DAY, [], NOW)
     assert names(made) == ["s1", "s2"]
     assert made.nbytes == 2_000
-    assert dict(made.skipped) == {
+    assert reasons(made) == {
         "s0": "it is archived already",
         "s3": "its newest record is 864000 s old, younger than 1296000 s",
         "s4": "it is being written",
@@ -54,14 +58,14 @@ def test_compress_takes_archived_ones_and_leaves_compressed_ones():
 def test_remove_stops_at_the_first_that_must_stay():
     made = plan("remove", LOG, NOW, [pin(250)], NOW)
     assert names(made) == ["s0", "s1"]
-    assert dict(made.skipped)["s2"] == "needed by slow"
-    assert dict(made.skipped)["s4"] == "it is being written"
+    assert reasons(made)["s2"] == "needed by slow"
+    assert reasons(made)["s4"] == "it is being written"
 
 
 def test_one_blocked_segment_holds_back_the_newer_ones():
     made = plan("remove", LOG, NOW - 15 * DAY, [pin(50), pin(60, "other"), pin(50)], NOW)
     assert names(made) == []
-    why = dict(made.skipped)
+    why = reasons(made)
     assert why["s0"] == "needed by other, slow"
     assert why["s1"].startswith("needed by")
     assert why["s3"].startswith("its newest record")
@@ -75,7 +79,7 @@ def test_a_young_segment_before_old_ones_holds_them_back():
     log = [segment(0, 1), segment(1, 30)]
     made = plan("remove", log, NOW - 15 * DAY, [], NOW)
     assert names(made) == []
-    assert dict(made.skipped)["s1"] == "an older segment stays (s0), and the log may have no gaps"
+    assert reasons(made)["s1"] == "an older segment stays (s0), and the log may have no gaps"
 
 
 def test_pins_do_not_hold_back_archiving():
@@ -84,3 +88,27 @@ def test_pins_do_not_hold_back_archiving():
 
 def test_an_empty_log():
     assert plan("remove", [], NOW, [], NOW) == ("remove", [], [], 0)
+
+
+def test_each_reason_has_a_word():
+    log = [segment(0, 40), segment(1, 30), segment(2, 20), segment(3, 10), segment(4, 1), segment(5, 0, "current")]
+    for owner, word in (
+        ("replay of anna", "replay"), ("spool of bert", "spool"), ("managed replay nightly", "managed_replay"),
+        ("durable subscription d", "durable_subscription"), ("something", "reader"),
+    ):  # fmt: skip
+        made = plan("remove", log, NOW - 5 * DAY, [pin(150, owner)], NOW)
+        assert names(made) == ["s0"]
+        assert [one.reason for one in made.skipped] == [word, word, word, "young", "current"]
+    made = plan("remove", [segment(0, 1), segment(1, 30)], NOW - 5 * DAY, [], NOW)
+    assert [one.reason for one in made.skipped] == ["young", "gap"]
+    done = [segment(0, 9, "archived"), segment(1, 9, compressed=True)]
+    assert [plan(action, done, NOW, [], NOW).skipped[0].reason for action in ("archive", "compress")] == [
+        "archived", "compressed",
+    ]  # fmt: skip
+
+
+def test_the_reason_is_that_of_who_reads_furthest_behind_and_not_everybody_is_named():
+    pins = [pin(2, "replay of z"), pin(1, "spool of a"), *(pin(3, f"replay of r{n:03}") for n in range(50))]
+    (skipped, *_) = plan("remove", LOG, NOW, pins, NOW).skipped
+    assert skipped.reason == "spool"
+    assert skipped.why.endswith("and 32 more")
