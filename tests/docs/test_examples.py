@@ -1,0 +1,97 @@
+"""The documents' examples run as they stand, one after the other, against a real broker.
+
+A block counts as an example when `<!-- example: prints A | B -->` stands above it: it must print A, then B. Python blocks are
+programs, and end when they have printed it; shell blocks run line by line. Only the address is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.brokers import address_of, running_broker
+
+ROOT = Path(__file__).parents[2]
+WRITTEN = "tcp://127.0.0.1:9007"
+DOCUMENTS = ("README.md", "docs/client.md", "docs/protocol.md")
+
+
+class Example(NamedTuple):
+    line: int
+    language: str
+    prints: list[str]
+    text: str
+
+
+def examples(document: str) -> Iterator[Example]:
+    """The marked blocks of a document."""
+    lines = (ROOT / document).read_text().splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("<!-- example: prints "):
+            end = lines.index("```", number + 2)
+            wanted = line.removeprefix("<!-- example: prints ").removesuffix(" -->").split(" | ")
+            yield Example(number + 2, lines[number + 1].removeprefix("```"), wanted, "\n".join(lines[number + 2 : end]))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+async def test_every_example_prints_what_the_document_says(document: str, tmp_path: Path) -> None:
+    found = list(examples(document))
+    assert found
+    async with running_broker(tmp_path / "home") as broker:
+        address = address_of(broker)
+        for example in found:
+            commands = [[sys.executable, "-u", "-c", example.text.replace(WRITTEN, address)]] if (
+                example.language == "python") else [["bash", "-c", line] for line in example.text.splitlines()]
+            for command, wanted in zip(commands, _shared(example, len(commands)), strict=True):
+                printed = await _run(command, wanted, address, tmp_path)
+                assert _in_order(wanted, printed), f"{document}:{example.line} printed {printed}"
+
+
+def _shared(example: Example, commands: int) -> list[list[str]]:
+    return [example.prints] if commands == 1 else [[wanted] for wanted in example.prints]
+
+
+def _in_order(wanted: list[str], printed: list[str]) -> bool:
+    rest = iter(printed)
+    return all(any(one in line for line in rest) for one in wanted)
+
+
+async def _run(command: list[str], wanted: list[str], address: str, directory: Path) -> list[str]:
+    """What a program printed by the time that it had printed everything wanted, or ended."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SLUICE_ADDRESS": address,
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=directory, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    printed: list[str] = []
+    try:
+        async with asyncio.timeout(30):
+            async for line in _lines(process):
+                printed.append(line)
+                if _in_order(wanted, printed):
+                    break
+    except TimeoutError:
+        printed.append("(nothing more came)")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    return printed
+
+
+async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        yield line.decode().rstrip("\n")
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/client.md"])
+def test_no_python_block_stands_without_its_expectation(document: str) -> None:
+    assert (ROOT / document).read_text().count("```python") == sum(e.language == "python" for e in examples(document))
