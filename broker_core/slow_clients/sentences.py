@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Choice, Mode, Shape, Signal, Unit
+from broker_core.slow_clients.rules import Reason
 
 if TYPE_CHECKING:
     from broker_core.slow_clients.decision import Decision
@@ -41,12 +42,15 @@ _SUBJECT: Final = {
     Signal.UNACKED_AGE: "its oldest unacknowledged message was sent before",
     Signal.ACK_SILENCE: "it hasn't acknowledged anything for",
 }
+_CODES: Final = {Reason.RESOURCE_ERROR: "506 resource error. "}
+"""What a system's clients know a reason by (seed 004)."""
 _SHARE: Final = {Signal.POOL_MEMORY: "holds", Signal.POOL_DISK: "takes"}
 
 
 def sentence(decision: Decision) -> str:
     """The decision in one or two sentences."""
-    return f"{_who(decision)} {_did(decision)}: {_why(decision)}. {_cost(decision)}"
+    error = _CODES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
+    return f"{error}{_who(decision)} {_did(decision)}: {_why(decision)}. {_cost(decision)}"
 
 
 def _who(decision: Decision) -> str:
