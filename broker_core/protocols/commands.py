@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from broker_core.errors import ClientError
+from broker_core.names import MAX_NAME, is_name
 from broker_core.protocols.names import check_client_name, check_subscription_id, check_topic
 
 MAX_TOKEN = 4_096
@@ -19,6 +20,8 @@ MIN_HEARTBEAT_MS = 100
 Durability = Literal["persisted", "live", "fully_durable"]
 OnGap = Literal["replay", "error"]
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
+_Ids = Annotated[list[str], msgspec.Meta(min_length=1, max_length=1_000)]
+_Option = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Secret = Annotated[str, msgspec.Meta(max_length=MAX_TOKEN)]
 _Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
@@ -71,6 +74,10 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     notice, or refuse. `timestamp`: messages carry the time they were accepted at. `durability`: when a record is
     delivered after the replay: when it is on this instance's disk, before that (`live`), or when all synchronous
     replication destinations have it too (`fully_durable`).
+
+    `rate`, `rate_max_gap`: how fast it is delivered, see subscriptions/pace.py. `paused`: nothing is delivered before a
+    `resume`. `conflation`, `conflation_key`: see subscriptions/conflation.py. `managed`: the name of a replay that the
+    broker keeps when its client goes; `received`: the bookmark of the last record of it that the client has.
     """
 
     id: str
@@ -80,6 +87,33 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     on_gap: OnGap | None = None
     timestamp: bool = False
     durability: Durability | None = None
+    rate: _Option | None = None
+    rate_max_gap: _Option | None = None
+    paused: bool = False
+    conflation: _Option | None = None
+    conflation_key: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+    managed: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    received: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+
+
+class Pause(_Base, frozen=True, kw_only=True, tag="pause"):
+    """Hold bookmark subscriptions back where they are. Each is acknowledged with the bookmark it goes on after."""
+
+    ids: _Ids
+
+
+class Resume(_Base, frozen=True, kw_only=True, tag="resume"):
+    """Let paused subscriptions go on. Those at the same bookmark with the same rate share one replay from here on."""
+
+    ids: _Ids
+
+
+class Rate(_Base, frozen=True, kw_only=True, tag="rate"):
+    """Change how fast bookmark subscriptions are delivered; without `rate` as fast as they are read."""
+
+    ids: _Ids
+    rate: _Option | None = None
+    rate_max_gap: _Option | None = None
 
 
 class Unsubscribe(_Base, frozen=True, kw_only=True, tag="unsubscribe"):
@@ -98,8 +132,8 @@ class Flush(_Base, frozen=True, kw_only=True, tag="flush"):
     id: _Id
 
 
-Command = Logon | Publish | Subscribe | Unsubscribe | Heartbeat | Flush
-NAMES = ("logon", "publish", "subscribe", "unsubscribe", "heartbeat", "flush")
+Command = Logon | Publish | Subscribe | Unsubscribe | Heartbeat | Flush | Pause | Resume | Rate
+NAMES = ("logon", "publish", "subscribe", "unsubscribe", "heartbeat", "flush", "pause", "resume", "rate")
 
 
 class _Tag(msgspec.Struct):
@@ -148,6 +182,11 @@ def _check(command: Command) -> None:
         check_subscription_id(command.id)
         if isinstance(command, Subscribe):
             _check_options(command)
+    elif isinstance(command, Pause | Resume | Rate):
+        for one in command.ids:
+            check_subscription_id(one)
+        if isinstance(command, Rate):
+            _check_gap(command)
     elif isinstance(command, Logon):
         check_client_name(command.name)
         if command.version != 1:
@@ -156,10 +195,34 @@ def _check(command: Command) -> None:
             )
 
 
+def _check_gap(command: Subscribe | Rate) -> None:
+    if command.rate_max_gap is not None and command.rate is None:
+        raise ClientError("bad_command", "rate_max_gap is an option of rate.", "Give a rate such as 2X.",
+                          field="rate_max_gap")
+
+
+def _check_pace(command: Subscribe) -> None:
+    _check_gap(command)
+    for field in ("rate", "paused", "managed"):
+        if getattr(command, field) and command.durability == "live":
+            raise ClientError("bad_command", f"{field} doesn't go with the durability live.",
+                              "Leave one of them out.", field=field)
+    if command.conflation_key is not None and command.conflation is None:
+        raise ClientError("bad_command", "conflation_key is an option of conflation.", 'Give an interval such as "1s".',
+                          field="conflation_key")
+    if command.received is not None and command.managed is None:
+        raise ClientError("bad_command", "received is an option of managed replays.", "Give the bookmark as `bookmark`.",
+                          field="received")
+    if command.managed is not None and not is_name(command.managed):
+        raise ClientError("bad_command", f"A managed replay can't be called {command.managed[:80]!r}.",
+                          f"Use 1 to {MAX_NAME} of the letters A-Z a-z 0-9 _ . -", field="managed")
+
+
 def _check_options(command: Subscribe) -> None:
+    _check_pace(command)
     if command.bookmark is None:
-        for field in ("on_gap", "durability"):
-            if getattr(command, field) is not None:
+        for field in ("on_gap", "durability", "rate", "rate_max_gap", "paused", "managed", "received"):
+            if getattr(command, field):
                 raise ClientError(
                     "bad_command", f"{field} is an option of bookmark subscriptions, and there is no bookmark.",
                     "Give a bookmark: 0|1| is from now on.", field=field,

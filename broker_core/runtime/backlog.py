@@ -47,6 +47,8 @@ class Backlog:
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._paced: list[asyncio.Future[None]] = []
+        self.conflated_bytes = 0
+        """What conflated subscriptions hold back; kept by `holding`."""
 
     # What policy asks.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from time import monotonic, monotonic_ns, time_ns
+from time import monotonic, time_ns
+from time import monotonic_ns as _monotonic_ns
 
 
 def now_ns() -> int:
@@ -12,7 +13,12 @@ def now_ns() -> int:
 
 def monotonic_ms() -> int:
     """A clock that never jumps, in milliseconds: for durations alone."""
-    return monotonic_ns() // 1_000_000
+    return _monotonic_ns() // 1_000_000
+
+
+def monotonic_ns() -> int:
+    """The same clock in nanoseconds: for pacing."""
+    return _monotonic_ns()
 
 
 def seconds() -> float:

@@ -6,9 +6,8 @@ trusted end the connection, after an error that says why.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker_core import batch as batches
@@ -22,10 +21,15 @@ from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, F
 from broker_core.runtime.backlog import Backlog
 from broker_core.runtime.sink import Sink
 from broker_core.slow_clients.accounts import Account
+from broker_core.subscriptions.pace import Rate
+from broker_core.subscriptions.span import Span
 from broker_core.subscriptions.subscription import Subscription
 
 if TYPE_CHECKING:
+    from broker_core.journal.held import Pin
+    from broker_core.runtime.holding import Conflating
     from broker_core.runtime.host import Host
+    from broker_core.runtime.replayer import Replay
 
 MAX_SUBSCRIPTIONS = 1_000
 """Subscriptions of one client at a time."""
@@ -56,7 +60,30 @@ class ClientSubscription:
     acknowledged: int = 0
     """Up to which sequence the client was told that it may resume (`persisted`)."""
     delivered_messages: int = 0
-    task: asyncio.Task[None] | None = field(default=None)
+    paused: bool = False
+    """A paused subscription counts as replaying: it isn't live, and goes on from the log."""
+    completed: bool = False
+    """Whether the client was told that everything up to `caught_up_at`, the log's end when it asked, was delivered."""
+    caught_up_at: int = 0
+    span: Span | None = None
+    """Of a bookmark subscription: what of the log was asked for."""
+    rate: Rate | None = None
+    replay: Replay | None = None
+    """What serves it from the log now, perhaps with others."""
+    pin: Pin | None = None
+    """Keeps its place in the log while it is paused."""
+    conflating: Conflating | None = None
+
+    @property
+    def position(self) -> int:
+        """The sequence of the first record that isn't delivered: where it would go on."""
+        return self.held_from or self.next_sequence
+
+    def unpin(self) -> None:
+        """Something else keeps its place now, or nothing need."""
+        if self.pin is not None:
+            self.pin.release()
+            self.pin = None
 
 
 class Connection:
@@ -182,6 +209,8 @@ class Connection:
                 self._subscribe(command)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
+            case commands.Pause() | commands.Resume() | commands.Rate():
+                self.host.steering.command(self, command)
             case commands.Flush():
                 self._flushes.append(command.id)
                 self.committed(0)
@@ -274,7 +303,7 @@ class Connection:
         """A subscription has come to its own end; the caller has told the client."""
         if self.subscriptions.pop(subscription.subscription.id, None) is not None:
             del self._by_stream[subscription.subscription.stream]
-        subscription.replaying, subscription.task = False, None
+        subscription.replaying, subscription.replay = False, None
 
     def has_stream(self, stream: int) -> bool:
         """Whether the subscription of that stream number is still there."""

@@ -32,6 +32,7 @@ from broker_core.runtime.group_commit import GroupCommit, Pending
 from broker_core.runtime.journaled import JournaledTopics
 from broker_core.runtime.judging import Judging
 from broker_core.runtime.sink import Sink
+from broker_core.runtime.steering import Steering
 from broker_core.runtime.subscribing import Subscribing
 from broker_core.slow_clients.guard import SlowClientGuard
 from broker_core.subscriptions.registry import Registry
@@ -64,6 +65,7 @@ class Host:
         """What clients that have left were sent; the others keep their own counts."""
         self._surroundings = (host_memory, ulimit, str(spool_directory))
         self.subscribing = Subscribing(self)
+        self.steering = Steering(self)
         self._publishers = dict(journal.publishers)
         self._commit = GroupCommit(journal, self._committed, self._failed, self._stamped)
         self.newest_sequence = self.dispatched_sequence
@@ -308,6 +310,10 @@ class Host:
             if target.journaled_only and not batch.header.first_sequence:
                 continue
             connection = target.connection
+            if target.conflating is not None:
+                target.conflating.live(batch, rows)
+                touched[connection] = None
+                continue
             if rows is None:
                 entry = OutboxEntry(subscription.stream, batch, None, position, nbytes, count, nbytes, at)
             else:

@@ -37,7 +37,7 @@ class Judging:
         if account is None or connection.closed:
             return
         decision = None
-        memory = backlog.outbox.nbytes - account.memory
+        memory = backlog.outbox.nbytes + backlog.conflated_bytes - account.memory
         if memory > 0:
             decision = self.guard.queued(account, memory, clock.now_ns())
         elif memory < 0:

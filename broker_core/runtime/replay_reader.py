@@ -1,28 +1,71 @@
-"""The next chunk of a replay: where to read, and what of it the subscription wants. Runs in the reader thread."""
+"""The next chunk of a replay: where to read, and what of it its subscriptions want. Runs in the reader thread."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from broker_core.batch import Batch, Rows
+from broker_core.filters import BatchEvaluator
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
+from broker_core.subscriptions.combine import in_journal_order
 from broker_core.subscriptions.replay import select_for
 from broker_core.subscriptions.span import Span
 from broker_core.subscriptions.subscription import Subscription
 
 
 class Piece(NamedTuple):
-    """What is delivered of one batch: where the batch stands, the rows of it (None: all), and these as a batch."""
+    """What one subscription is given of one batch: where that stands, the rows of it (None: all), and these as a batch.
 
-    source: Position
+    `source` None: the records were conflated and stand nowhere as they are. `recorded_at` (ns) is their moment on the
+    recorded timeline. A piece that a rate has cut goes on with its record number `start`.
+    """
+
+    subscription: Subscription
+    source: Position | None
     length: int
     rows: Rows | None
     batch: Batch
+    recorded_at: int
+    start: int = 0
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of headers and body of each record that is left."""
+        rows = self.batch.rows[self.start :]
+        sizes: npt.NDArray[np.int64] = rows["headers"].astype(np.int64) + rows["body"]
+        return sizes
+
+    def first(self, number: int) -> Piece:
+        """The next so many records as a piece of their own."""
+        if self.start == 0 and number == self.batch.count:
+            return self
+        chosen = np.arange(self.start, self.start + number)
+        rows = chosen if self.rows is None else self.rows[chosen]
+        return self._replace(rows=rows, batch=self.batch.select(chosen), start=0)
+
+    def after(self, number: int) -> Piece:
+        """What is left behind these. Nothing is copied, so that a large batch can be cut a thousand times."""
+        return self._replace(start=self.start + number)
+
+    @property
+    def first_sequence(self) -> int:
+        """Of the first record that is left."""
+        return int(self.batch.sequences()[self.start]) if self.start else self.batch.first_sequence
+
+
+class Reader(NamedTuple):
+    """One subscription of a replay, and the first sequence it hasn't been given."""
+
+    subscription: Subscription
+    next_sequence: int
 
 
 class Chunk(NamedTuple):
-    """What the subscription wants of the batches read.
+    """What the subscriptions want of the batches read.
 
     `first` is the first sequence that was readable: above the one asked for when the records between are damaged or
     lost. The next chunk starts at `following`. `begun`: a record of the span's beginning was met; `over`: its end.
@@ -35,16 +78,17 @@ class Chunk(NamedTuple):
     over: bool
 
 
-def read_chunk(
-    journal: Journal, subscription: Subscription, span: Span, start: int, upto: int, max_bytes: int
-) -> Chunk:
-    """Read from sequence `start` to `upto`, about `max_bytes`. Raises JournalError bookmark_gone or journal_failed."""
+def read_chunk(journal: Journal, readers: Sequence[Reader], span: Span, upto: int, max_bytes: int) -> Chunk:
+    """Read from the first sequence that any of them needs to `upto`, about `max_bytes`.
+
+    Raises JournalError bookmark_gone or journal_failed.
+    """
+    start = min(reader.next_sequence for reader in readers)
     read = journal.read_located(start, max_bytes, upto)
     if not read:
         following = journal.next_readable(start)
         return Chunk(following, following, [], span.not_before == 0, False)
-    begun = span.not_before == 0
-    pieces: list[Piece] = []
+    begun, pieces = span.not_before == 0, list[Piece]()
     first = following = max(start, read[0][1].first_sequence)
     for position, batch in read:
         at = batch.header.accepted_at
@@ -52,10 +96,17 @@ def read_chunk(
             return Chunk(first, following, pieces, begun, True)
         begun = begun or at >= span.not_before
         if begun:
-            rows = select_for(subscription, batch, start, upto=span.last)
-            if rows is None:
-                pieces.append(Piece(position, batch.nbytes, None, batch))
-            elif len(rows):
-                pieces.append(Piece(position, batch.nbytes, rows, batch.select(rows)))
+            pieces += _pieces(position, batch, readers, span.last)
         following = batch.last_sequence + 1
     return Chunk(first, following, pieces, begun, False)
+
+
+def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:
+    """What each wants of one batch; of several subscriptions in the journal's order across them."""
+    evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of)
+    wanted = [select_for(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers]
+    return [
+        Piece(readers[number].subscription, position, batch.nbytes, rows,
+              batch if rows is None else batch.select(rows), batch.accepted_at)
+        for number, rows in in_journal_order(batch.count, wanted)
+    ]

@@ -1,8 +1,12 @@
-"""Serves a bookmark subscription from the journal: to its end point, or until it is handed over to live delivery.
+"""Serves bookmark subscriptions from the journal: to their end point, or until they are handed over to live delivery.
 
-    where to read next     Span, decided in subscriptions/span.py, and the subscription's next_sequence
-    what to select         replay_reader.read_chunk, in the reader thread
-    when to deliver        the gate (pace, pause), then the client's socket: Backlog.room
+    where to read next     Span, decided in subscriptions/span.py, and the subscriptions' next_sequence
+    what to select         replay_reader.read_chunk, in the reader thread; conflating holds back what it must
+    when to deliver        the pace, then the client's socket: Backlog.room
+
+One replay serves one subscription, or several of one client that were resumed together (`steering`): then it reads
+once, and delivers in the journal's order across them. Each subscription has a position of its own, so that one can
+leave at any moment, between two records, and go on from there later.
 
 The law: replay(b) then live equals everything after b, once, in order. It holds because the hand-over is one turn of
 the loop without an await: the position has passed everything that was dispatched to live subscribers, and the
@@ -17,16 +21,19 @@ hold next to nothing. All replays read through one thread, a chunk each in turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from broker_core.bookmark import Bookmark
 from broker_core.delivery import OutboxEntry
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
 from broker_core.protocols import replies
-from broker_core.runtime.replay_reader import Chunk, Piece, read_chunk
+from broker_core.runtime.pacing import Pace
+from broker_core.runtime.replay_reader import Chunk, Piece, Reader, read_chunk
+from broker_core.subscriptions.pace import Rate
 from broker_core.subscriptions.span import NEVER, Span
 
 if TYPE_CHECKING:
@@ -42,31 +49,58 @@ LONGEST_SLEEP_S = 60.0
 """How long a wait for a moment goes on without a look at the clock, which may be set meanwhile."""
 
 
-class Gate(Protocol):
-    """What may hold a replay back, besides its socket: a rate, a pause."""
-
-    follows: bool
-    """Whether it also holds back what is new: then the subscription is never handed over to live delivery."""
-
-    async def admit(self, waiting: Sequence[Piece]) -> int:
-        """Wait until some of these may be delivered, and say how many from the front; 1 at least."""
-        ...
-
-
 class Replay:
-    """One subscription's way through the log. `run` is its task."""
+    """The way through the log of subscriptions that go together. `run` is its task.
 
-    def __init__(self, host: Host, subscription: ClientSubscription, span: Span, gate: Gate | None = None) -> None:
+    A replay with a pace also paces what is new: its subscriptions are never handed over to live delivery.
+    """
+
+    def __init__(
+        self, host: Host, targets: Sequence[ClientSubscription], span: Span, pace: Pace | None = None
+    ) -> None:
         self._host = host
-        self._subscription = subscription
-        self._connection = subscription.connection
+        self.targets = list(targets)
+        self._connection = targets[0].connection
         self._span = span
-        self._gate = gate
-        self._caught_up_at = host.dispatched_sequence
-        self._completed = False
+        self.pace = pace
         self._chunk_bytes = FIRST_CHUNK
         self._reading: asyncio.Future[Chunk] | None = None
+        self._waiting: deque[Piece] = deque()
+        """Read, and held back by the pace."""
+        self.task: asyncio.Task[None] | None = None
         self._pin: Pin | None = None
+
+    @property
+    def _next_sequence(self) -> int:
+        """The first record that any of them hasn't been given."""
+        return min(target.next_sequence for target in self.targets)
+
+    @property
+    def _position(self) -> int:
+        """The first record that may have to be read again."""
+        return min(target.position for target in self.targets)
+
+    def leave(self, target: ClientSubscription) -> None:
+        """One of the subscriptions goes. What was read for it is read again when it goes on, or kept if conflated."""
+        self.targets.remove(target)
+        mine = [piece for piece in self._waiting if piece.subscription is target.subscription]
+        if target.conflating is not None:
+            target.conflating.keep(mine)
+        if mine:
+            # In place: the pace may hold on to it.
+            others = [piece for piece in self._waiting if piece.subscription is not target.subscription]
+            self._waiting.clear()
+            self._waiting.extend(others)
+        target.replay = None
+        if not self.targets and self.task is not None:
+            self.task.cancel()
+
+    def set_rate(self, rate: Rate | None) -> None:
+        """Another rate, or none, from the next record on."""
+        if self.pace is not None:
+            self.pace.change(rate)
+        elif rate is not None:
+            self.pace = Pace(rate)
 
     async def run(self) -> None:
         """Deliver the span, then end or make the subscription live."""
@@ -86,15 +120,18 @@ class Replay:
 
     async def _seek(self) -> None:
         """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
-        host, subscription, at = self._host, self._subscription, self._span.not_before
+        host, at = self._host, self._span.not_before
         if at > host.now_ns() and not self._span.ends:
-            self._say_completed()
+            self._say_completed(self.targets)
         await self._until(at)
-        self._pin = host.pin(subscription.next_sequence, f"replay of {self._connection.name}")
+        self._pin = host.pin(self._position, f"replay of {self._connection.name}")
+        for target in self.targets:
+            target.unpin()
         if at:
             found = await host.in_reader_thread(host.journal.sequence_at, at)
             # Records that are written and not dispatched yet may come before the moment: each batch is asked.
-            subscription.next_sequence = max(min(found, host.dispatched_sequence + 1), self._span.first)
+            for target in self.targets:
+                target.next_sequence = max(min(found, host.dispatched_sequence + 1), self._span.first)
 
     async def _until(self, moment: int) -> None:
         while True:
@@ -105,28 +142,38 @@ class Replay:
 
     async def _step(self) -> bool:
         """Do what is next; False when nothing is left to do."""
-        host, subscription, span = self._host, self._subscription, self._span
-        if span.over(subscription.next_sequence, host.newest_sequence, host.now_ns()):
+        host, span = self._host, self._span
+        if span.over(self._next_sequence, host.newest_sequence, host.now_ns()):
             await self._end()
             return False
-        if not self._completed and not span.ends and subscription.next_sequence > self._caught_up_at:
+        caught_up = [one for one in self.targets if not one.completed and one.next_sequence > one.caught_up_at]
+        if caught_up and not span.ends:
+            await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
             await self._connection.backlog.room()
-            self._say_completed()
-        if subscription.next_sequence <= host.dispatched_sequence:
+            self._say_completed(caught_up)
+        if self._next_sequence <= host.dispatched_sequence:
             await self._move()
-        elif span.ends or span.not_before or (self._gate is not None and self._gate.follows):
+        elif span.ends or span.not_before or self.paces_news:
+            await self._pass(self._conflated([]))
             await self._news()
+        elif due := self._conflated([]):
+            await self._pass(due)
         else:
-            host.subscribing.make_live(subscription)
+            for target in self.targets:
+                host.subscribing.make_live(target)
             return False
         return True
 
+    @property
+    def paces_news(self) -> bool:
+        return self.pace is not None and self.pace.rate is not None
+
     async def _news(self) -> None:
         """Wait until more is dispatched, or the end's moment has passed."""
-        left = LONGEST_SLEEP_S
-        if self._span.not_after != NEVER:
-            left = min(left, max(self._span.not_after - self._host.now_ns(), 0) / 1e9 + 0.001)
+        held = [target.conflating.ends_at for target in self.targets if target.conflating is not None]
+        moment = min((at for at in (self._span.not_after, *held) if at), default=NEVER)
+        left = min(LONGEST_SLEEP_S, max(moment - self._host.now_ns(), 0) / 1e9 + 0.001)
         with suppress(TimeoutError):
             async with asyncio.timeout(left):
                 await self._host.subscribing.news()
@@ -143,7 +190,7 @@ class Replay:
         if not backlog.has_room and not await self._room():
             return
         assert self._pin is not None
-        self._pin.move(self._subscription.next_sequence)
+        self._pin.move(self._position)
         if not ahead:
             self._start_reading()
         assert self._reading is not None
@@ -153,7 +200,7 @@ class Replay:
             self._removed(error)
             return
         await self._deliver(chunk)
-        if backlog.has_room:
+        if backlog.has_room and self.targets:
             self._chunk_bytes = min(self._chunk_bytes * 2, LARGEST_CHUNK)
 
     async def _room(self) -> bool:
@@ -172,18 +219,16 @@ class Replay:
 
     def _give_back(self) -> None:
         """What waits in the outbox is in the log as well: read it again when the client reads."""
-        subscription = self._subscription
-        taken = self._connection.backlog.take_back(subscription.subscription.stream)
-        if taken:
-            subscription.next_sequence = taken[0].batch.first_sequence
-            subscription.delivered_messages -= sum(entry.count for entry in taken)
+        for target in [target for target in self.targets if target.conflating is None]:
+            taken = self._connection.backlog.take_back(target.subscription.stream)
+            if taken:
+                target.next_sequence = taken[0].batch.first_sequence
+                target.delivered_messages -= sum(entry.count for entry in taken)
 
     def _start_reading(self) -> None:
-        subscription, span = self._subscription, self._span
-        upto = self._host.dispatched_sequence
+        readers = [Reader(target.subscription, target.next_sequence) for target in self.targets]
         self._reading = asyncio.ensure_future(self._host.in_reader_thread(
-            read_chunk, self._host.journal, subscription.subscription, span, subscription.next_sequence, upto,
-            self._chunk_bytes,
+            read_chunk, self._host.journal, readers, self._span, self._host.dispatched_sequence, self._chunk_bytes,
         ))
 
     def _stop_reading(self) -> None:
@@ -194,60 +239,87 @@ class Replay:
             self._reading = None
 
     async def _deliver(self, chunk: Chunk) -> None:
-        subscription = self._subscription
-        if chunk.first > subscription.next_sequence:
-            self._say_gap(subscription.next_sequence, chunk.first - 1, DAMAGED)
-            subscription.next_sequence = chunk.first
-        waiting: Sequence[Piece] = chunk.pieces
-        while self._gate is not None and waiting:
-            number = await self._gate.admit(waiting)
-            self._queue(waiting[:number])
-            waiting = waiting[number:]
-            await self._connection.backlog.room()
-        self._queue(waiting)
-        subscription.next_sequence = max(subscription.next_sequence, chunk.following)
-        if chunk.begun and self._span.not_before:
+        if chunk.first > self._next_sequence:
+            self._say_gap(self._next_sequence, chunk.first - 1, DAMAGED)
+        conflated = self._conflated(chunk.pieces)
+        if chunk.begun:
             self._span = self._span._replace(not_before=0)
-            subscription.begun = True
         if chunk.over:
             self._span = self._span._replace(last=chunk.following - 1)
+        for target in self.targets:
+            target.begun, target.span = target.begun or chunk.begun, self._span
+            if target.conflating is not None:
+                target.next_sequence = max(target.next_sequence, chunk.following)
+        await self._pass(conflated)
+        for target in self.targets:
+            target.next_sequence = max(target.next_sequence, chunk.following)
 
-    def _queue(self, pieces: Sequence[Piece]) -> None:
-        connection, subscription = self._connection, self._subscription
-        stream, now = subscription.subscription.stream, self._host.now_ns()
-        if connection.closed or not connection.has_stream(stream):
+    def _conflated(self, pieces: Sequence[Piece], release: bool = False) -> Sequence[Piece]:
+        """What a conflated subscription gets now, all others what was read. A conflated one has its replay alone."""
+        conflating = self.targets[0].conflating
+        if conflating is None:
+            return pieces
+        return conflating.replayed(pieces, release or self._next_sequence > self._host.dispatched_sequence, release)
+
+    async def _pass(self, pieces: Iterable[Piece]) -> None:
+        """Queue pieces as the pace allows. A subscription may leave meanwhile, and takes with it what waits for it."""
+        self._waiting.extend(pieces)
+        while self.pace is not None and self._waiting and self.targets:
+            self._queue(await self.pace.admit(self._waiting))
+            await self._connection.backlog.room()
+        self._queue(self._waiting)
+        self._waiting.clear()
+
+    def _queue(self, pieces: Iterable[Piece]) -> None:
+        connection, now = self._connection, self._host.now_ns()
+        if connection.closed:
             raise asyncio.CancelledError
-        for source, length, rows, batch in pieces:
-            subscription.delivered_messages += batch.count
-            connection.backlog.offer(OutboxEntry(stream, batch, rows, source, length, batch.count, batch.nbytes, now))
-        if pieces:
-            subscription.next_sequence = pieces[-1].batch.last_sequence + 1
-            connection.backlog.flush()
+        targets = {target.subscription: target for target in self.targets}
+        for subscription, source, length, rows, batch, *_ in pieces:
+            target = targets.get(subscription)
+            if target is None:
+                continue
+            target.delivered_messages += batch.count
+            connection.backlog.offer(
+                OutboxEntry(subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now)
+            )
+            if target.conflating is None:
+                target.next_sequence = batch.last_sequence + 1
+        for target in self.targets:
+            if target.conflating is not None:
+                target.held_from = target.conflating.first_of(self._waiting)
+        connection.backlog.flush()
 
     # What the client is told.
 
     def _removed(self, error: JournalError) -> None:
         """Records were removed while the replay waited: the client is told which, and the replay goes on behind."""
         oldest = self._host.journal.first_sequence
-        if error.code != "bookmark_gone" or oldest <= self._subscription.next_sequence:
+        if error.code != "bookmark_gone" or oldest <= self._next_sequence:
             raise error
-        self._say_gap(self._subscription.next_sequence, oldest - 1, REMOVED)
-        self._subscription.next_sequence = oldest
+        self._say_gap(self._next_sequence, oldest - 1, REMOVED)
 
     def _say_gap(self, first: int, last: int, why: str) -> None:
-        self._connection.reply(gap_reply(self._host.instance, self._subscription.subscription.id, first, last, why))
+        for target in self.targets:
+            if target.next_sequence <= last:
+                id, begins = target.subscription.id, max(first, target.next_sequence)
+                self._connection.reply(gap_reply(self._host.instance, id, begins, last, why))
+                target.next_sequence = last + 1
 
-    def _say_completed(self, ended: bool = False) -> None:
-        self._completed = True
-        self._connection.reply(replies.Ack(
-            ack="completed", of="subscribe", id=self._subscription.subscription.id, ended=ended or None
-        ))
+    def _say_completed(self, targets: Sequence[ClientSubscription], ended: bool = False) -> None:
+        for target in targets:
+            target.completed = True
+            self._connection.reply(replies.Ack(
+                ack="completed", of="subscribe", id=target.subscription.id, ended=ended or None
+            ))
 
     async def _end(self) -> None:
-        """The end point is reached: say so when everything before it was sent, and end the subscription."""
+        """The end point is reached: say so when everything before it was sent, and end the subscriptions."""
+        await self._pass(self._conflated([], release=True))
         await self._connection.backlog.room()
-        self._say_completed(ended=True)
-        self._host.subscribing.ended(self._subscription)
+        self._say_completed(self.targets, ended=True)
+        for target in self.targets:
+            self._host.subscribing.ended(target)
 
 
 DAMAGED = "These records of the log are damaged or lost; `manage.py journal verify` says more."

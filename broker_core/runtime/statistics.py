@@ -125,7 +125,8 @@ class Statistics:
             "topic": target.topic,
             "filter": target.filter_text,
             "bookmark": target.bookmark,
-            "state": "replaying" if target.replaying else "live",
+            "state": "paused" if target.paused else "replaying" if target.replaying else "live",
+            "rate": target.rate.text if target.rate is not None else None,
             "delivered_messages": target.delivered_messages,
             "lag_messages": max(behind, 0),
         }

@@ -10,8 +10,11 @@ from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.protocols import commands, replies
 from broker_core.runtime.connection import ClientSubscription, Connection
-from broker_core.runtime.replayer import REMOVED, Replay, gap_reply
+from broker_core.runtime.holding import Conflating
+from broker_core.runtime.replayer import REMOVED, gap_reply
 from broker_core.runtime.resume_points import resume_points
+from broker_core.subscriptions.conflation import parse_conflation
+from broker_core.subscriptions.pace import parse_rate
 from broker_core.subscriptions.registry import Registry
 from broker_core.subscriptions.span import Found, Log, Span, find_span
 from broker_core.subscriptions.subscription import Subscription
@@ -37,12 +40,16 @@ class Subscribing:
         """Start a subscription; ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled or bookmark_gone."""
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None
+        rate = parse_rate(command.rate, command.rate_max_gap) if command.rate else None
+        conflation = parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
         found = self._find(command, pattern)
         target = ClientSubscription(
             connection, Subscription(None, command.id, stream, pattern, chosen), command.topic, command.filter,
             command.bookmark, found is not None, timestamp=command.timestamp,
-            durability="live" if command.durability == "live" else "persisted",
+            durability="live" if command.durability == "live" else "persisted", rate=rate,
         )
+        if conflation is not None:
+            target.conflating = Conflating(self._host, target, conflation)
         target.subscription.client = target
         connection.add(target)
         if found is None:
@@ -51,7 +58,7 @@ class Subscribing:
             return
         self._bookmarked.add(target)
         self._say_where(target, command, found)
-        self._begin(target, found.span)
+        self._begin(target, found.span, command.paused)
 
     def _find(self, command: commands.Subscribe, pattern: TopicPattern) -> Found | None:
         """Where a bookmark subscription begins and ends; None for one without a bookmark."""
@@ -91,21 +98,25 @@ class Subscribing:
                 message="This instance doesn't replicate: fully_durable is the same as persisted here.",
             ))
 
-    def _begin(self, target: ClientSubscription, span: Span) -> None:
+    def _begin(self, target: ClientSubscription, span: Span, paused: bool) -> None:
+        target.span, target.caught_up_at = span, self._host.dispatched_sequence
         target.next_sequence, target.begun = span.first, span.not_before == 0
         target.acknowledged = span.first - 1
-        if span.first > self._host.dispatched_sequence and target.begun and not span.ends:
+        if paused:
+            self._host.steering.hold(target)
+        elif span.first > self._host.dispatched_sequence and target.begun and not span.ends and target.rate is None:
             self.make_live(target)
+            target.completed = True
             target.connection.reply(replies.Ack(ack="completed", of="subscribe", id=target.subscription.id))
         else:
-            target.replaying = True
-            target.task = self._host.spawn(Replay(self._host, target, span).run())
+            self._host.steering.start([target])
 
     def make_live(self, target: ClientSubscription) -> None:
         """Hand a subscription over to live delivery. No await may stand between its last look and this."""
-        target.replaying = False
-        target.task = None
+        target.replaying, target.replay = False, None
         self.registry.add(target.subscription)
+        if target.conflating is not None:
+            target.conflating.arm()
         if target.durability == "live":
             self._entering.append(target)
 
@@ -123,12 +134,19 @@ class Subscribing:
     def remove(self, target: ClientSubscription) -> None:
         """End a subscription, live or replaying."""
         self._bookmarked.discard(target)
-        if target.task is not None:
-            target.task.cancel()
-            target.task = None
-        if not target.replaying and not self.registry.remove(target.subscription):
+        if target.replay is not None:
+            target.replay.leave(target)
+        elif not target.replaying:
+            self.take_out(target)
+        if target.conflating is not None:
+            target.conflating.close()
+        target.unpin()
+        target.replaying = target.paused = False
+
+    def take_out(self, target: ClientSubscription) -> None:
+        """End a subscription's live delivery."""
+        if not self.registry.remove(target.subscription):
             self._early.remove(target.subscription)
-        target.replaying = False
 
     def ended(self, target: ClientSubscription) -> None:
         """A replay has come to its end point."""

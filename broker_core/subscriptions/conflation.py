@@ -16,6 +16,7 @@ import orjson
 
 from broker_core.batch import MAX_BATCH_BYTES, Batch, BatchHeader, Rows, build
 from broker_core.errors import ClientError
+from broker_core.filters.message_types import UNREADABLE, DecoderOf, decode_json
 from broker_core.filters.paths import getter
 from broker_core.filters.tokens import Step, tokenize
 from broker_core.subscriptions.intervals import parse_interval
@@ -72,10 +73,12 @@ class _Held(NamedTuple):
 class Conflator:
     """The records one subscription holds back. `nbytes` counts as its client's memory."""
 
-    __slots__ = ("_conflation", "_getters", "_held", "_newest", "_window", "nbytes")
+    __slots__ = ("_conflation", "_decoder_of", "_getters", "_held", "_newest", "_window", "nbytes")
 
-    def __init__(self, conflation: Conflation) -> None:
+    def __init__(self, conflation: Conflation, decoder_of: DecoderOf | None = None) -> None:
+        """`decoder_of` says how a topic's bodies are read; without it, and where it says None, they are JSON."""
         self._conflation = conflation
+        self._decoder_of = decoder_of
         self._getters: list[Callable[[Any], Any]] = [getter(steps) for steps in conflation.key_paths]
         self._held: dict[object, _Held] = {}
         self._window = 0
@@ -148,15 +151,15 @@ class Conflator:
             self._held[key] = held
 
     def _key(self, topic: str, body: bytes) -> object:
-        """What replaces what. A record that isn't JSON, or has none of the fields, replaces nothing."""
-        try:
-            message = orjson.loads(body)
-        except orjson.JSONDecodeError:
+        """What replaces what. A record that can't be read, or has none of the fields, replaces nothing."""
+        decode = self._decoder_of(topic) if self._decoder_of is not None else None
+        message = (decode or decode_json)(body)
+        if message is UNREADABLE:
             return object()
         values = [get(message) for get in self._getters]
         if all(value is None for value in values):
             return object()
-        return topic, orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+        return topic, orjson.dumps(values, default=repr, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
 
 def _parts(held: list[_Held]) -> Iterator[list[_Held]]:

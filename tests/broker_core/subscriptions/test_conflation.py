@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build
 from broker_core.errors import ClientError
+from broker_core.filters.message_types import decoder_for
 from broker_core.subscriptions import conflation
 from broker_core.subscriptions.conflation import Conflator, parse_conflation
 
@@ -57,6 +58,13 @@ def test_what_has_no_key_replaces_nothing() -> None:
     held = by_id()
     held.take(batch_at(0, [("p", b"not json"), ("p", b"not json"), ("p", b"{}"), ("p", b'{"id":null}'), ("p", b"[1]")], 1), None)
     assert [row[0] for row in rows_of(held.release())] == [1, 2, 3, 4, 5]
+
+
+def test_a_key_is_read_as_its_topic_is_written() -> None:
+    held = Conflator(parse_conflation("1s", "/55"), lambda topic: decoder_for("fix") if topic == "fix" else None)
+    bodies = [b"35=D\x0155=IBM\x0144=1\x01", b"35=D\x0155=IBM\x0144=2\x01", b"35=D\x0155=MSFT\x0144=3\x01"]
+    held.take(batch_at(0, [("fix", body) for body in bodies], 1), None)
+    assert rows_of(held.release()) == [(1, "fix", bodies[1]), (3, "fix", bodies[2])]
 
 
 def test_keys_are_told_apart_by_type_topic_and_every_path() -> None:

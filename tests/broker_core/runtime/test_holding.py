@@ -1,0 +1,120 @@
+"""Conflated subscriptions through a real broker: in a replay, live, over a pause, and what they take in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+
+from broker_core.batch import Batch
+from broker_core.runtime.broker import Broker
+from tests.support.brokers import running_broker, until
+from tests.support.raw import RawClient
+from tests.support.reader import Reader
+
+INTERVAL = 100_000_000
+"""ns; "100ms" below."""
+
+
+async def prices(writer: RawClient, first: int, number: int, keys: int = 5) -> None:
+    await writer.publish("fx", [orjson.dumps({"id": n % keys, "n": n}) for n in range(first, first + number)])
+
+
+def last_per_key_and_interval(broker: Broker) -> list[tuple[int, bytes]]:
+    """What the law asks for, from the whole log."""
+    journal = broker.host.journal
+    expected: list[tuple[int, bytes]] = []
+    window, last = -1, dict[int, tuple[int, bytes]]()
+    batches: list[Batch] = []
+    while (start := batches[-1].last_sequence + 1 if batches else 1) <= broker.host.dispatched_sequence:
+        batches += journal.read(start, 1 << 20, broker.host.dispatched_sequence)
+    for batch in batches:
+        if batch.accepted_at // INTERVAL != window:
+            expected += last.values()
+            window, last = batch.accepted_at // INTERVAL, {}
+        for record in batch.records():
+            key = orjson.loads(record.body)["id"]
+            last[key] = (last[key][0] if key in last else record.sequence, record.body)
+    return expected + list(last.values())
+
+
+def delivered(reader: Reader, stream: int = 1) -> list[tuple[int, bytes]]:
+    return [(sequence, body) for of, sequence, body in reader.got if of == stream]
+
+
+async def recorded(writer: RawClient, broker: Broker, batches: int = 60) -> None:
+    for number in range(batches):
+        await prices(writer, number * 7, 7)
+        await asyncio.sleep(0.008)
+    await until(lambda: broker.host.dispatched_sequence >= batches * 7)
+
+
+async def test_a_conflated_replay_is_the_last_per_key_and_interval_of_the_full_replay(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
+        await recorded(writer, broker)
+        expected = last_per_key_and_interval(broker)
+        assert 5 < len(expected) < 420
+        await reader.ask(c="subscribe", id="s", topic="fx", bookmark="0", conflation="100ms", conflation_key="/id")
+        await until(lambda: reader.completed() == ["s"])
+        assert delivered(reader) == expected
+        reader.close()
+
+
+async def test_a_conflated_replay_that_is_paused_again_and_again_is_the_same(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
+        await recorded(writer, broker)
+        expected = last_per_key_and_interval(broker)
+        await reader.ask(c="subscribe", id="s", topic="fx", bookmark="0", conflation="100ms", conflation_key="/id", rate="300")
+        for _ in range(6):
+            await reader.ask(c="pause", ids=["s"])
+            await asyncio.sleep(0.01)
+            await reader.ask(c="resume", ids=["s"])
+            await asyncio.sleep(0.01)
+        await reader.ask(c="pause", ids=["s"])
+        await reader.ask(c="rate", ids=["s"])
+        await reader.ask(c="resume", ids=["s"])
+        await until(lambda: reader.completed() == ["s"])
+        assert delivered(reader) == expected
+        reader.close()
+
+
+async def test_live_records_of_a_key_come_once_an_interval(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
+        await reader.ask(c="subscribe", id="s", topic="fx", conflation="100ms", conflation_key="/id")
+        await recorded(writer, broker)
+        newest = {n % 5: n for n in range(420)}
+        await until(lambda: {key: n for _, body in delivered(reader) for key, n in [tuple(orjson.loads(body).values())]} == newest)
+        assert len(delivered(reader)) < 100, "420 were published"
+        assert reader.sequences() == sorted(reader.sequences())
+        assert broker.host.clients["reader"].backlog.conflated_bytes == 0
+        reader.close()
+
+
+async def test_what_is_held_counts_in_the_memory_of_its_client(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
+        await reader.ask(c="subscribe", id="s", topic="fx", bookmark="0|1|", conflation="1h", conflation_key="/id")
+        await prices(writer, 0, 1_000, keys=100)
+        connection = broker.host.clients["reader"]
+        await until(lambda: connection.backlog.conflated_bytes > 100 * 20)
+        assert connection.account is not None
+        assert connection.account.memory == connection.backlog.conflated_bytes
+        reader.raw.command({"c": "unsubscribe", "id": "s"})
+        await until(lambda: connection.account.memory == 0)
+        assert delivered(reader) == []
+        reader.close()
+
+
+async def test_topics_that_no_journal_keeps_are_conflated_as_well(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
+        await reader.ask(c="subscribe", id="s", topic="scratch.fx", conflation="50ms", conflation_key="/id")
+        for _ in range(20):
+            await writer.publish("scratch.fx", [b'{"id":1,"v":1}', b'{"id":1,"v":2}'])
+        await until(lambda: len(reader.got) >= 1)
+        assert {(sequence, body) for _, sequence, body in reader.got} == {(0, b'{"id":1,"v":2}')}
+        reader.close()
