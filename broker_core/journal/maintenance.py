@@ -111,12 +111,21 @@ def copy_verified(src: Path, dst: Path, progress: Progress = _silent) -> str:
     return written.hexdigest()
 
 
-def _digest(file: OpenFile) -> str:
-    found = hashlib.sha256()
+def digest_of(path: Path, progress: Progress = _silent) -> str:
+    """The SHA-256 (hexadecimal) of a segment's file."""
+    try:
+        return _digest(OpenFile(path), progress)
+    except OSError as error:
+        raise journal_error(error, f"reading {path.name}") from error
+
+
+def _digest(file: OpenFile, progress: Progress = _silent) -> str:
+    found, total = hashlib.sha256(), os.fstat(file.fd).st_size
     offset = 0
     while chunk := os.pread(file.fd, MEMBER_SIZE, offset):
         found.update(chunk)
         offset += len(chunk)
+        progress(offset, total)
     return found.hexdigest()
 
 

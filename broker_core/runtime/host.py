@@ -20,6 +20,7 @@ from broker_core.batch import Batch
 from broker_core.config import PolicyDocument
 from broker_core.delivery import OutboxEntry
 from broker_core.errors import ClientError, JournalError
+from broker_core.journal.acks import Publishers
 from broker_core.journal.held import Pin
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
@@ -66,7 +67,7 @@ class Host:
         self._surroundings = (host_memory, ulimit, str(spool_directory))
         self.subscribing = Subscribing(self)
         self.steering = Steering(self)
-        self._publishers = dict(journal.publishers)
+        self._publishers = Publishers(journal.publishers)
         self._commit = GroupCommit(journal, self._committed, self._failed, self._stamped)
         self.newest_sequence = self.dispatched_sequence
         self._readers = ThreadPoolExecutor(1, "reader")
@@ -177,13 +178,17 @@ class Host:
         fresh = self._without_repeats(connection, batch, answers)
         if fresh is None:
             return
-        journaled = self.journaled.all_journaled(topics)
-        if journaled is None:
-            self._publish_mixed(connection, fresh, answers)
-        elif journaled:
-            self._to_journal(connection, fresh, answers)
-        else:
-            self._pass_on(connection, fresh, answers)
+        passed, kept = self.journaled.parts(fresh)
+        if passed is not None:
+            self._pass_on(passed)
+        if kept is not None:
+            # Of a batch of both kinds the publisher hears when the whole of it is done.
+            self._to_journal(connection, kept, answers, fresh.last_publisher_sequence)
+            return
+        for answer in answers:
+            connection.reply(answer)
+        if fresh.first_publisher_sequence:
+            connection.reply(replies.processed(fresh.first_publisher_sequence, fresh.last_publisher_sequence))
 
     def _without_repeats(
         self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]
@@ -200,51 +205,38 @@ class Host:
             for answer in answers:
                 connection.reply(answer)
             return None
-        self._publishers[connection.name] = last
+        self._publishers.note(connection.name, last)
         if first > known:
             return batch
         rows = np.nonzero(batch.publisher_sequences() > known)[0]
         return batch.select(rows, explicit=False)
 
-    def _publish_mixed(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Some topics are journaled and some aren't: two batches, each in its order."""
-        wanted = np.array([False, *map(self.journaled.is_journaled, batch.topics)])[batch.topic_indexes]
-        for rows, take in ((np.nonzero(~wanted)[0], self._pass_on), (np.nonzero(wanted)[0], self._to_journal)):
-            if len(rows):
-                take(connection, batch.select(rows, explicit=False), answers if take == self._to_journal else ())
-
-    def _to_journal(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]) -> None:
+    def _to_journal(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack], last: int) -> None:
+        """`last` is the publisher's number that is acknowledged with the batch."""
         for answer in answers:
             if answer.ack == "processed":
                 connection.reply(answer)
         waiting = [answer for answer in answers if answer.ack == "persisted"]
-        self._commit.submit(Pending(batch, connection, batch.last_publisher_sequence, waiting))
+        self._commit.submit(Pending(batch, connection, last, waiting))
         connection.submitted()
 
-    def _pass_on(self, connection: Connection, batch: Batch, answers: Sequence[replies.Ack]) -> None:
+    def _pass_on(self, batch: Batch) -> None:
         """A batch that no journal keeps: deliver it now."""
         batch.stamp(origin=self.journal.origin, epoch=self.journal.epoch, first_sequence=0, accepted_at=self.now_ns())
         touched: dict[Connection, None] = {}
         self._deliver(batch, None, touched)
         self._flush(touched)
-        for answer in answers:
-            connection.reply(answer)
-        if batch.first_publisher_sequence:
-            connection.reply(replies.processed(batch.first_publisher_sequence, batch.last_publisher_sequence))
 
     def publish_own(self, topic: str, bodies: list[bytes]) -> None:
         """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any."""
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
             batch = Batch.parse(built, verify=False)
-            if self.journaled.is_journaled(topic):
-                self._commit.submit(Pending(batch, None, 0, []))
-            else:
-                batch.stamp(origin=self.journal.origin, epoch=self.journal.epoch, first_sequence=0,
-                            accepted_at=self.now_ns())
-                touched: dict[Connection, None] = {}
-                self._deliver(batch, None, touched)
-                self._flush(touched)
+            passed, kept = self.journaled.parts(batch)
+            if passed is not None:
+                self._pass_on(passed)
+            if kept is not None:
+                self._commit.submit(Pending(kept, None, 0, []))
 
     # After the disk.
 
@@ -294,7 +286,7 @@ class Host:
                     numbers += (pending.batch.first_publisher_sequence, pending.last_publisher_sequence)
         for owner, numbers in failed.items():
             # What was taken but not stored is no longer known: its republishing must not look like a repeat.
-            self._publishers[owner.name] = self.journal.publishers.get(owner.name, 0)
+            self._publishers.note(owner.name, self.journal.publishers.get(owner.name, 0))
             owner.reply(replies.error_reply(
                 error, of="publish", first=min(numbers, default=None), sequence=max(numbers, default=None)
             ))
@@ -351,8 +343,8 @@ class Host:
 
     def apply(self, policy: PolicyDocument) -> None:
         """Put a revision in force, whole. Clients that are over its limits are acted on at the next look."""
-        self.policy = policy
         self.journaled = JournaledTopics(policy.instance)
+        self.policy = policy
         self.judging.guard.apply_policy(policy, *self._surroundings)
         self.judging.tick()
 

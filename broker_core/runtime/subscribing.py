@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from broker_core.bookmark import Range, parse_bookmark
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
+from broker_core.filters.message_types import Decoder
 from broker_core.protocols import commands, replies
 from broker_core.runtime.connection import ClientSubscription, Connection
 from broker_core.runtime.holding import Conflating
@@ -29,12 +30,15 @@ class Subscribing:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.registry = Registry()
+        self.registry = Registry(self._decoder_of)
         # Those with durability `live`: they get a group before it is on disk. They enter with a whole group.
-        self._early = Registry()
+        self._early = Registry(self._decoder_of)
         self._entering: list[ClientSubscription] = []
         self._bookmarked: set[ClientSubscription] = set()
         self._news = asyncio.Event()
+
+    def _decoder_of(self, topic: str) -> Decoder | None:
+        return self._host.journaled.decoder_of(topic)
 
     def add(self, connection: Connection, command: commands.Subscribe, stream: int) -> None:
         """Start a subscription; ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled or bookmark_gone."""
@@ -44,7 +48,7 @@ class Subscribing:
         conflation = parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
         found = self._find(command, pattern)
         target = ClientSubscription(
-            connection, Subscription(None, command.id, stream, pattern, chosen), command.topic, command.filter,
+            connection, Subscription(None, command.id, stream, pattern, chosen, self._decoder_of), command.topic, command.filter,
             command.bookmark, found is not None, timestamp=command.timestamp,
             durability="live" if command.durability == "live" else "persisted", rate=rate,
         )
