@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from api.schema import SchemaView
-from api.views import access, audit, clients, people, policies, runs
+from api.views import access, actions, audit, clients, people, policies, runs
 
 app_name = "api"
 
@@ -29,11 +29,23 @@ urlpatterns = [
     path("decisions", clients.DecisionsView.as_view(), name="decisions"),
     path("journals", runs.JournalsView.as_view(), name="journals"),
     path("journals/<str:action>", runs.JournalActionView.as_view(), name="journal-action"),
+    path("journals/<str:action>/plan", runs.JournalPlanView.as_view(), name="journal-plan"),
+    path("journals/<str:action>/apply", runs.JournalApplyView.as_view(), name="journal-apply"),
     path("pipeline/<str:job>", runs.PipelineView.as_view(), name="pipeline"),
     path("runs", runs.RunsView.as_view(), name="runs"),
     path("runs/<str:run_id>", runs.RunView.as_view(), name="run"),
     path("runs/<str:run_id>/cancel", runs.CancelView.as_view(), name="run-cancel"),
-    path("schedules", runs.SchedulesView.as_view(), name="schedules"),
+    path("runs/<str:run_id>/approve", runs.ApproveView.as_view(), name="run-approve"),
+    path("runs/<str:run_id>/repeat", runs.RepeatView.as_view(), name="run-repeat"),
+    path("actions", actions.ActionsView.as_view(), name="actions"),
+    path("actions/firings", actions.FiringsView.as_view(), name="action-firings"),
+    path("actions/<int:action_id>", actions.ActionView.as_view(), name="action"),
+    path("actions/<int:action_id>/plan", actions.ActionPlanView.as_view(), name="action-plan"),
+    path("actions/<int:action_id>/apply", actions.ActionApplyView.as_view(), name="action-apply"),
+    path("actions/at/<str:path>", actions.RequestView.as_view(), name="action-request"),
+    path("actions/at/<str:path>/plan", actions.RequestPlanView.as_view(), name="action-request-plan"),
+    path("events/<str:name>", actions.EventView.as_view(), name="event"),
+    path("schedules", actions.SchedulesView.as_view(), name="schedules"),
     path("audit", audit.AuditView.as_view(), name="audit"),
     path("people", people.PeopleView.as_view(), name="people"),
     path("people/<str:name>", people.PersonView.as_view(), name="person"),

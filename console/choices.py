@@ -19,17 +19,26 @@ class RunKind(models.TextChoices):
     COMPRESS = "compress", "Compress journals"
     REMOVE = "remove", "Remove journals"
     PIPELINE = "pipeline", "Pipeline job"
+    ACTION = "action", "Action"
 
 
 class RunState(models.TextChoices):
     """Where a run stands. `lost`: its worker went away; the run may be asked for again."""
 
+    APPROVAL = "approval", "Awaiting approval"
     WAITING = "waiting", "Waiting"
     RUNNING = "running", "Running"
     SUCCEEDED = "succeeded", "Succeeded"
     FAILED = "failed", "Failed"
     CANCELLED = "cancelled", "Cancelled"
     LOST = "lost", "Lost"
+
+
+class MissedPolicy(models.TextChoices):
+    """What becomes of firings that were due while nothing ran."""
+
+    SKIP = "skip", "Skip them"
+    RUN_ONCE = "run_once", "Run once, for the newest"
 
 
 ACTIVE_RUN_STATES = (RunState.WAITING, RunState.RUNNING)
@@ -42,6 +51,7 @@ class ActorKind(models.TextChoices):
     PERSON = "person", "Person"
     TOKEN = "token", "API token"
     SCHEDULE = "schedule", "Schedule"
+    ACTION = "action", "Action"
     SYSTEM = "system", "System"
 
 
@@ -92,6 +102,7 @@ ROLE_PERMISSIONS: dict[str, frozenset[Permission]] = {
 TOKEN_PERMISSIONS = tuple(one for one in Permission if one != Permission.MANAGE_ACCESS)
 
 RUN_STATE_COLOURS = {
+    RunState.APPROVAL: "purple",
     RunState.WAITING: "secondary",
     RunState.RUNNING: "azure",
     RunState.SUCCEEDED: "green",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from console.services import execution, policies, reports, runs, schedules
+from console.services import execution, policies, reports, runs
+from console.services.actions import schedules
 
 
 @shared_task(name="console.tasks.execute_run")

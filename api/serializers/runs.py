@@ -1,16 +1,13 @@
-"""Journals, runs, schedules and the audit."""
+"""Journals, runs and the audit."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
 from rest_framework import serializers
 
 from api.serializers.policies import StrictSerializer
-from console.models import ActionRun, AuditEvent, Schedule
-from console.services.schedules import next_due_at
+from console.models import ActionRun, AuditEvent
 
 
 class SegmentSerializer(serializers.Serializer[Any]):
@@ -36,11 +33,21 @@ class JournalActionSerializer(StrictSerializer):
     dry_run = serializers.BooleanField(required=False, default=False, help_text="Only say what would be done.")
 
 
+class JournalApplySerializer(StrictSerializer):
+    """A plan to carry out."""
+
+    age = serializers.CharField(max_length=40)
+    plan = serializers.CharField(max_length=64, help_text="The hash of the plan.")
+
+
 class SkippedSerializer(serializers.Serializer[Any]):
     """A segment that an action leaves alone."""
 
     name = serializers.CharField()
     why = serializers.CharField()
+    reason = serializers.CharField(
+        help_text="current, archived, compressed, young, gap, or who needs it: replay, spool, managed_replay, …"
+    )
 
 
 class PlanSerializer(serializers.Serializer[Any]):
@@ -49,9 +56,14 @@ class PlanSerializer(serializers.Serializer[Any]):
     action = serializers.CharField()
     age = serializers.CharField()
     age_s = serializers.IntegerField()
-    chosen = serializers.ListField()
+    chosen = serializers.ListField(child=serializers.CharField())
+    segments = serializers.ListField(
+        child=serializers.DictField(), help_text="Of each chosen: name, bytes, records, first_sequence, last_sequence."
+    )
+    archive_directory = serializers.CharField()
     skipped = SkippedSerializer(many=True)
     bytes = serializers.IntegerField()
+    hash = serializers.CharField(required=False, help_text="For `apply`; a dry run has none.")
 
 
 class PipelineSerializer(StrictSerializer):
@@ -71,28 +83,21 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
     """One execution of an action."""
 
     instance = serializers.CharField(source="instance.name")
-    schedule = serializers.CharField(source="schedule.name", default=None, allow_null=True)
+    action = serializers.IntegerField(source="action_id", allow_null=True)
+
+    duration_ms = serializers.SerializerMethodField()
 
     class Meta:
         model = ActionRun
         fields = [
-            "id", "instance", "kind", "parameters", "state", "progress", "step", "plan", "result", "error", "log",
-            "actor", "actor_kind", "schedule", "due_at", "cancel_requested", "created_at", "started_at", "ended_at",
+            "id", "instance", "kind", "parameters", "trigger", "state", "progress", "step", "plan", "plan_hash", "steps",
+            "result", "error", "log", "actor", "actor_kind", "approver", "action", "due_at", "repeats", "cancel_requested",
+            "created_at", "started_at", "ended_at", "duration_ms",
         ]  # fmt: skip
 
-
-class ScheduleSerializer(serializers.ModelSerializer[Schedule]):
-    """When an action is due, UTC; weekday 0 is Monday, null is every day."""
-
-    next_due_at = serializers.SerializerMethodField()
-
-    class Meta:
-        model = Schedule
-        fields = ["name", "kind", "parameters", "weekday", "hour", "minute", "enabled", "next_due_at"]
-
-    def get_next_due_at(self, schedule: Schedule) -> datetime | None:
-        """The next firing, null while switched off."""
-        return next_due_at(schedule, timezone.now()) if schedule.enabled else None
+    def get_duration_ms(self, run: ActionRun) -> int | None:
+        """From its start to its end; null before."""
+        return round((run.ended_at - run.started_at).total_seconds() * 1000) if run.started_at and run.ended_at else None
 
 
 class AuditQuerySerializer(serializers.Serializer[Any]):

@@ -1,4 +1,4 @@
-"""Journals and what is done with them, pipeline jobs, runs, schedules, audit."""
+"""Journals and what is done with them, pipeline jobs, runs, audit."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from api.serializers.runs import (
     AuditQuerySerializer,
     AuditSerializer,
     JournalActionSerializer,
+    JournalApplySerializer,
     PipelineSerializer,
     PlanSerializer,
     RunQuerySerializer,
     RunSerializer,
-    ScheduleSerializer,
     SegmentSerializer,
 )
 from api.views.base import PagedView, instance_name, read
+from api.views.idempotency import once
 from console.choices import Permission
 from console.models import ActionRun
 from console.queries import live
 from console.queries import runs as queries
 from console.queries.policies import instance_named
 from console.services import audit, journals, pipeline, runs
+from console.services.actions import asking, planning
 
 
 class JournalsView(PagedView):
@@ -54,7 +56,36 @@ class JournalActionView(APIView):
         if asked["dry_run"]:
             audit.changes_nothing(request)
             return Response(journals.plan(action, asked["age"], instance_name(request)))
-        return accepted(journals.request(actor_of(request), action, asked["age"], instance_name(request)))
+        key = once(request, "journals", action, asked)
+        return accepted(journals.request(actor_of(request), action, asked["age"], instance_name(request), once=key))
+
+
+class JournalPlanView(APIView):
+    """Planning what is done with journals."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=JournalActionSerializer, responses=PlanSerializer)
+    def post(self, request: Request, action: str) -> Response:
+        """What the action would do, and the plan's hash. Changes nothing."""
+        audit.changes_nothing(request)
+        asked = read(JournalActionSerializer, request.data)
+        return Response(planning.journal_plan(action, asked["age"], instance_name(request)))
+
+
+class JournalApplyView(APIView):
+    """Doing what was planned."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=JournalApplySerializer, responses={202: RunSerializer})
+    def post(self, request: Request, action: str) -> Response:
+        """Carry out a plan: 202 and a run. 409 plan_changed when other segments would be touched now."""
+        asked = read(JournalApplySerializer, request.data)
+        key = once(request, "journals.apply", action, asked)
+        return accepted(
+            asking.apply_journals(actor_of(request), action, asked["age"], asked["plan"], instance_name(request), key)
+        )
 
 
 class PipelineView(APIView):
@@ -66,7 +97,8 @@ class PipelineView(APIView):
     def post(self, request: Request, job: str) -> Response:
         """Start a pipeline job: 202 and a run."""
         asked = read(PipelineSerializer, request.data)
-        return accepted(pipeline.request(actor_of(request), job, asked["options"], instance_name(request)))
+        key = once(request, "pipeline", job, asked)
+        return accepted(pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key))
 
 
 class RunsView(PagedView):
@@ -108,15 +140,28 @@ class CancelView(APIView):
         return Response(RunSerializer(runs.cancel(actor_of(request), run)).data)
 
 
-class SchedulesView(PagedView):
-    """Schedules."""
+class ApproveView(APIView):
+    """Approving."""
 
-    needs = {"GET": Permission.VIEW}
+    needs = {"POST": Permission.APPROVE}
 
-    @extend_schema(responses=ScheduleSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        """Schedules and when each is due next."""
-        return self.page(queries.schedules(instance_named(instance_name(request))), ScheduleSerializer)
+    @extend_schema(request=None, responses=RunSerializer)
+    def post(self, request: Request, run_id: str) -> Response:
+        """Let a run go on that somebody else asked for."""
+        return Response(RunSerializer(runs.approve(actor_of(request), queries.run(run_id))).data)
+
+
+class RepeatView(APIView):
+    """Repeating."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=None, responses={202: RunSerializer})
+    def post(self, request: Request, run_id: str) -> Response:
+        """Ask again for a run that was lost, failed or cancelled; steps that were done are left out."""
+        run = queries.run(run_id)
+        allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
+        return accepted(runs.repeat(actor_of(request), run))
 
 
 class AuditView(PagedView):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from console.models.access import ApiToken, Grant
+from console.models.action import Action, RunHold
 from console.models.audit import AuditEvent
 from console.models.history import ClientSample, Decision
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
 from console.models.revision import PolicyRevision, RevisionReport
-from console.models.run import ActionRun, Schedule
+from console.models.run import ActionRun
 
 __all__ = [
+    "Action",
     "ActionRun",
     "ApiToken",
     "AuditEvent",
@@ -21,6 +23,6 @@ __all__ = [
     "PolicyRevision",
     "PoolPolicy",
     "RevisionReport",
-    "Schedule",
+    "RunHold",
     "Transport",
 ]

@@ -48,6 +48,7 @@ class Instance(models.Model):
     journal_size = models.BigIntegerField(default=128 * 1024 * 1024, validators=[MinValueValidator(1024 * 1024)])
     preallocated_files = models.PositiveIntegerField(default=2, validators=[MinValueValidator(1), MaxValueValidator(64)])
     created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)  # when its broker last started
 
     class Meta:
         ordering = ["name"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
 
@@ -43,3 +44,16 @@ def celery_broker_url(redis_url: str) -> str:
     if redis_url.startswith("unix://"):
         return "redis+socket://" + redis_url.removeprefix("unix://")
     return redis_url
+
+
+def local_zone(name: str) -> ZoneInfo:
+    """The zone that local times of schedules are in: the one named, else this machine's, else UTC."""
+    link = os.path.realpath("/etc/localtime")
+    for known in (name, os.environ.get("TZ", "").lstrip(":"), link.partition("/zoneinfo/")[2]):
+        if known:
+            try:
+                return ZoneInfo(known)
+            except (ZoneInfoNotFoundError, ValueError):
+                if known == name:
+                    raise
+    return ZoneInfo("UTC")

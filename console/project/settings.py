@@ -11,7 +11,7 @@ from typing import Any
 
 import environ
 
-from console.project.home import celery_broker_url, prepare_home, secret_key
+from console.project.home import celery_broker_url, local_zone, prepare_home, secret_key
 from console.supervisor.sockets import run_directory
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -32,6 +32,11 @@ SLUICE_SPOOL_DIRECTORY = Path(env.str("SLUICE_SPOOL_DIRECTORY", default=str(SLUI
 SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
 SLUICE_CONTROL_TIMEOUT_S = env.float("SLUICE_CONTROL_TIMEOUT_S", default=5.0)
 SLUICE_SAMPLE_RETENTION_HOURS = env.int("SLUICE_SAMPLE_RETENTION_HOURS", default=24)
+# What actions may touch outside of Sluice, and when they run; whoever starts Sluice says so, not whoever edits actions.
+SLUICE_LOCAL_ZONE = local_zone(env.str("SLUICE_TIME_ZONE", default=""))
+SLUICE_ACTION_FOLDERS = env.list("SLUICE_ACTION_FOLDERS", default=[str(SLUICE_HOME / "log")])
+SLUICE_WEBHOOK_HOSTS = env.list("SLUICE_WEBHOOK_HOSTS", default=[])
+SLUICE_APPROVE_KINDS = env.list("SLUICE_APPROVE_KINDS", default=[])  # of archive, compress, remove, pipeline
 # Days that audit events are kept, by action or its beginning; "*" is every other, 0 is for ever.
 SLUICE_AUDIT_RETENTION_DAYS = {
     key: int(days)

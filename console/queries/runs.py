@@ -1,4 +1,4 @@
-"""Runs, schedules and the audit, newest first."""
+"""Runs and the audit, newest first."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from broker_core.errors import OperatorError
-from console.models import ActionRun, AuditEvent, Instance, Schedule
+from console.models import ActionRun, AuditEvent, Instance
 
 
 def runs(instance: Instance | None = None, *, kind: str = "", state: str = "") -> QuerySet[ActionRun]:
     """Runs of an instance, or of all."""
-    found = ActionRun.objects.select_related("instance", "schedule")
+    found = ActionRun.objects.select_related("instance", "action")
     if instance is not None:
         found = found.filter(instance=instance)
     if kind:
@@ -33,11 +33,6 @@ def run(run_id: str | UUID) -> ActionRun:
     if found is None:
         raise OperatorError("unknown_run", f"There is no run {str(run_id)[:50]}.", "See /api/v1/runs.")
     return found
-
-
-def schedules(instance: Instance) -> QuerySet[Schedule]:
-    """The schedules of an instance."""
-    return Schedule.objects.filter(instance=instance)
 
 
 def audit_events(

@@ -11,7 +11,7 @@ from broker_core.errors import OperatorError
 from console.choices import ActorKind, Permission
 from console.services.actors import Actor
 
-_TRUSTED = (ActorKind.SYSTEM, ActorKind.SCHEDULE)
+_TRUSTED = (ActorKind.SYSTEM, ActorKind.SCHEDULE, ActorKind.ACTION)
 
 
 def allows(actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = "") -> bool:

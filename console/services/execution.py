@@ -13,6 +13,7 @@ from broker_core.errors import SluiceError
 from console.choices import AuditResult, RunKind, RunState
 from console.models import ActionRun
 from console.services import audit, journals, pipeline, runs
+from console.services.actions import performing, planning
 from console.services.actors import Actor
 from console.services.progress import Cancelled, Progress
 
@@ -23,6 +24,7 @@ PERFORM: dict[str, Callable[[ActionRun, Progress], dict[str, Any]]] = {
     RunKind.COMPRESS: journals.perform,
     RunKind.REMOVE: journals.perform,
     RunKind.PIPELINE: pipeline.perform,
+    RunKind.ACTION: performing.perform,
 }
 
 
@@ -33,6 +35,7 @@ def execute(run_id: UUID | str) -> ActionRun | None:
         return None
     progress = Progress(run)
     try:
+        planning.check_unchanged(run)
         result = PERFORM[run.kind](run, progress)
     except Cancelled:
         run.log += "stopped on request\n"

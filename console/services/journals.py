@@ -36,12 +36,15 @@ def plan(action: str, age: str | int, instance_name: str | None = None) -> dict[
     return {"action": str(kind), "age_s": age_s, "age": format_age(age_s), **found}
 
 
-def request(actor: Actor, action: str, age: str | int, instance_name: str | None = None) -> ActionRun:
+def request(
+    actor: Actor, action: str, age: str | int, instance_name: str | None = None, *, plan_hash: str = "", once: runs.Once | None = None
+) -> ActionRun:
     """Ask for an action on the sealed segments older than `age`; a worker carries it out."""
     kind, age_s = _kind(action), parse_age(age)
     instance = instance_named(instance_name)
     parameters = {"age": format_age(age_s), "age_s": age_s}
-    return runs.request(actor, instance, kind, parameters, plan=plan(action, age_s, instance.name))
+    made = plan(action, age_s, instance.name)
+    return runs.request(actor, instance, kind, parameters, plan=made, plan_hash=plan_hash, once=once)
 
 
 def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:

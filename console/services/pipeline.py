@@ -29,11 +29,15 @@ STOP_WITHIN_S = 15.0
 
 
 def request(
-    actor: Actor, job: str, options: Mapping[str, str] | None = None, instance_name: str | None = None
+    actor: Actor,
+    job: str,
+    options: Mapping[str, str] | None = None,
+    instance_name: str | None = None,
+    once: runs.Once | None = None,
 ) -> ActionRun:
     """Ask for a pipeline job; a worker starts it."""
     parameters = {"job": job, "options": _checked(job, options or {})}
-    return runs.request(actor, instance_named(instance_name), RunKind.PIPELINE, parameters)
+    return runs.request(actor, instance_named(instance_name), RunKind.PIPELINE, parameters, once=once)
 
 
 def command_of(run: ActionRun) -> list[str]:

@@ -21,7 +21,8 @@ from broker_core.errors import OperatorError, SluiceError
 from console.broker_link import link_to
 from console.models import ClientPolicy, Instance, PolicyRevision, PoolPolicy, Transport
 from console.queries import policies as read
-from console.services import audit, reports, schedules
+from console.services import audit, reports
+from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
 
 
@@ -96,6 +97,27 @@ def change_instance_policy(
         _edit_policies(instance, None, changes)
 
     return _change(actor, "policy.change", "policy", edit, reason, instance_name, expected_revision)
+
+
+def restore(actor: Actor, number: int, *, reason: str = "", instance_name: str | None = None) -> Change:
+    """Make an older revision the policy again, as a new revision. A transport that it doesn't know is switched off.
+
+    Raises OperatorError unknown_revision.
+    """
+
+    def edit(instance: Instance) -> None:
+        document = read.revision_numbered(instance, number).document
+        _assign(instance, document["instance"], read.INSTANCE_FIELDS)
+        _edit_policies(instance, None, document)
+        known = {transport.name: transport for transport in Transport.objects.filter(instance=instance)}
+        for wanted in document["transports"]:
+            transport = known.pop(wanted["name"], None) or Transport(instance=instance)
+            _assign(transport, wanted, read.TRANSPORT_FIELDS)
+            _edit_policies(instance, transport, wanted)
+        for transport in known.values():
+            _assign(transport, {"enabled": False}, ("enabled",))
+
+    return _change(actor, "policy.restore", f"revision {number}", edit, reason, instance_name, None)
 
 
 def tell_broker(revision: PolicyRevision) -> Change:
@@ -192,7 +214,7 @@ def _make_instance(name: str) -> Instance:
     PoolPolicy.objects.create(instance=instance, **document["pool"])
     ClientPolicy.objects.create(instance=instance, **document["client_policy"])
     revision = _store(instance, read.desired_document(instance, 1), SYSTEM, "The defaults.")
-    schedules.make_defaults(instance)
+    make_defaults(instance)
     audit.record(SYSTEM, "instance.create", name, after=revision.document)
     return instance
 

@@ -24,6 +24,7 @@ class Progress:
         self._written = 0.0
         self._base = 0.0
         self._share = 100.0
+        self._stage = (0.0, 100.0)
 
     def log(self, line: str) -> None:
         """Add a line to the run's log, with the time; the oldest lines go when it gets too long."""
@@ -31,9 +32,15 @@ class Progress:
         self.run.log = (self.run.log + stamped)[-MAX_LOG_CHARACTERS:]
         self._write(force=False)
 
+    def stage(self, number: int, of: int, what: str) -> None:
+        """Begin stage `number` (from 0) of `of`: the steps of what follows count within it."""
+        self._stage = (100.0 * number / of, 100.0 / of)
+        self.step(0, 1, what)
+
     def step(self, number: int, of: int, what: str) -> None:
         """Begin step `number` (from 0) of `of`; what `part` says then counts within it."""
-        self._base, self._share = 100.0 * number / of, 100.0 / of
+        begin, share = self._stage
+        self._base, self._share = begin + share * number / of, share / of
         self.run.progress, self.run.step = self._base, what[:300]
         self.log(what)
         self._write(force=True)

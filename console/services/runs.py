@@ -1,31 +1,56 @@
 """Runs: asking for one, taking it up in a worker, telling how it goes, and finding those whose worker died.
 
-A run is taken up by one conditional UPDATE (waiting → running), so a task that the queue delivers twice does nothing
-the second time, and a run that waits may be queued again at any time.
+A run is taken up by one conditional UPDATE (waiting → running) together with the holds it needs (`RunHold`: one of a kind
+per instance), so a task that the queue delivers twice does nothing the second time, and a run that waits may be queued
+again at any time. Whoever ends a run queues those that waited for what it held.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from celery import current_app
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from broker_core.errors import OperatorError
-from console.choices import ACTIVE_RUN_STATES, RunKind, RunState
-from console.models import ActionRun, Instance, Schedule
-from console.services import audit
+from console.choices import ACTIVE_RUN_STATES, AuditResult, Permission, RunKind, RunState
+from console.models import ActionRun, Instance, RunHold
+from console.services import access, audit
+from console.services.actions.definition import exclusives
 from console.services.actors import SYSTEM, Actor
 
 EXECUTE_TASK = "console.tasks.execute_run"
 LOST_AFTER = timedelta(minutes=2)
 QUEUE_AGAIN_AFTER = timedelta(minutes=2)
+MOST_WAITING = 1_000
+"""Waiting runs that are looked at when one ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """An Idempotency-Key and a digest of what was asked with it: the same again gives the run that was made then."""
+
+    key: str
+    digest: str
+
+    @classmethod
+    def of(cls, key: str, *asked: Any) -> Once | None:
+        """None without a key. Raises OperatorError bad_idempotency_key."""
+        if not key:
+            return None
+        if len(key) > 200 or not key.isprintable():
+            raise OperatorError("bad_idempotency_key", "An Idempotency-Key has up to 200 printable characters.", "Use a UUID.")
+        return cls(key, hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest())
 
 
 def request(
@@ -35,32 +60,34 @@ def request(
     parameters: Mapping[str, Any],
     *,
     plan: Any = None,
-    schedule: Schedule | None = None,
-    due_at: datetime | None = None,
+    plan_hash: str = "",
+    once: Once | None = None,
+    **more: Any,
 ) -> ActionRun:
-    """Store a waiting run and queue it. Raises OperatorError run_in_progress when one of its kind is active."""
+    """Store a run and queue it, or have it wait for approval. `more` are other columns, such as action and due_at.
+
+    Raises OperatorError run_in_progress when one of its kind is active (actions' runs wait instead), or
+    idempotency_key_reused.
+    """
+    if once is not None and (known := made_before(actor, once)) is not None:
+        return known
+    needs_approval = more.pop("needs_approval", kind in settings.SLUICE_APPROVE_KINDS)
+    run = ActionRun(
+        instance=instance, kind=kind, parameters=dict(parameters), plan=plan, plan_hash=plan_hash,
+        state=RunState.APPROVAL if needs_approval else RunState.WAITING,
+        actor=actor.name[:200], actor_kind=actor.kind, actor_user_id=actor.user_id,
+        idempotency_key=once.key if once else "", idempotency_digest=once.digest if once else "", **more,
+    )  # fmt: skip
     try:
         with transaction.atomic():
-            run = ActionRun.objects.create(
-                instance=instance,
-                kind=kind,
-                parameters=dict(parameters),
-                plan=plan,
-                actor=actor.name[:200],
-                actor_kind=actor.kind,
-                schedule=schedule,
-                due_at=due_at,
-            )
-            audit.record(actor, f"run.{kind}", f"{instance.name}: run {run.pk}", after=dict(parameters))
+            run.save(force_insert=True)
+            audit.record(actor, f"run.{kind}", f"{instance.name}: run {run.pk}", after=_told(parameters))
     except IntegrityError as taken:
-        active = ActionRun.objects.filter(instance=instance, kind=kind, state__in=ACTIVE_RUN_STATES).first()
-        raise OperatorError(
-            "run_in_progress",
-            f"Another run of {kind} is under way on {instance.name}, or this firing was run already.",
-            "Wait for it to end, or cancel it.",
-            run=str(active.pk) if active else None,
-        ) from taken
-    transaction.on_commit(lambda: enqueue(run))
+        if once is not None and (known := made_before(actor, once)) is not None:
+            return known
+        raise _in_progress(run) from taken
+    if run.state == RunState.WAITING:
+        transaction.on_commit(lambda: enqueue(run))
     return run
 
 
@@ -76,12 +103,28 @@ def enqueue(run: ActionRun) -> None:
         run.refresh_from_db()
 
 
+def holds_of(run: ActionRun) -> set[str]:
+    """What a run must have for itself: its kind, or its action and what its steps are exclusive for. Pure."""
+    if run.kind != RunKind.ACTION:
+        return {run.kind}
+    return {f"action:{run.action_id or run.parameters.get('action', '')}"[:80], *exclusives(run.parameters["steps"])}
+
+
 def claim(run_id: UUID | str, now: datetime) -> ActionRun | None:
-    """Take up a waiting run; None when it isn't waiting any more."""
-    claimed = ActionRun.objects.filter(pk=run_id, state=RunState.WAITING).update(
-        state=RunState.RUNNING, started_at=now, heard_at=now
-    )
-    return ActionRun.objects.select_related("instance", "schedule").get(pk=run_id) if claimed else None
+    """Take up a waiting run; None when it isn't waiting any more, or must go on waiting for another's end."""
+    try:
+        with transaction.atomic():
+            claimed = ActionRun.objects.filter(pk=run_id, state=RunState.WAITING).update(
+                state=RunState.RUNNING, started_at=now, heard_at=now
+            )
+            if not claimed:
+                return None
+            run = ActionRun.objects.select_related("instance", "action").get(pk=run_id)
+            for kind in sorted(holds_of(run)):
+                RunHold.objects.create(instance=run.instance, kind=kind, run=run)
+    except IntegrityError:
+        return None
+    return run
 
 
 def finish(
@@ -89,17 +132,20 @@ def finish(
 ) -> None:
     """End a running run; a run that was declared lost meanwhile stays so, with its result beside."""
     now = timezone.now()
-    values: dict[str, Any] = {"result": result, "error": error, "log": run.log, "ended_at": now, "heard_at": now}
+    values: dict[str, Any] = {"result": result, "error": error, "log": run.log, "steps": run.steps, "ended_at": now, "heard_at": now}
     if state == RunState.SUCCEEDED:
         values.update(progress=100.0, step="")
-    ActionRun.objects.filter(pk=run.pk, state__in=(RunState.RUNNING, RunState.LOST)).update(state=state, **values)
+    lost = ActionRun.objects.filter(pk=run.pk, state=RunState.LOST)
+    if not lost.update(**{**values, "error": error or {"code": "worker_lost", "message": "Its worker was taken for dead, and came back."}}):
+        ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING).update(state=state, **values)
+    _release(run)
     run.refresh_from_db()
 
 
 def cancel(actor: Actor, run: ActionRun) -> ActionRun:
-    """End a waiting run, or ask a running one to stop after its current step."""
+    """End a run that waits, or ask a running one to stop after its current step."""
     with transaction.atomic():
-        stopped = ActionRun.objects.filter(pk=run.pk, state=RunState.WAITING).update(
+        stopped = ActionRun.objects.filter(pk=run.pk, state__in=(RunState.WAITING, RunState.APPROVAL)).update(
             state=RunState.CANCELLED, ended_at=timezone.now()
         )
         asked = 0 if stopped else ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING).update(
@@ -112,17 +158,93 @@ def cancel(actor: Actor, run: ActionRun) -> ActionRun:
     return run
 
 
+def approve(actor: Actor, run: ActionRun) -> ActionRun:
+    """Let a run go on that another person asked for. Raises not_allowed, own_run, not_awaiting or run_in_progress."""
+    access.require(actor, Permission.APPROVE, instance=run.instance.name)
+    if actor.user_id is None or actor.user_id == run.actor_user_id:
+        audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}", result=AuditResult.DENIED)
+        raise OperatorError("own_run", "Whoever asked for a run can't approve it.", "Ask somebody else.")
+    try:
+        with transaction.atomic():
+            moved = ActionRun.objects.filter(pk=run.pk, state=RunState.APPROVAL).update(
+                state=RunState.WAITING, approver=actor.name[:200]
+            )
+            if not moved:
+                raise OperatorError("not_awaiting", "The run doesn't await approval.", "Look at its state.")
+            audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}")
+    except IntegrityError as taken:
+        raise _in_progress(run) from taken
+    run.refresh_from_db()
+    transaction.on_commit(lambda: enqueue(run))
+    return run
+
+
+def repeat(actor: Actor, run: ActionRun) -> ActionRun:
+    """Ask again for a run that was lost, failed or cancelled. Steps that were done aren't done again."""
+    if run.state not in (RunState.LOST, RunState.FAILED, RunState.CANCELLED):
+        raise OperatorError("not_repeatable", f"The run is {run.get_state_display().lower()}.", "Only runs that came to nothing are repeated.")
+    needs_approval = bool(run.approver) or (run.action is not None and run.action.needs_approval) or run.kind in settings.SLUICE_APPROVE_KINDS
+    return request(
+        actor, run.instance, RunKind(run.kind), run.parameters, plan=run.plan, action=run.action, trigger=run.trigger,
+        steps=[step for step in run.steps if step["state"] in ("done", "held")], repeats=run, origin=run.first_id,
+        needs_approval=needs_approval,
+    )  # fmt: skip
+
+
 def find_lost(now: datetime) -> list[ActionRun]:
-    """Mark runs whose worker fell silent as lost, and queue again what has waited long."""
+    """Mark runs whose worker fell silent as lost, free what they held, and queue again what has waited long."""
     silent = Q(heard_at__lt=now - LOST_AFTER) | Q(heard_at__isnull=True)
     lost = list(ActionRun.objects.filter(silent, state=RunState.RUNNING).select_related("instance"))
     for run in lost:
-        error = {"code": "worker_lost", "message": "The worker fell silent.", "fix": "Ask for the run again."}
+        error = {"code": "worker_lost", "message": "The worker fell silent.", "fix": "Ask for the run again: steps that were done are left out."}
         marked = ActionRun.objects.filter(silent, pk=run.pk, state=RunState.RUNNING).update(
             state=RunState.LOST, error=error, ended_at=now
         )
         if marked:
             audit.record(SYSTEM, "run.lost", f"{run.instance.name}: run {run.pk}")
-    for run in ActionRun.objects.filter(state=RunState.WAITING, created_at__lt=now - QUEUE_AGAIN_AFTER):
+            _release(run)
+    RunHold.objects.exclude(run__state=RunState.RUNNING).delete()
+    for run in ActionRun.objects.filter(state=RunState.WAITING, created_at__lt=now - QUEUE_AGAIN_AFTER)[:MOST_WAITING]:
         enqueue(run)
     return lost
+
+
+def _release(run: ActionRun) -> None:
+    """Give back what a run held, and queue the oldest of those that wait for it."""
+    freed = set(RunHold.objects.filter(run=run).values_list("kind", flat=True))
+    RunHold.objects.filter(run=run).delete()
+    taken = set(RunHold.objects.filter(instance=run.instance).values_list("kind", flat=True))
+    waiting = ActionRun.objects.filter(instance=run.instance, state=RunState.WAITING).order_by("created_at")
+    for other in waiting[:MOST_WAITING]:
+        wanted = holds_of(other)
+        if wanted & freed and not wanted & taken:
+            taken |= wanted
+            transaction.on_commit(lambda other=other: enqueue(other))
+
+
+def made_before(actor: Actor, once: Once) -> ActionRun | None:
+    """The run that this key made before. Raises OperatorError idempotency_key_reused."""
+    known = ActionRun.objects.select_related("instance", "action").filter(actor=actor.name[:200], idempotency_key=once.key).first()
+    if known is not None and known.idempotency_digest != once.digest:
+        raise OperatorError(
+            "idempotency_key_reused", "This Idempotency-Key came with another request before.", "Use a new key.", run=str(known.pk)
+        )
+    return known
+
+
+def _in_progress(run: ActionRun) -> OperatorError:
+    active = ActionRun.objects.filter(instance=run.instance, kind=run.kind, state__in=ACTIVE_RUN_STATES).first()
+    return OperatorError(
+        "run_in_progress",
+        f"Another run of {run.kind} is under way on {run.instance.name}, or this firing was run already.",
+        "Wait for it to end, or cancel it.",
+        run=str(active.pk) if active else None,
+    )
+
+
+def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters for the audit: without messages' contents, which don't belong into it."""
+    variables = parameters.get("variables")
+    if not isinstance(variables, Mapping):
+        return dict(parameters)
+    return {**parameters, "variables": {name: text[:200] for name, text in variables.items() if name != "AMPS_DATA"}}

@@ -1,4 +1,4 @@
-"""Runs with their progress, plan, log and result; and the schedules that start some of them."""
+"""Runs with their progress, plan, steps, log and result."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, WEEKDAYS, Permission
-from console.models import ActionRun, Schedule
+from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, Permission
+from console.models import ActionRun
 from console.queries import runs as read
 from console.services import pipeline
 from console.services import runs as service
-from console.services.schedules import next_due_at
 from console.views import common
 
 PAGE = 30
@@ -28,9 +26,7 @@ PAGE = 30
 @require_GET
 def runs(request: HttpRequest) -> HttpResponse:
     """The newest runs."""
-    instance = common.own_instance()
-    found = [_schedule(one) for one in read.schedules(instance)] if instance else []
-    return common.page(request, "runs.html", {**_list(request), "schedules": found, "jobs": PIPELINE_JOBS})
+    return common.page(request, "runs.html", {**_list(request), "jobs": PIPELINE_JOBS})
 
 
 @common.permitted(Permission.VIEW)
@@ -89,10 +85,3 @@ def _took_ms(run: ActionRun) -> float | None:
     if run.started_at is None or run.ended_at is None:
         return None
     return (run.ended_at - run.started_at).total_seconds() * 1000
-
-
-def _schedule(schedule: Schedule) -> dict[str, Any]:
-    day = "each day" if schedule.weekday is None else WEEKDAYS[schedule.weekday]
-    when = f"{day} at {schedule.hour:02d}:{schedule.minute:02d}"
-    due = next_due_at(schedule, timezone.now()) if schedule.enabled else None
-    return {"schedule": schedule, "what": what_of(schedule.parameters), "when": when, "next_at": due}

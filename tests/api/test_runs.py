@@ -66,7 +66,7 @@ def test_run_that_does_not_exist(api: APIClient, instance: Instance) -> None:
 
 def test_weekly_archive_is_listed_with_its_next_firing(api: APIClient, instance: Instance) -> None:
     (schedule,) = api.get("/api/v1/schedules").data["results"]
-    assert (schedule["kind"], schedule["weekday"], schedule["parameters"]) == ("archive", 5, {"age": "7d"})
+    assert (schedule["name"], schedule["every"], schedule["missed"]) == ("weekly archive", ["Saturday at 00:30Z"], "run_once")
     assert schedule["next_due_at"]
 
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from console.choices import ActorKind, RunState
-from console.models import ActionRun, ClientSample, Schedule
+from console.models import Action, ActionRun, ClientSample
 from console.project.celery import app
 from console.queries.readiness import WORKER_KEY
 from console.services import journals, policies
@@ -50,7 +50,7 @@ def test_run_goes_through_redis_to_a_worker_and_comes_back_done(broker: JournalB
 def test_tick_starts_what_is_due_and_forgets_what_is_old(broker: JournalBroker, redis_url: str) -> None:
     instance = policies.ensure_instance(settings.SLUICE_INSTANCE)
     now = timezone.now()
-    Schedule.objects.update(created_at=now - timedelta(days=30))
+    Action.objects.update(started_at=now - timedelta(days=30))
     ClientSample.objects.create(instance=instance, client="one", at=now - timedelta(days=9), state="live")
     tick()
     tick()

@@ -5,7 +5,7 @@ from django.conf import settings
 
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.errors import OperatorError
-from console.models import AuditEvent, Instance, PolicyRevision, RevisionReport, Schedule
+from console.models import Action, AuditEvent, Instance, PolicyRevision, RevisionReport
 from console.queries import policies as read
 from console.services import policies
 from console.services.actors import Actor
@@ -17,7 +17,7 @@ def test_new_instance_gets_the_default_policy_and_a_weekly_archive() -> None:
     document = policies.document_in_force("fresh")
     assert PolicyDocument.from_dict(document) == default_policy("fresh")
     assert policies.document_in_force("fresh") == document
-    assert Schedule.objects.get(instance__name="fresh").kind == "archive"
+    assert Action.objects.get(instance__name="fresh").steps == [{"do": "archive", "age": "7d"}]
 
 
 def test_change_makes_a_revision_that_the_broker_takes_up(broker: FakeBroker, actor: Actor) -> None:

@@ -23,12 +23,6 @@ def test_when_nothing_runs_the_page_is_left_alone(browser: Client, instance: Ins
     assert "hx-trigger" not in browser.get("/runs/").content.decode()
 
 
-def test_the_schedules_say_when_they_are_due_next(browser: Client, instance: Instance) -> None:
-    text = browser.get("/runs/").content.decode()
-    assert "Saturday at 00:30" in text
-    assert "older than 7d" in text
-
-
 def test_cancelling_asks_the_run_to_stop(browser: Client, instance: Instance) -> None:
     seed_runs(instance)
     run = ActionRun.objects.get(state="running")

@@ -1,0 +1,189 @@
+"""Actions: when, if, do. Each run of one is planned first, and applied with the plan's hash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.urls import reverse
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.serializers.actions import (
+    ActionPatchSerializer,
+    ActionPlanSerializer,
+    ActionSerializer,
+    ActionWriteSerializer,
+    FiringsQuerySerializer,
+    FiringsSerializer,
+    RunAskSerializer,
+    ScheduleSerializer,
+)
+from api.serializers.runs import RunSerializer
+from api.views.base import PagedView, etag, expected_revision, instance_name, read
+from api.views.idempotency import once
+from api.views.runs import accepted
+from console.choices import Permission
+from console.models import Action
+from console.queries import actions as queries
+from console.queries.policies import instance_named
+from console.services import audit
+from console.services.actions import asking, editing, events, schedule
+from console.services.actions.triggers import Event
+
+IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description='The action\'s ETag, like "3".')
+
+
+def _action(request: Request, action_id: int) -> Action:
+    return queries.action(instance_named(instance_name(request)), action_id)
+
+
+def _shown(action: Action, code: int = status.HTTP_200_OK) -> Response:
+    return etag(Response(ActionSerializer(action).data, status=code), action.version)
+
+
+class ActionsView(PagedView):
+    """All actions."""
+
+    needs = {"GET": Permission.VIEW, "POST": Permission.EDIT_POLICIES}
+
+    @extend_schema(responses=ActionSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Actions by name."""
+        return self.page(queries.actions(instance_named(instance_name(request))), ActionSerializer)
+
+    @extend_schema(request=ActionWriteSerializer, responses={201: ActionSerializer})
+    def post(self, request: Request) -> Response:
+        """Make an action."""
+        asked = read(ActionWriteSerializer, request.data)
+        made = editing.create(actor_of(request), instance_named(instance_name(request)), asked)
+        answer = _shown(made, status.HTTP_201_CREATED)
+        answer["Location"] = reverse("v1:action", args=[made.pk])
+        return answer
+
+
+class ActionView(APIView):
+    """One action."""
+
+    needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES, "DELETE": Permission.EDIT_POLICIES}
+
+    @extend_schema(responses=ActionSerializer)
+    def get(self, request: Request, action_id: int) -> Response:
+        """An action with its next five firings."""
+        return _shown(_action(request, action_id))
+
+    @extend_schema(request=ActionPatchSerializer, responses=ActionSerializer, parameters=[IF_MATCH])
+    def patch(self, request: Request, action_id: int) -> Response:
+        """Change what is given."""
+        asked = read(ActionPatchSerializer, request.data)
+        return _shown(editing.change(actor_of(request), _action(request, action_id), asked, expected_revision(request)))
+
+    @extend_schema(request=None, responses={204: None})
+    def delete(self, request: Request, action_id: int) -> Response:
+        """Delete it; its runs stay."""
+        editing.delete(actor_of(request), _action(request, action_id))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class ActionPlanView(APIView):
+    """Planning."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=RunAskSerializer, responses=ActionPlanSerializer)
+    def post(self, request: Request, action_id: int) -> Response:
+        """What the action would do now, and the plan's hash. Changes nothing."""
+        audit.changes_nothing(request)
+        asked = read(RunAskSerializer, request.data)
+        return Response(asking.plan(_action(request, action_id), asked["parameters"]))
+
+
+class ActionApplyView(APIView):
+    """Applying."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=RunAskSerializer, responses={202: RunSerializer})
+    def post(self, request: Request, action_id: int) -> Response:
+        """Run it: 202 and a run. 409 plan_changed when it would no longer do what the plan said."""
+        asked, action = read(RunAskSerializer, request.data), _action(request, action_id)
+        run = asking.apply(
+            actor_of(request), action, asked["parameters"], asked["plan"], once=once(request, "apply", action.pk, asked)
+        )
+        return accepted(run)
+
+
+class RequestPlanView(APIView):
+    """Planning what a path's action would do."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=RunAskSerializer, responses=ActionPlanSerializer)
+    def post(self, request: Request, path: str) -> Response:
+        """What a request at this path would do now. Changes nothing."""
+        audit.changes_nothing(request)
+        asked = read(RunAskSerializer, request.data)
+        action, _ = asking.at_path(instance_named(instance_name(request)), path, asked["parameters"])
+        return Response(asking.plan(action, asked["parameters"]))
+
+
+class RequestView(APIView):
+    """Actions on an API request."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=RunAskSerializer, responses={202: RunSerializer})
+    def post(self, request: Request, path: str) -> Response:
+        """Run the action whose trigger names this path: 202 and a run. 400 when a required parameter is missing."""
+        asked = read(RunAskSerializer, request.data)
+        action, trigger = asking.at_path(instance_named(instance_name(request)), path, asked["parameters"])
+        key = once(request, "at", path, asked)
+        return accepted(
+            asking.apply(actor_of(request), action, asked["parameters"], asked["plan"], trigger=trigger, once=key)
+        )
+
+
+class EventView(APIView):
+    """Custom events."""
+
+    needs = {"POST": Permission.RUN_ACTIONS}
+
+    @extend_schema(request=RunAskSerializer, responses={202: RunSerializer(many=True)})
+    def post(self, request: Request, name: str) -> Response:
+        """Raise a custom event: 202 and the runs that it starts."""
+        asked = read(RunAskSerializer, request.data)
+        instance, given = instance_named(instance_name(request)), asking.checked_variables(asked["parameters"])
+        audit.record(actor_of(request), "action.event", f"{instance.name}: event {name}", after=given)
+        runs = events.happened(instance, [Event("event", {**given, "SLUICE_EVENT": name})])
+        return Response(RunSerializer(runs, many=True).data, status=status.HTTP_202_ACCEPTED)
+
+
+class FiringsView(APIView):
+    """Trying a schedule."""
+
+    needs = {"GET": Permission.VIEW}
+
+    @extend_schema(parameters=[FiringsQuerySerializer], responses=FiringsSerializer)
+    def get(self, request: Request) -> Response:
+        """The next five firings of a schedule, as `every` would have it."""
+        asked: dict[str, Any] = read(FiringsQuerySerializer, request.query_params)
+        zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
+        return Response({"zone": str(zone), "firings": schedule.firings(schedule.parse(asked["every"], zone), now, now)})
+
+
+class SchedulesView(PagedView):
+    """Schedules."""
+
+    needs = {"GET": Permission.VIEW}
+
+    @extend_schema(responses=ScheduleSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Scheduled actions and when each is due next."""
+        found = queries.actions(instance_named(instance_name(request)))
+        scheduled = [action for action in found if any(trigger["on"] == "schedule" for trigger in action.when)]
+        return self.page(scheduled, ScheduleSerializer)

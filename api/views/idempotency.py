@@ -1,0 +1,14 @@
+"""The Idempotency-Key header: the same request sent again gives the run that the first one made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+
+from console.services.runs import Once
+
+
+def once(request: Request, *asked: Any) -> Once | None:
+    """The request's key, with what is asked; None without one. Raises OperatorError bad_idempotency_key."""
+    return Once.of(request.headers.get("Idempotency-Key", ""), request.query_params.get("instance", ""), *asked)

@@ -1,0 +1,28 @@
+"""Actions and what became of them."""
+
+from __future__ import annotations
+
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from broker_core.errors import OperatorError
+from console.models import Action, ActionRun, Instance
+
+
+def actions(instance: Instance) -> QuerySet[Action]:
+    """An instance's actions by name, each with its newest run's state (`last_state`) and moment (`last_at`)."""
+    newest = ActionRun.objects.filter(action=OuterRef("pk")).order_by("-created_at")
+    return (
+        Action.objects.filter(instance=instance)
+        .select_related("instance")
+        .annotate(last_state=Subquery(newest.values("state")[:1]), last_at=Subquery(newest.values("created_at")[:1]))
+        .order_by("name")
+    )
+
+
+def action(instance: Instance, action_id: int | str) -> Action:
+    """One action. Raises OperatorError unknown_action."""
+    text = str(action_id)
+    found = actions(instance).filter(pk=int(text)).first() if text.isascii() and text.isdigit() and len(text) < 18 else None
+    if found is None:
+        raise OperatorError("unknown_action", f"There is no action {text[:50]!r}.", "See /api/v1/actions.")
+    return found

@@ -1,0 +1,91 @@
+"""Asking for a run of an action: by its id with a plan, or by the path of an API request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.models import Action, ActionRun, Instance
+from console.services import journals, runs
+from console.services.actions import definition, events, planning
+from console.services.actions.variables import MOST_CHARACTERS, MOST_VARIABLES, beginning
+from console.services.actors import Actor
+from console.services.runs import Once
+
+BY_HAND = {"on": "hand"}
+
+
+def plan(action: Action, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """What the action would do now, and the hash for `apply`."""
+    given = checked_variables(variables)
+    return planning.plan(action.instance, action.steps, beginning(action.instance.name, timezone.now(), given))
+
+
+def apply(
+    actor: Actor,
+    action: Action,
+    variables: Mapping[str, Any],
+    plan_hash: str,
+    *,
+    trigger: Mapping[str, str] | None = None,
+    once: Once | None = None,
+) -> ActionRun:
+    """Run an action whose plan somebody saw. Raises plan_needed when it takes something away and there is no hash."""
+    given = checked_variables(variables)
+    if once is not None and (known := runs.made_before(actor, once)) is not None:
+        return known
+    if not plan_hash and definition.is_destructive(action.steps):
+        raise OperatorError("plan_needed", f"{action.name} takes something away.", "Plan it first, and send the plan's hash as `plan`.")
+    made = plan(action, given)
+    if plan_hash:
+        planning.check_same(plan_hash, made["hash"])
+    return events.start(
+        actor, action, trigger or BY_HAND, given, timezone.now(), plan=made, plan_hash=plan_hash, once=once
+    )
+
+
+def at_path(instance: Instance, path: str, variables: Mapping[str, Any]) -> tuple[Action, dict[str, str]]:
+    """The enabled action that answers requests at a path. Raises unknown_path, or parameter_missing."""
+    for action in Action.objects.filter(instance=instance, enabled=True).select_related("instance"):
+        for trigger in action.when:
+            if trigger["on"] == "request" and trigger["path"] == path:
+                _check_parameters(trigger, variables)
+                return action, trigger
+    raise OperatorError("unknown_path", f"No enabled action answers at {path[:64]!r}.", "See /api/v1/actions.")
+
+
+def apply_journals(
+    actor: Actor, kind: str, age: str, plan_hash: str, instance_name: str | None = None, once: Once | None = None
+) -> ActionRun:
+    """Archive, compress or remove what a plan named, and nothing else."""
+    if once is not None and (known := runs.made_before(actor, once)) is not None:
+        return known
+    planning.check_same(plan_hash, planning.journal_plan(kind, age, instance_name)["hash"])
+    return journals.request(actor, kind, age, instance_name, plan_hash=plan_hash, once=once)
+
+
+def checked_variables(given: Any) -> dict[str, str]:
+    """A request's parameters as variables. Raises OperatorError bad_parameters."""
+    if not isinstance(given, Mapping) or len(given) > MOST_VARIABLES:
+        raise _bad(f"Parameters are an object of at most {MOST_VARIABLES} texts.")
+    for name, value in given.items():
+        if not (isinstance(name, str) and name.isascii() and name.isidentifier() and len(name) <= 100):
+            raise _bad(f"{str(name)[:50]!r} can't be the name of a variable.")
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or len(str(value)) > MOST_CHARACTERS:
+            raise _bad(f"{name} must be a text of up to {MOST_CHARACTERS:,} characters.")
+    return {name: str(value) for name, value in given.items()}
+
+
+def _check_parameters(trigger: Mapping[str, str], variables: Mapping[str, Any]) -> None:
+    wanted = [name.strip() for name in trigger.get("parameters", "").split(",") if name.strip()]
+    if missing := [name for name in wanted if variables.get(name) in (None, "")]:
+        raise OperatorError(
+            "parameter_missing", f"The request lacks {', '.join(missing)}.", "Send it in `parameters`.", missing=missing
+        )
+
+
+def _bad(sentence: str) -> OperatorError:
+    return OperatorError("bad_parameters", sentence, "Correct it and send it again.")

@@ -1,0 +1,23 @@
+"""What a new instance is given: the weekly archive of seed 000."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+
+from console.models import Action, Instance
+from console.services.actions.definition import checked_steps, checked_triggers
+
+WEEKLY_ARCHIVE = "weekly archive"
+
+
+def make_defaults(instance: Instance) -> None:
+    """Saturday at 00:30 UTC, segments older than seven days."""
+    Action.objects.get_or_create(
+        instance=instance,
+        name=WEEKLY_ARCHIVE,
+        defaults={
+            "when": checked_triggers([{"on": "schedule", "every": "Saturday at 00:30Z"}]),
+            "steps": checked_steps([{"do": "archive", "age": "7d"}]),
+            "started_at": timezone.now(),
+        },
+    )

@@ -1,0 +1,81 @@
+"""What an action would do, step by step, and the hash that `apply` holds it to. Changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker_core.errors import OperatorError
+from console.models import ActionRun, Instance
+from console.services import journals
+from console.services.actions import definition
+from console.services.actions.options import checked
+from console.services.actions.performing import condition_holds
+from console.services.actions.steps import STEPS
+from console.services.actions.steps.journals import counts
+from console.services.actions.variables import Variables, expand_all
+
+MOMENT = ("AMPS_DATETIME", "AMPS_UNIX_TIMESTAMP")
+"""Variables that differ at every look: they don't make a plan another one."""
+
+
+def plan(instance: Instance, steps: Sequence[Mapping[str, str]], variables: Variables) -> dict[str, Any]:
+    """{"steps": [{"step", "kind", "sentence", …}], "destructive", "hash"}. A step that can't be planned says why."""
+    known = dict(variables)
+    planned, promised = [], []
+    for number, part in enumerate(steps):
+        word, kind = definition.kind_of(part)
+        entry, counted = _planned(instance, part, known)
+        planned.append({"step": number, word: kind.name, "label": kind.label, "destructive": kind.destructive, **entry})
+        promised.append(counted)
+        known |= {name: "{{" + name + "}}" for name in kind.gives}  # a step's variables are known when it has run
+    given = {name: text for name, text in variables.items() if name not in MOMENT}
+    return {
+        "steps": planned,
+        "destructive": definition.is_destructive(steps),
+        "hash": digest([list(map(dict, steps)), given, promised]),
+    }
+
+
+def digest(promise: Any) -> str:
+    """A plan's hash: equal for equal promises, whatever the order of keys."""
+    return hashlib.sha256(json.dumps(promise, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()
+
+
+def journal_plan(action: str, age: str | int, instance_name: str | None = None) -> dict[str, Any]:
+    """A journal action's plan with its hash."""
+    found = journals.plan(action, age, instance_name)
+    return {**found, "hash": digest(counts(found))}
+
+
+def check_same(expected: str, found: str) -> None:
+    """Raise OperatorError plan_changed unless the plan is still the one that somebody saw."""
+    if expected != found:
+        raise OperatorError("plan_changed", "What would be done has changed since the plan was made.", "Plan again.", hash=found)
+
+
+def check_unchanged(run: ActionRun) -> None:
+    """The same for a run in its worker: it may have waited for approval for days."""
+    if not run.plan_hash or run.repeats_id is not None:
+        return
+    if "steps" in run.parameters:
+        found = plan(run.instance, run.parameters["steps"], run.parameters["variables"])["hash"]
+    else:
+        found = journal_plan(run.kind, run.parameters["age_s"], run.instance.name)["hash"]
+    check_same(run.plan_hash, found)
+
+
+def _planned(instance: Instance, part: Mapping[str, str], variables: Variables) -> tuple[dict[str, Any], Any]:
+    word, kind = definition.kind_of(part)
+    options = expand_all(definition.options_of(part), variables, lambda name: kind.option(name).raw)
+    try:
+        options = checked(kind, options, kind.label)
+        if word == "if":
+            now = "holds now" if condition_holds(part, variables) else "doesn't hold now: the run would end here"
+            return {"sentence": f"{kind.label}: {now}"}, None
+        found = STEPS[kind.name].plan(instance, options)
+    except OperatorError as problem:
+        return {"sentence": problem.sentence, "problem": problem.as_dict()}, problem.code
+    return {"sentence": found.sentence, **found.details}, found.counts

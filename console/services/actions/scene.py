@@ -1,0 +1,66 @@
+"""What a step works with, and what a step is: a plan that changes nothing, and the act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from console.broker_link import BrokerLink, link_to
+from console.models import ActionRun, Instance
+from console.services.actors import Actor
+from console.services.progress import Progress
+
+Options = Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Scene:
+    """Where and for whom a step is carried out. `number`: which step of the run it is, from 0."""
+
+    instance: Instance
+    actor: Actor
+    run: ActionRun
+    progress: Progress
+    variables: dict[str, str] = field(default_factory=dict)
+    number: int = 0
+
+    @property
+    def link(self) -> BrokerLink:
+        """The instance's broker."""
+        return link_to(self.instance.name)
+
+    @property
+    def once_key(self) -> str:
+        """The same for a step and its repetition after a worker was lost: whoever is called can tell repeats by it."""
+        return f"{self.run.first_id}.{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a step would do: a sentence, what counts for the plan's hash, and details to show."""
+
+    sentence: str
+    counts: Any = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step did: its result, and variables for the steps after it."""
+
+    result: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kind of step. `plan(instance, options)` changes nothing."""
+
+    plan: Callable[[Instance, Options], Planned]
+    perform: Callable[[Scene, Options], Done]
+
+
+def says(template: str) -> Callable[[Instance, Options], Planned]:
+    """A plan that is a sentence made from the options."""
+    return lambda instance, options: Planned(template.format(**{name: text[:200] for name, text in options.items()}))

@@ -1,0 +1,138 @@
+"""When a scheduled action is due: `4h`, `00:30`, `Saturday at 00:30`, or cron. Pure: the time and the start come in.
+
+Times are local to `zone` unless they end in Z (UTC). Around a change of daylight saving, cron's rules hold as in Debian's
+cron: a fixed time that the change skips fires at the first moment after it, one that comes twice fires once.
+
+Sources: seed 000 (schedules of actions), facts of AMPS's `amps-action-on-schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from broker_core.errors import OperatorError
+from console.ages import parse_age
+from console.choices import WEEKDAYS
+
+SHORTEST_S = 60
+"""Beat looks once a minute; anything shorter couldn't be kept."""
+MOST_CRON_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Every so often, counted from the instance's start."""
+
+    every: timedelta
+
+    def after(self, moment: datetime, start: datetime) -> Iterator[datetime]:
+        """The firings after a moment, without end."""
+        passed = max(0, (moment - start) // self.every)
+        number = passed + 1
+        while True:
+            yield start + number * self.every
+            number += 1
+
+    def newest(self, moment: datetime, start: datetime) -> datetime | None:
+        """The newest firing at or before a moment; None before the first."""
+        passed = (moment - start) // self.every
+        return start + passed * self.every if passed >= 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """At times of the calendar, as a cron expression of five fields in a zone."""
+
+    cron: str
+    zone: ZoneInfo
+
+    def after(self, moment: datetime, start: datetime) -> Iterator[datetime]:
+        """The firings after a moment, UTC. Ends when the expression names no later one."""
+        return (due.astimezone(UTC) for due in CronSim(self.cron, moment.astimezone(self.zone)))
+
+    def newest(self, moment: datetime, start: datetime) -> datetime | None:
+        """The newest firing at or before a moment and not before the start; None when there is none."""
+        back = CronSim(self.cron, (moment + timedelta(seconds=1)).astimezone(self.zone), reverse=True)
+        found = next((due.astimezone(UTC) for due in back if due <= moment), None)
+        return found if found is not None and found >= start else None
+
+
+Schedule = Interval | Calendar
+
+
+def parse(text: str, local: ZoneInfo) -> Schedule:
+    """A schedule as operators write it. Raises OperatorError bad_schedule."""
+    words = text.split()
+    zone = local
+    if words and words[-1] != "Z" and words[-1].endswith("Z") and len(words) in (1, 3):
+        words[-1], zone = words[-1][:-1], ZoneInfo("UTC")
+    elif len(words) == 6 and words[-1] == "Z":
+        words, zone = words[:-1], ZoneInfo("UTC")
+    match words:
+        case [time] if ":" in time:
+            return _calendar(f"{_clock(time, text)} * * *", zone, text)
+        case [day, at, time] if at.lower() == "at" and ":" in time:
+            return _calendar(f"{_clock(time, text)} * * {_weekday(day, text)}", zone, text)
+        case [_, _, _, _, _] if len(text) <= MOST_CRON_CHARACTERS:
+            return _calendar(" ".join(words), zone, text)
+        case [age] if zone is local and not age.isdigit():
+            return _interval(age, text)
+    raise _bad(text, "it is none of the forms")
+
+
+def firings(schedule: Schedule, after: datetime, start: datetime, count: int = 5) -> list[datetime]:
+    """The next firings after a moment, at most `count`."""
+    return list(islice(schedule.after(after, start), count))
+
+
+def _interval(age: str, text: str) -> Interval:
+    try:
+        seconds = parse_age(age)
+    except OperatorError:
+        raise _bad(text, "it is none of the forms") from None
+    if seconds < SHORTEST_S:
+        raise _bad(text, "the shortest interval is 1m")
+    return Interval(timedelta(seconds=seconds))
+
+
+def _clock(time: str, text: str) -> str:
+    """ "00:30" as cron's minute and hour."""
+    hour, _, minute = time.partition(":")
+    if not (_is_number(hour, 23) and _is_number(minute, 59)) or len(minute) != 2:
+        raise _bad(text, f"{time!r} is no time of the day")
+    return f"{int(minute)} {int(hour)}"
+
+
+def _is_number(text: str, most: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 2 and int(text) <= most
+
+
+def _weekday(day: str, text: str) -> int:
+    """Cron's number of a weekday: Sunday is 0."""
+    for number, name in enumerate(WEEKDAYS):
+        if day.lower() in (name.lower(), name[:3].lower()):
+            return (number + 1) % 7
+    raise _bad(text, f"{day!r} is no day of the week")
+
+
+def _calendar(cron: str, zone: ZoneInfo, text: str) -> Calendar:
+    try:
+        simulated = CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC))
+        next(simulated)
+    except (CronSimError, StopIteration) as problem:
+        raise _bad(text, str(problem) or "it never fires") from None
+    return Calendar(cron, zone)
+
+
+def _bad(text: str, why: str) -> OperatorError:
+    return OperatorError(
+        "bad_schedule",
+        f"{text[:100]!r} is not a schedule: {why}.",
+        "Write it like 4h, 00:30, Saturday at 00:30, or 30 0 * * 6; a time that ends in Z is UTC.",
+    )

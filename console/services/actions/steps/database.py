@@ -1,0 +1,46 @@
+"""Truncating what the database keeps of clients: statistics (samples) and decisions, some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from console.ages import format_age, parse_age
+from console.models import ClientSample, Decision, Instance
+from console.services.actions.scene import Done, Options, Planned, Scene, Step
+
+ROWS_AT_A_TIME = 5_000
+"""Small enough that a writer never waits long behind a deletion."""
+
+
+def _old(instance: Instance, options: Options) -> Iterator[tuple[str, QuerySet[Any]]]:
+    before = timezone.now() - timedelta(seconds=parse_age(options["age"]))
+    for word, model in (("statistics", ClientSample), ("decisions", Decision)):
+        if options["what"] in (word, "both"):
+            yield word, model.objects.filter(instance=instance, at__lt=before)  # type: ignore[attr-defined]
+
+
+def _plan(instance: Instance, options: Options) -> Planned:
+    rows = {word: found.count() for word, found in _old(instance, options)}
+    words = " and ".join(f"{count:,} rows of {word}" for word, count in rows.items())
+    # How many rows there are changes by the second: the promise is what and how old.
+    return Planned(f"delete {words} older than {format_age(parse_age(options['age']))}", [options["what"], parse_age(options["age"])], {"rows": rows})
+
+
+def _perform(scene: Scene, options: Options) -> Done:
+    deleted: dict[str, int] = {}
+    for word, found in _old(scene.instance, options):
+        total = found.count()
+        deleted[word] = 0
+        while chosen := list(found.order_by("at").values_list("pk", flat=True)[:ROWS_AT_A_TIME]):
+            deleted[word] += found.filter(pk__in=chosen).delete()[0]
+            scene.progress.part(deleted[word], total)
+        scene.progress.log(f"{deleted[word]:,} rows of {word} deleted")
+    return Done({"rows": deleted}, {"SLUICE_ROWS": str(sum(deleted.values()))})
+
+
+STEPS = {"truncate": Step(_plan, _perform)}

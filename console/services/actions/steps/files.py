@@ -1,0 +1,72 @@
+"""Steps on files of declared folders, and on the logs of Sluice's own processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from django.conf import settings
+
+from broker_core.errors import OperatorError
+from console.ages import parse_age
+from console.models import Instance
+from console.services.actions import files
+from console.services.actions.scene import Done, Options, Planned, Scene, Step
+
+Act = Callable[[files.Choice, Callable[[int], None]], tuple[int, int]]
+
+
+def _choose(options: Options, packed: bool) -> files.Choice:
+    return files.choose(options["folder"], options["pattern"], parse_age(options["age"]), time.time_ns(), packed=packed)
+
+
+def _plan(word: str, packed: bool, instance: Instance, options: Options) -> Planned:
+    choice = _choose(options, packed)
+    return Planned(
+        f"{word} {len(choice.chosen)} files of {choice.folder}, {choice.nbytes:,} bytes",
+        [[found.name, found.nbytes, found.changed_ns] for found in choice.chosen],
+        {"files": [found.name for found in choice.chosen[:200]], "skipped": [{"name": name, "why": why} for name, why in choice.skipped]},
+    )
+
+
+def _perform(act: Act, packed: bool, scene: Scene, options: Options) -> Done:
+    choice = _choose(options, packed)
+    for name, why in choice.skipped:
+        scene.progress.log(f"left {name} alone: {why}")
+
+    def each(number: int) -> None:
+        scene.progress.part(number, len(choice.chosen))
+
+    count, nbytes = act(choice, each)
+    scene.progress.log(f"{count} files, {nbytes:,} bytes")
+    return Done({"folder": str(choice.folder), "files": count, "bytes": nbytes}, {"SLUICE_FILES": str(count), "SLUICE_BYTES": str(nbytes)})
+
+
+def _rotate(scene: Scene, options: Options) -> Done:
+    """Rename the log; the supervisor, which writes it, begins a new one when it sees that. Never over an older one."""
+    home, wanted = Path(settings.SLUICE_HOME) / "log", options["process"]
+    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    logs = [path for path in sorted(home.glob("*.log")) if wanted in ("all", path.stem)]
+    if not logs:
+        raise OperatorError("no_log", f"There is no log of {wanted} in {home}.", "`make up` writes logs there; other supervisors rotate their own.")
+    made = []
+    for path in logs:
+        if path.stat().st_size:
+            target = path.with_name(f"{path.stem}.{stamp}.log")
+            path.rename(target)
+            made.append(target.name)
+    return Done({"rotated": made})
+
+
+def _plan_rotation(instance: Instance, options: Options) -> Planned:
+    return Planned(f"rotate the log of {options['process']}")
+
+
+STEPS = {
+    "delete_files": Step(partial(_plan, "delete", False), partial(_perform, files.delete, False)),
+    "compress_files": Step(partial(_plan, "compress", True), partial(_perform, files.compress, True)),
+    "rotate_log": Step(_plan_rotation, _rotate),
+}

@@ -1,0 +1,49 @@
+"""Steps on journals. The work is the journal service's; here it becomes a step of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from console.ages import parse_age
+from console.choices import JOURNAL_ACTIONS
+from console.models import Instance
+from console.services import journals
+from console.services.actions.scene import Done, Options, Planned, Scene, Step
+
+
+@dataclass(slots=True)
+class Part:
+    """A run's one step, as the services see a run that does nothing else."""
+
+    kind: str
+    parameters: dict[str, Any]
+    instance: Instance
+    pk: UUID
+    plan: Any = None
+    plan_hash: str = ""
+
+
+def plan_of(kind: str, instance: Instance, options: Options) -> Planned:
+    """Segments chosen and skipped."""
+    found = journals.plan(kind, options["age"], instance.name)
+    sentence = f"{kind} {len(found['chosen'])} segments older than {found['age']}"
+    return Planned(sentence, counts(found), {"plan": found})
+
+
+def counts(found: dict[str, Any]) -> Any:
+    """What a journal plan promises: the segments chosen. Sizes and reasons of others may move."""
+    return [found["action"], found["age_s"], found["chosen"]]
+
+
+def _perform(kind: str, scene: Scene, options: Options) -> Done:
+    age_s = parse_age(options["age"])
+    part = Part(kind, {"age": options["age"], "age_s": age_s}, scene.instance, scene.run.pk)
+    result = journals.perform(part, scene.progress)  # type: ignore[arg-type]
+    variables = {"SLUICE_SEGMENTS": str(len(result.get("segments", ()))), "SLUICE_BYTES": str(result.get("bytes", 0))}
+    return Done(result, variables)
+
+
+STEPS = {str(kind): Step(partial(plan_of, str(kind)), partial(_perform, str(kind))) for kind in JOURNAL_ACTIONS}

@@ -1,0 +1,89 @@
+"""Steps that leave the broker alone: pipeline jobs, custom events, webhooks."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from typing import Any
+
+from broker_core.errors import OperatorError
+from console.choices import RunKind
+from console.models import Instance
+from console.services import pipeline
+from console.services.actions import events
+from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
+from console.services.actions.steps.journals import Part
+from console.services.actions.triggers import Event
+from console.services.actions.variables import expand_bytes
+from console.services.actions.webhook_address import check_address
+
+WEBHOOK_TIMEOUT_S = 10.0
+MOST_ANSWER = 65_536
+MOST_BODY = 1024 * 1024
+
+
+def _pipeline(scene: Scene, options: Options) -> Done:
+    parameters = {"job": options["job"], "options": _job_options(options["options"])}
+    part = Part(RunKind.PIPELINE, parameters, scene.instance, scene.run.pk)
+    return Done(pipeline.perform(part, scene.progress))  # type: ignore[arg-type]
+
+
+def _job_options(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines() if line.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _event(scene: Scene, options: Options) -> Done:
+    """Raise a custom event: every action that waits for it gets a run, with this run's variables."""
+    depth = int(scene.run.trigger.get("depth", 0)) + 1
+    if depth > events.MOST_DEPTH:
+        raise OperatorError("event_loop", f"Events raised each other {depth} times.", "Break the circle of actions.")
+    event = Event("event", {**scene.variables, "SLUICE_EVENT": options["name"]})
+    started = events.happened(scene.instance, [event], depth=depth)
+    return Done({"event": options["name"], "runs": [str(run.pk) for run in started]})
+
+
+def _webhook(scene: Scene, options: Options) -> Done:
+    """POST to a declared host. One attempt, a time limit, no redirects; anything but 2xx fails the step."""
+    address = check_address(options["url"])
+    body, kind = _body(scene, options["data"])
+    make = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+    more: dict[str, Any] = {"context": ssl.create_default_context()} if address.scheme == "https" else {}
+    connection = make(address.hostname or "", address.port, timeout=WEBHOOK_TIMEOUT_S, **more)
+    path = f"{address.path or '/'}{'?' + address.query if address.query else ''}"
+    headers = {"Content-Type": kind, "User-Agent": "Sluice", "Idempotency-Key": scene.once_key}
+    try:
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        text = answer.read(MOST_ANSWER).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException, ValueError) as problem:
+        raise OperatorError("webhook_failed", f"{address.hostname} can't be called: {problem}.", "See whether it listens.") from None
+    finally:
+        connection.close()
+    scene.progress.log(f"{address.hostname} answered {answer.status}: {text[:500]}")
+    if not 200 <= answer.status < 300:
+        raise OperatorError("webhook_failed", f"{address.hostname} answered {answer.status}.", "See the run's log.", status=answer.status)
+    return Done({"status": answer.status, "answer": text[:2_000]}, {"SLUICE_STATUS": str(answer.status)})
+
+
+def _body(scene: Scene, template: str) -> tuple[bytes, str]:
+    if template:
+        body = expand_bytes(template, scene.variables)
+        kind = "application/json" if body.lstrip()[:1] in (b"{", b"[") else "text/plain; charset=utf-8"
+    else:
+        body, kind = json.dumps({"run": str(scene.run.pk), "variables": scene.variables}).encode(), "application/json"
+    if len(body) > MOST_BODY:
+        raise OperatorError("message_too_long", f"The body has {len(body):,} bytes, over {MOST_BODY:,}.", "Send less.")
+    return body, kind
+
+
+def _plan_webhook(instance: Instance, options: Options) -> Planned:
+    return Planned(f"call {check_address(options['url']).hostname}", details={"url": options["url"]})
+
+
+STEPS = {
+    "pipeline": Step(says("run the pipeline job {job}"), _pipeline),
+    "event": Step(says("raise the event {name}"), _event),
+    "webhook": Step(_plan_webhook, _webhook),
+}

@@ -1,0 +1,118 @@
+"""When an action runs: the kinds of triggers, and whether a trigger is for an event. Pure.
+
+Names and variables are AMPS's where it has them (facts of its actions, On); what is ours starts with SLUICE_.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from django.conf import settings
+
+from broker_core.subscriptions.topics import TopicPattern
+from console.services.actions import schedule
+from console.services.actions.options import (
+    CLIENT,
+    FILTER,
+    PLACE,
+    TOPIC,
+    Kind,
+    Option,
+    number_between,
+    word,
+    words,
+)
+from console.services.actions.patterns import matcher
+
+_WHO = ("AMPS_CLIENT_NAME", "AMPS_CONNECTION_NAME", "AMPS_AUTHENTICATION_ID")
+_SUBSCRIPTION = ("AMPS_TOPIC", "AMPS_FILTER", "AMPS_OPTIONS", *_WHO[:2])
+_MESSAGE = ("AMPS_TOPIC", "AMPS_DATA", "AMPS_DATA_LENGTH", "AMPS_BOOKMARK", "AMPS_CLIENT_NAME")
+_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT = (replace(option, fixed=True) for option in (TOPIC, FILTER, CLIENT))
+
+
+def check_schedule(text: str) -> object:
+    """Refuse what is no schedule."""
+    return schedule.parse(text, settings.SLUICE_LOCAL_ZONE)
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("schedule", "On a schedule", (
+            Option("every", "When", check_schedule, "4h, 00:30, Saturday at 00:30, or cron; a time that ends in Z is UTC", fixed=True),
+        )),
+        Kind("startup", "When the broker has started"),
+        Kind("shutdown", "When the broker stops"),
+        Kind("request", "On an API request", (
+            Option("path", "Path", word, "POST /api/v1/actions/at/PATH", fixed=True),
+            Option("parameters", "Required parameters", words, "Names with commas between, like AGE", required=False, fixed=True),
+        )),
+        Kind("connect", "When a client connects", (_FIXED_CLIENT,), gives=_WHO[:2]),
+        Kind("logon", "When a client has logged on", (_FIXED_CLIENT,), gives=_WHO),
+        Kind("disconnect", "When a client disconnects", (_FIXED_CLIENT,), gives=(*_WHO, "SLUICE_REASON")),
+        Kind("offline_start", "When a client is offlined", (_FIXED_CLIENT,), gives=_WHO[:2]),
+        Kind("offline_stop", "When a client is live again", (_FIXED_CLIENT,), gives=_WHO[:2]),
+        Kind("subscribe", "When a client subscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
+        Kind("unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
+        Kind("publish", "When a message is published", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
+        Kind("deliver", "When a message is delivered", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
+        Kind("decision", "On a slow-client decision", (
+            _FIXED_CLIENT,
+            Option("action", "Decision", word, "offline, disconnect, …; empty means all", required=False, fixed=True),
+        ), gives=("AMPS_CLIENT_NAME", "SLUICE_ACTION", "SLUICE_REASON", "SLUICE_RULE", "SLUICE_SENTENCE")),
+        Kind("journal_roll", "When the journal begins a new segment", gives=("SLUICE_SEGMENT",)),
+        Kind("file_system", "When a file system fills up", (
+            PLACE, Option("above", "Above percent", number_between(1, 100), default="85", fixed=True),
+        ), gives=("SLUICE_PLACE", "SLUICE_PERCENT")),
+        Kind("event", "On a custom event", (Option("name", "Event", word, fixed=True),), gives=("SLUICE_EVENT",)),
+    )
+}  # fmt: skip
+
+IN_THE_BROKER = ("connect", "logon", "disconnect", "offline_start", "offline_stop", "subscribe", "unsubscribe", "decision")
+"""Kinds that a broker notices by itself once it is told which are wanted; messages it hears by their patterns."""
+
+Trigger = Mapping[str, str]
+"""{"on": kind, option: text}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened. `facts` are what triggers look at beside the variables, e.g. the topic of a message."""
+
+    kind: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def fires(trigger: Trigger, event: Event) -> bool:
+    """Whether this trigger is for that event. Schedules and requests aren't events: they name their action."""
+    if trigger["on"] != event.kind:
+        return False
+    of = partial(event.facts.get, "client", "") if "client" in event.facts else partial(event.variables.get, "AMPS_CLIENT_NAME", "")
+    if trigger.get("client") and not matcher(trigger["client"])(of()):
+        return False
+    match event.kind:
+        case "subscribe" | "unsubscribe":
+            return TopicPattern.parse(trigger["topic"]).matches(event.variables.get("AMPS_TOPIC", ""))
+        case "publish" | "deliver":
+            # The broker matched topic and filter; the event says for which pattern and which filter.
+            return (trigger["topic"], trigger.get("filter", "")) == (event.facts["topic"], event.facts["filter"])
+        case "decision":
+            return trigger.get("action", "") in ("", event.variables.get("SLUICE_ACTION"))
+        case "file_system":
+            return (trigger["place"], trigger["above"]) == (event.facts["place"], event.facts["above"])
+        case "event":
+            return trigger["name"] == event.variables.get("SLUICE_EVENT")
+    return True
+
+
+def crossed(used: float, above: float, was_above: bool) -> tuple[bool, bool]:
+    """Whether a file system has just filled above a percentage, and whether it counts as above from now on.
+
+    It counts as above until it is a whole percent below again, so that a value that trembles fires once.
+    """
+    if used > above:
+        return not was_above, True
+    return False, was_above and used > above - 1
