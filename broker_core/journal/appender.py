@@ -70,6 +70,11 @@ class Appender:
         self.broken = False
         """Whether bytes of a failed append could not be cut off: nothing may be written behind them."""
 
+    def use(self, options: JournalOptions) -> None:
+        """Other sizes from the next segment on."""
+        self.options = options
+        self.spares.use(options.segment_size, options.preallocated)
+
     def go_on_in(self, segment: Segment) -> None:
         """Continue the segment that recovery found to be the current one."""
         file = OpenFile(segment.path, os.O_RDWR)

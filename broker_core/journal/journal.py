@@ -210,6 +210,11 @@ class Journal:
         except OSError as error:
             raise journal_error(error, "spare segments") from error
 
+    def use(self, options: JournalOptions) -> None:
+        """Other sizes from the next segment on; spares are renewed by `preallocate`. From any thread: takes no lock."""
+        self.options = options
+        self._appender.use(options)
+
     def finish_sealed(self) -> None:
         """Close full segments (see sealing.py). Until then they count as current."""
         self._sealer.finish()

@@ -41,14 +41,26 @@ class Spares:
     def __len__(self) -> int:
         return len(self._ready)
 
+    def use(self, size: int, wanted: int) -> None:
+        """Another size and number, from the next `fill` on. A spare of the old size may still be taken until then."""
+        self._size, self._wanted = size, wanted
+
     def fill(self) -> int:
         """Make what is missing of the wanted number; returns how many were made. OSError when there is no room."""
         made = 0
         with self._filling:
+            self._remove_useless()
             while len(self._ready) < self._wanted:
                 self._ready.append(self._make())
                 made += 1
         return made
+
+    def _remove_useless(self) -> None:
+        for number, path in enumerate(list(self._ready)):
+            with suppress(OSError, ValueError):  # taken meanwhile
+                if number >= self._wanted or path.stat().st_size != self._size:
+                    self._ready.remove(path)
+                    self._files.unlink(path)
 
     def _make(self) -> Path:
         taken = {path.name for path in self._ready}

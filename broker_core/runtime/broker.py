@@ -66,9 +66,8 @@ class Broker:
     def __init__(self, policy: PolicyDocument, paths: BrokerPaths, websocket: ListenerFactory) -> None:
         self.paths = paths
         self._factories: dict[str, ListenerFactory] = {"tcp": TcpListener, "websocket": websocket}
-        options = JournalOptions(segment_size=policy.instance.journal_size, preallocated=policy.instance.preallocated_files)
         paths.spool.mkdir(parents=True, exist_ok=True)
-        journal = Journal.open(paths.journal, policy.instance.name, paths.archive, options, stopwatch=clock.seconds)
+        journal = Journal.open(paths.journal, policy.instance.name, paths.archive, journal_options(policy), stopwatch=clock.seconds)
         # Only the holder of the journal's lock may touch files of this instance's name.
         clean_up(paths.spool, policy.instance.name)
         self.host = Host(journal, policy, paths.spool, host_memory(), memory_ulimit())
@@ -95,6 +94,7 @@ class Broker:
             raise OperatorError("bad_policy", f"The policy is for {policy.instance.name}, not {self.host.instance}.")
         await self._listen(policy)
         self.host.apply(policy)
+        self.host.journal.use(journal_options(policy))
         log.info("policy_applied", revision=policy.revision)
 
     async def _listen(self, policy: PolicyDocument) -> None:
@@ -147,6 +147,11 @@ class Broker:
         await self.host.close()
         await self._control.close()
         log.info("broker_stopped", instance=self.host.instance)
+
+
+def journal_options(policy: PolicyDocument) -> JournalOptions:
+    """JournalSize and PreallocatedJournalFiles."""
+    return JournalOptions(policy.instance.journal_size, policy.instance.preallocated_files)
 
 
 def host_memory() -> int:

@@ -182,3 +182,19 @@ def test_a_thousand_segments_open_in_under_two_seconds(tmp_path):
     assert journal.next_sequence == newest
     journal.close()
     assert seconds < 2
+
+
+def test_other_sizes_are_used_from_the_next_segment_on(tmp_path):
+    journal = open_journal(tmp_path, JournalOptions(64 * 1024, 2))
+    journal.preallocate()
+    fill(journal, 10, size=1_000)
+    journal.use(JournalOptions(128 * 1024, 1))
+    fill(journal, 60, size=1_000)
+    assert journal.preallocate() == 1
+    spares = [path.stat().st_size for path in (tmp_path / "journal").glob("*.spare.*")]
+    assert spares == [128 * 1024]
+    fill(journal, 60, size=1_000)
+    journal.finish_sealed()
+    assert any(segment.nbytes > 100 * 1024 for segment in journal.segments())
+    assert read_all(journal) == list(range(1, 391))
+    journal.close()

@@ -233,3 +233,16 @@ def test_the_brokers_own_topics_are_found(tmp_path):
     assert sequences(Search(log, Query())) == [1]
     assert sequences(Search(log, Query(TopicPattern.parse("$SLUICE.>")))) == [1]
     assert sequences(Search(log, Query(TopicPattern.parse(">")))) == []
+
+
+def test_a_log_that_is_being_written_is_searched_up_to_what_is_durable(tmp_path):
+    journal = open_journal(tmp_path)
+    for number in range(30):
+        write(journal, 4, at=number + 1)
+    log = LogPlace(tmp_path / "journal", INSTANCE, tmp_path / "archive")
+    search = Search(log, Query(TopicPattern.parse("quotes")))
+    assert sequences(search) == [n for n in range(1, 121) if n % 3 == 2]
+    assert search.problems == []
+    assert locate(log, f"{INSTANCE}|120|")["state"] == "found"
+    assert locate(log, f"{INSTANCE}|121|")["newest"] == f"{INSTANCE}|120|"
+    journal.close()
