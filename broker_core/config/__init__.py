@@ -6,6 +6,7 @@ lists every problem at once and never repairs a value. Each concept's settings a
 
 from __future__ import annotations
 
+from broker_core.config.access import AccessSettings, EntitlementSettings, TlsSettings, UserSettings
 from broker_core.config.document import PolicyDocument, default_policy
 from broker_core.config.instance import MIB, InstanceSettings
 from broker_core.config.journaling import JournaledTopic
@@ -15,6 +16,8 @@ from broker_core.config.slow_clients import ClientPolicy, PoolSettings
 from broker_core.config.transports import TRANSPORT_KINDS, TransportSettings
 
 __all__ = [
-    "MIB", "TRANSPORT_KINDS", "ActiveMqPolicy", "ClientPolicy", "InstanceSettings", "JournaledTopic", "PolicyDocument", "PoolSettings",
-    "QpidTopic", "RuleSettings", "RungSettings", "Scope", "TransportSettings", "XapPolicy", "default_policy",
+    "MIB", "TRANSPORT_KINDS", "AccessSettings", "ActiveMqPolicy", "ClientPolicy", "EntitlementSettings",
+    "InstanceSettings", "JournaledTopic", "PolicyDocument", "PoolSettings", "QpidTopic", "RuleSettings",
+    "RungSettings", "Scope", "TlsSettings", "TransportSettings", "UserSettings", "XapPolicy",
+    "default_policy",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from broker_core.config.access import AccessSettings, read_access
 from broker_core.config.instance import InstanceSettings, read_instance
 from broker_core.config.presets import (
     ActiveMqPolicy,
@@ -36,6 +37,8 @@ class PolicyDocument:
     xap: tuple[XapPolicy, ...] = ()
     activemq: tuple[ActiveMqPolicy, ...] = ()
     qpid: tuple[QpidTopic, ...] = ()
+    access: AccessSettings = field(default_factory=AccessSettings)
+    """Who may log on, and what they may do."""
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> PolicyDocument:
@@ -58,6 +61,7 @@ class PolicyDocument:
         made["instance"]["unjournaled_topics"] = list(self.instance.unjournaled_topics)
         for key in ("transports", "rules", "xap", "activemq", "qpid"):
             made[key] = list(made[key])
+        _write_access(made)
         for rule in made["rules"]:
             for key in ("ladder", "protected"):
                 rule[key] = rule[key] and list(rule[key])
@@ -79,6 +83,21 @@ class PolicyDocument:
             if mine.client_message_age_limit_ms is None
             else mine.client_message_age_limit_ms,
         )
+
+
+def _write_access(made: dict[str, Any]) -> None:
+    """Lists for tuples; what says nothing stays out, so that documents without access are as they were."""
+    access = made.pop("access")
+    if access["users"] or access["entitlements"]:
+        made["access"] = {
+            key: [{name: list(value) if isinstance(value, tuple) else value for name, value in item.items()}
+                  for item in access[key]]
+            for key in ("users", "entitlements")
+        }
+    for transport in made["transports"]:
+        for key, silent in (("authentication", "none"), ("restricted", False), ("tls", None)):
+            if transport[key] == silent:
+                del transport[key]
 
 
 def default_policy(instance_name: str, *, tcp_port: int = 9007, websocket_port: int = 9008) -> PolicyDocument:
@@ -115,4 +134,5 @@ def _read(reader: Reader, source: Mapping[str, Any]) -> PolicyDocument | None:
         read_xap(reader, source.get("xap")),
         read_activemq(reader, source.get("activemq")),
         read_qpid(reader, source.get("qpid")),
+        read_access(reader, reader.mapping(source, "access")),
     )  # fmt: skip

@@ -70,6 +70,14 @@ class Reader:
             self.problems.append(f"{where}: {key} must be one of {', '.join(words)}")
             return None
 
+    def text(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
+        """A text that isn't empty; None when it isn't set."""
+        value = source.get(key)
+        if value is not None and (not isinstance(value, str) or not value):
+            self.problems.append(f"{where}: {key} must be a text")
+            return None
+        return value
+
     def texts(
         self, source: Mapping[str, Any], key: str, where: str, default: tuple[str, ...], what: str = "topic patterns"
     ) -> tuple[str, ...]:

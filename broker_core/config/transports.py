@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker_core.config.access import TlsSettings, read_authentication
 from broker_core.config.reading import Reader
 from broker_core.config.slow_clients import ClientPolicy, PoolSettings, read_client_policy, read_pool
 from broker_core.names import is_name
@@ -15,7 +16,12 @@ TRANSPORT_KINDS = ("tcp", "websocket")
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """One listener: name, kind (tcp or websocket), where it listens, and what differs from the instance."""
+    """One listener: name, kind (tcp or websocket), where it listens, and what differs from the instance.
+
+    authentication   what clients must show at logon: none, token, password or certificate (a TLS client certificate)
+    restricted       whether clients may only do what an entitlement allows them; else they may do everything
+    tls              its files; None is plain
+    """
 
     name: str
     kind: str
@@ -24,6 +30,9 @@ class TransportSettings:
     enabled: bool = True
     pool: PoolSettings = field(default_factory=PoolSettings)
     client_policy: ClientPolicy = field(default_factory=ClientPolicy)
+    authentication: str = "none"
+    restricted: bool = False
+    tls: TlsSettings | None = None
 
 
 def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettings:
@@ -47,4 +56,5 @@ def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettin
         str(name), str(kind), port or 0, str(host), bool(enabled),
         read_pool(reader, reader.mapping(source, "pool"), where),
         read_client_policy(reader, reader.mapping(source, "client_policy"), where),
+        *read_authentication(reader, source, where),
     )

@@ -68,9 +68,13 @@ def compile_filter(text: str) -> Filter:
     if not text.isascii():
         _refuse_surrogates(text)
     tree = parse(text)
-    normal = to_text(tree)
+    return shared(to_text(tree), lambda: test_of(tree))
+
+
+def shared(normal: str, make: Callable[[], Test]) -> Filter:
+    """The filter of this text; it is made when there is none that lives."""
     known = _live.get(normal)
-    return _live.setdefault(normal, Filter(normal, test_of(tree))) if known is None else known
+    return _live.setdefault(normal, Filter(normal, make())) if known is None else known
 
 
 def _refuse_surrogates(text: str) -> None:
@@ -133,9 +137,9 @@ def test_of(node: Node) -> Test:
     """A function from a message to TRUE, FALSE or unknown."""
     match node:
         case And(parts):
-            return _and([test_of(part) for part in parts])
+            return conjunction([test_of(part) for part in parts])
         case Or(parts):
-            return _or([test_of(part) for part in parts])
+            return disjunction([test_of(part) for part in parts])
         case Not(part):
             return _not(test_of(part))
         case Comparison(sign, left, right):
@@ -143,7 +147,7 @@ def test_of(node: Node) -> Test:
         case Among(value, items):
             return _among(value_of(value), items)
         case Between(value, low, high):
-            return _and([_comparison(">=", value, low), _comparison("<=", value, high)])
+            return conjunction([_comparison(">=", value, low), _comparison("<=", value, high)])
         case Like(value, pattern):
             return _like(value_of(value), _finder(pattern))
         case IsNull(value):
@@ -154,7 +158,9 @@ def test_of(node: Node) -> Test:
             return lambda message: values.truth(get(message))
 
 
-def _and(parts: list[Test]) -> Test:
+def conjunction(parts: list[Test]) -> Test:
+    """TRUE when all are, FALSE when one is, else unknown."""
+
     def test(message: Any) -> Verdict:
         verdict: Verdict = True
         for part in parts:
@@ -168,7 +174,9 @@ def _and(parts: list[Test]) -> Test:
     return test
 
 
-def _or(parts: list[Test]) -> Test:
+def disjunction(parts: list[Test]) -> Test:
+    """TRUE when one is, FALSE when all are, else unknown."""
+
     def test(message: Any) -> Verdict:
         verdict: Verdict = False
         for part in parts:

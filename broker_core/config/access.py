@@ -1,0 +1,154 @@
+"""Settings of access: who may log on to a transport, by what proof, and which topics they may publish and read.
+
+In the document, beside `transports`:
+
+    "access": {
+      "users": [{"name": "maria", "password": "scrypt$...", "token": null, "certificate": null, "groups": ["desk"]}],
+      "entitlements": [{"who": ["group:desk"], "transports": [], "publish": ["orders.*"], "subscribe": ["orders.>"],
+                        "filter": "/region = 'eu'"}]
+    }
+
+and in a transport: `authentication`, `restricted` and `tls`. Secrets are hashes, never the secrets themselves
+(`broker_core.access.secrets`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker_core.config.reading import Reader
+from broker_core.names import is_name
+
+AUTHENTICATIONS = ("none", "token", "password", "certificate")
+MAX_USERS = 10_000
+MAX_ENTITLEMENTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Files in PEM: the transport's certificate chain, its key, and the authorities of clients' certificates."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UserSettings:
+    """Somebody who may log on, with one proof or several, for the transports that ask for it.
+
+    password      the hash of one; token: the hash of one
+    certificate   the common name or a subject alternative name in the client's certificate
+    groups        names that entitlements may speak of as `group:name`
+    """
+
+    name: str
+    password: str | None = None
+    token: str | None = None
+    certificate: str | None = None
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EntitlementSettings:
+    """What some may do. Entitlements add up; what none of them allows is refused on a restricted transport.
+
+    who          user names, `feed-*` for names that begin so, `group:name`, or `*` for everybody
+    transports   names; none means all
+    publish      topic patterns that may be published to
+    subscribe    topic patterns that may be read
+    filter       added to every subscription that this entitlement allows
+    """
+
+    who: tuple[str, ...]
+    transports: tuple[str, ...] = ()
+    publish: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    filter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """The users and what they may do."""
+
+    users: tuple[UserSettings, ...] = ()
+    entitlements: tuple[EntitlementSettings, ...] = ()
+
+
+def read_authentication(
+    reader: Reader, source: Mapping[str, Any], where: str
+) -> tuple[str, bool, TlsSettings | None]:
+    """How a transport's clients prove who they are, whether entitlements limit them, and its TLS."""
+    proof = source.get("authentication", "none")
+    if proof not in AUTHENTICATIONS:
+        reader.problems.append(f"{where}: authentication must be one of {', '.join(AUTHENTICATIONS)}")
+    tls = _tls(reader, reader.mapping(source, "tls"), where)
+    if proof == "certificate" and (tls is None or tls.client_ca is None):
+        reader.problems.append(f"{where}: authentication by certificate needs tls with a client_ca")
+    return str(proof), bool(reader.flag(source, "restricted", where)), tls
+
+
+def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings | None:
+    if not source:
+        return None
+    reader.only(source, tuple(TlsSettings.__dataclass_fields__), f"{where}: tls")
+    paths = {key: source.get(key) for key in TlsSettings.__dataclass_fields__}
+    for key, path in paths.items():
+        if path is None and key == "client_ca":
+            continue
+        if not isinstance(path, str) or not path.startswith("/"):
+            reader.problems.append(f"{where}: tls.{key} must be an absolute path")
+            return None
+    return TlsSettings(**paths)  # type: ignore[arg-type]
+
+
+def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
+    """The users and entitlements."""
+    reader.only(source, tuple(AccessSettings.__dataclass_fields__), "access")
+    users = tuple(_user(reader, item) for item in _listed(reader, source, "users", MAX_USERS))
+    for key in ("name", "token", "certificate"):
+        found = Counter(getattr(user, key) for user in users)
+        reader.problems += [f"two users have the {key} {value}" for value, number in found.items()
+                            if value is not None and number > 1]
+    listed = _listed(reader, source, "entitlements", MAX_ENTITLEMENTS)
+    return AccessSettings(users, tuple(_entitlement(reader, item, n) for n, item in enumerate(listed, 1)))
+
+
+def _listed(reader: Reader, source: Mapping[str, Any], key: str, most: int) -> list[Mapping[str, Any]]:
+    listed = source.get(key)
+    if listed is None:
+        return []
+    if not isinstance(listed, (list, tuple)) or len(listed) > most or not all(isinstance(i, Mapping) for i in listed):
+        reader.problems.append(f"access: {key} must be a list of at most {most} objects")
+        return []
+    return list(listed)
+
+
+def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
+    name = source.get("name", "")
+    where = f"user {name!r}"
+    reader.only(source, tuple(UserSettings.__dataclass_fields__), where)
+    if not isinstance(name, str) or not is_name(name):
+        reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    return UserSettings(
+        str(name), reader.text(source, "password", where), reader.text(source, "token", where),
+        reader.text(source, "certificate", where), reader.texts(source, "groups", where, (), "names"),
+    )
+
+
+def _entitlement(reader: Reader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
+    where = f"entitlement {number}"
+    reader.only(source, tuple(EntitlementSettings.__dataclass_fields__), where)
+    who = reader.texts(source, "who", where, (), "names")
+    if not who:
+        reader.problems.append(f"{where}: who must name somebody, or be ['*']")
+    return EntitlementSettings(
+        who,
+        reader.texts(source, "transports", where, (), "names"),
+        reader.texts(source, "publish", where, ()),
+        reader.texts(source, "subscribe", where, ()),
+        reader.text(source, "filter", where),
+    )

@@ -1,0 +1,164 @@
+"""What users may do: who is meant, what adds up, what is narrowed, what is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core.access import EVERYTHING, AccessPolicy, Rights
+from broker_core.errors import ClientError
+from broker_core.filters import Filter, compile_filter
+from broker_core.subscriptions.topics import TopicPattern
+from tests.broker_core.access.making import entitlement, policy, user
+
+
+def rights(*entitlements: object, name: str = "maria") -> Rights:
+    made = policy(user("maria", groups=("desk",)), user("feed-1"), *entitlements)  # type: ignore[arg-type]
+    return AccessPolicy(made).rights("tcp", name)
+
+
+def granted(made: Rights, topic: str, filter: str | None = None) -> tuple[str, str | None, bool]:
+    found = made.subscription(TopicPattern.parse(topic), compile_filter(filter) if filter else None)
+    return found.pattern.text, found.filter and found.filter.text, found.narrowed
+
+
+def may_publish(made: Rights, *topics: str) -> bool:
+    try:
+        made.check_publish(topics)
+    except ClientError as error:
+        assert error.code == "not_entitled"
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("who", "name", "meant"), [
+    ("*", "maria", True), ("maria", "maria", True), ("vera", "maria", False), ("group:desk", "maria", True),
+    ("group:desk", "feed-1", False), ("group:", "maria", False), ("feed-*", "feed-1", True), ("feed-*", "maria", False),
+    ("*", "", True), ("maria", "", False), ("m*", "", False),
+])
+def test_whom_an_entitlement_means(who: str, name: str, meant: bool) -> None:
+    assert may_publish(rights(entitlement(who, publish="a"), name=name), "a") is meant
+
+
+def test_entitlements_add_up_and_what_none_allows_is_refused() -> None:
+    made = rights(entitlement("maria", publish="orders.*"), entitlement("group:desk", publish="quotes.>"))
+    assert may_publish(made, "orders.eu", "quotes.eu.de", "orders.us")
+    assert not may_publish(made, "orders.eu", "orders.eu.de")
+    assert not may_publish(made, "$SLUICE.x")
+    assert not may_publish(rights(), "a")
+
+
+def test_a_transport_that_is_not_restricted_allows_everything() -> None:
+    made = AccessPolicy(policy(user("maria"), restricted=False)).rights("tcp", "maria")
+    assert may_publish(made, "anything.at.all")
+    assert granted(made, ">", "/x = 1") == (">", "/x = 1", False)
+    assert granted(EVERYTHING, ">") == (">", None, False)
+
+
+def test_an_entitlement_may_be_for_some_transports() -> None:
+    made = policy(user("maria"), entitlement("*", publish="a", transports=("tcp",)))
+    assert may_publish(AccessPolicy(made).rights("tcp", "maria"), "a")
+
+
+def test_a_pattern_that_is_covered_is_served_as_asked() -> None:
+    made = rights(entitlement("*", subscribe="orders.> quotes.*"))
+    for topic in ("orders.eu", "orders.>", "orders.*.new", "quotes.*", "quotes.eu"):
+        assert granted(made, topic) == (topic, None, False)
+
+
+def test_a_broader_pattern_is_narrowed_and_says_so() -> None:
+    made = rights(entitlement("*", subscribe="orders.> quotes.*"))
+    found = made.subscription(TopicPattern.parse(">"), None)
+    assert found.narrowed
+    assert [topic for topic in ("orders.a.b", "quotes.a", "quotes.a.b", "x", "$SLUICE.x") if found.pattern.matches(topic)
+            ] == ["orders.a.b", "quotes.a"]
+    expression = made.subscription(TopicPattern.parse("~.*eu"), None)
+    assert expression.narrowed
+    assert expression.pattern.matches("orders.eu") and not expression.pattern.matches("x.eu")
+
+
+def test_narrowed_patterns_of_different_rights_are_told_apart() -> None:
+    asked = TopicPattern.parse(">")
+    one = rights(entitlement("*", subscribe="a.>")).subscription(asked, None).pattern
+    other = rights(entitlement("*", subscribe="b.>")).subscription(asked, None).pattern
+    assert one != other and one != asked
+    assert one == rights(entitlement("*", subscribe="a.>")).subscription(asked, None).pattern
+
+
+def test_what_nothing_allows_is_refused() -> None:
+    made = rights(entitlement("*", subscribe="orders.>", publish="x"))
+    for topic in ("x", "quotes.>", "$SLUICE.>"):
+        with pytest.raises(ClientError) as caught:
+            granted(made, topic)
+        assert caught.value.code == "not_entitled"
+
+
+def test_an_entitlements_filter_is_added_to_every_subscription() -> None:
+    made = rights(entitlement("*", subscribe="orders.>", filter="/region = 'eu'"))
+    assert granted(made, "orders.a") == ("orders.a", "/region = 'eu'", False)
+    assert granted(made, "orders.>", "/x = 1 OR /y = 1")[1] == "(/x = 1 OR /y = 1) AND (/region = 'eu')"
+    assert granted(made, ">", "/x = 1")[1:] == ("(/x = 1) AND (/region = 'eu')", True)
+
+
+def test_no_text_of_a_filter_breaks_out_of_the_one_that_is_added() -> None:
+    made = rights(entitlement("*", subscribe="a", filter="/region = 'eu'"))
+    found = made.subscription(TopicPattern.parse("a"), compile_filter("/x = 1 OR 1 = 1")).filter
+    assert found is not None
+    assert not found.matches_object({"region": "us", "x": 1})
+    assert found.matches_object({"region": "eu"})
+
+
+def test_two_filters_for_the_same_topics_pass_what_one_of_them_passes() -> None:
+    made = rights(entitlement("*", subscribe="a.>", filter="/x = 1"), entitlement("maria", subscribe="a.*", filter="/y = 1"))
+    found = made.subscription(TopicPattern.parse("a.b"), None).filter
+    assert found is not None
+    assert [found.matches_object(m) for m in ({"x": 1}, {"y": 1}, {"z": 1})] == [True, True, False]
+    unfiltered = rights(entitlement("*", subscribe="a.>", filter="/x = 1"), entitlement("maria", subscribe="a.*"))
+    assert granted(unfiltered, "a.b") == ("a.b", None, False)
+
+
+def test_parts_with_different_filters_are_refused_with_what_to_ask_for_instead() -> None:
+    made = rights(entitlement("*", subscribe="a.>", filter="/x = 1"), entitlement("*", subscribe="b.>"))
+    with pytest.raises(ClientError) as caught:
+        granted(made, ">")
+    assert (caught.value.code, caught.value.fix) == ("not_entitled", "Subscribe separately to a.>, b.>.")
+    assert granted(made, "a.>")[1] == "/x = 1"
+    assert granted(made, "b.>") == ("b.>", None, False)
+
+
+PATTERNS = ["a", "a.*", "a.>", ">", "*.b", "b.>"]
+FILTERS = [None, "/x = 1", "/y = 1"]
+TOPICS = ["a", "b", "a.a", "a.b", "b.b", "b.a.b", "c.b"]
+MESSAGES = [dict(zip("xyz", bits, strict=True)) for bits in product((0, 1), repeat=3)]
+
+
+def passes(chosen: Filter | None, message: dict[str, int]) -> bool:
+    return chosen is None or chosen.matches_object(message)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(PATTERNS), st.sampled_from(FILTERS)), max_size=3),
+    st.sampled_from(PATTERNS), st.sampled_from([None, "/z = 1"]),
+)
+def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_allows(
+    allowed: list[tuple[str, str | None]], asked: str, filter: str | None
+) -> None:
+    made = rights(*(entitlement("*", subscribe=pattern, filter=own) for pattern, own in allowed))
+    pattern, chosen = TopicPattern.parse(asked), compile_filter(filter) if filter else None
+    compiled = [(TopicPattern.parse(text), compile_filter(own) if own else None) for text, own in allowed]
+    expected = {
+        (topic, number) for topic in TOPICS for number, message in enumerate(MESSAGES)
+        if pattern.matches(topic) and passes(chosen, message)
+        and any(one.matches(topic) and passes(own, message) for one, own in compiled)
+    }
+    try:
+        found = made.subscription(pattern, chosen)
+    except ClientError as error:
+        assert "different filters" in error.sentence or not expected
+        return
+    got = {(topic, number) for topic in TOPICS for number, message in enumerate(MESSAGES)
+           if found.pattern.matches(topic) and passes(found.filter, message)}
+    assert got == expected
