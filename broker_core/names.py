@@ -13,3 +13,22 @@ MAX_NAME = 64
 def is_name(text: str) -> bool:
     """Whether a client or an instance may be called so: 1 to 64 letters, digits, dots, dashes, underscores."""
     return 0 < len(text) <= MAX_NAME and _NAME_CHARACTERS.issuperset(text)
+
+
+def name_fits(pattern: str, name: str) -> bool:
+    """Whether a client's name fits a pattern in which `*` stands for any run of characters. "" fits nothing."""
+    if not pattern:
+        return False
+    first, *others = pattern.split("*")
+    if not others:
+        return pattern == name
+    last = others.pop()
+    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in others:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker_core.errors import ClientError
-from broker_core.names import MAX_NAME, is_name
+from broker_core.names import MAX_NAME, is_name, name_fits
 from broker_core.subscriptions.topics import TopicPattern
 from console.choices import Permission
 
@@ -75,25 +75,6 @@ class Access:
         if any(not (one.clients or one.topics) for one in mine):
             return None
         return sorted({one.clients for one in mine if one.clients})
-
-
-def name_fits(pattern: str, name: str) -> bool:
-    """Whether a client's name fits a pattern in which `*` stands for any run of characters. "" fits nothing."""
-    if not pattern:
-        return False
-    first, *others = pattern.split("*")
-    if not others:
-        return pattern == name
-    last = others.pop()
-    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
-        return False
-    at, end = len(first), len(name) - len(last)
-    for part in others:
-        found = name.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True
 
 
 def is_name_pattern(text: str) -> bool:

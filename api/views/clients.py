@@ -50,12 +50,13 @@ class ClientsView(PagedView):
         """Logged-on clients, filtered, sorted and in pages: lag, state, offlined since, spool, policy revision."""
         asked = read(ClientQuerySerializer, request.query_params)
         return self.page(
-            clients.clients(
+            clients.Clients(
+                asked["instance"] or None,
                 state=asked["state"],
                 transport=asked["transport"],
                 search=asked["search"],
                 sort=asked["sort"],
-                instance_name=asked["instance"] or None,
+                patterns=patterns_of(request),
             )
         )
 

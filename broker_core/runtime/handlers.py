@@ -13,6 +13,7 @@ from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
 from broker_core.protocols.names import check_topic
+from broker_core.runtime import listing
 from broker_core.runtime.control import Handler
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def handlers(broker: Broker) -> dict[str, Handler]:
     """The table of requests."""
     answers = _Answers(broker)
     names = (
-        "status", "snapshot", "clients", "client", "disconnect", "apply", "journals", "journal_plan", "journal_swap",
+        "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "journals", "journal_plan", "journal_swap",
         "journal_remove", "decisions", "publish",
     )
     return {name: getattr(answers, name) for name in names}
@@ -49,6 +50,9 @@ class _Answers:
 
     async def clients(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         return self._broker.statistics.clients()
+
+    async def clients_page(self, request: dict[str, Any]) -> dict[str, Any]:
+        return listing.page(self._broker.statistics.recent_clients(), request)
 
     async def client(self, request: dict[str, Any]) -> dict[str, Any]:
         connection = self._connection(request)

@@ -13,6 +13,8 @@ from broker_core.runtime.events import SAMPLE_EVERY_MS
 from broker_core.runtime.host import Host
 
 _MS = 1_000_000
+FEW_CLIENTS = 500
+"""So many entries are made in some milliseconds, whenever somebody asks."""
 
 
 class Statistics:
@@ -24,6 +26,7 @@ class Statistics:
         self._delivered: dict[str, int] = {}
         self._rates: dict[str, float] = {}
         self._sampled_at = 0
+        self._recent: list[dict[str, Any]] = []
         self.rates = {"messages_in": 0.0, "bytes_in": 0.0, "messages_out": 0.0, "bytes_out": 0.0}
         self.transports: list[dict[str, Any]] = []
 
@@ -76,7 +79,14 @@ class Statistics:
 
     def snapshot(self) -> dict[str, Any]:
         """Status and clients at one moment."""
-        return {"at": self._host.now_ns() // _MS, "status": self.status(), "clients": self.clients()}
+        self._recent = self.clients()
+        return {"at": self._host.now_ns() // _MS, "status": self.status(), "clients": self._recent}
+
+    def recent_clients(self) -> list[dict[str, Any]]:
+        """The entries of the newest snapshot, a second old at most; few clients' are made anew."""
+        if len(self._host.clients) <= FEW_CLIENTS or not self._recent:
+            self._recent = self.clients()
+        return self._recent
 
     def clients(self) -> list[dict[str, Any]]:
         """One entry per client that is logged on."""

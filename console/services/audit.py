@@ -80,7 +80,7 @@ def forget_expired(now: datetime) -> int:
     """Delete events past their retention, some at a time; the database refuses to delete any other. Returns how many."""
     chosen = AuditEvent.objects.filter(expires_at__lte=now).order_by("expires_at").values_list("pk", flat=True)
     expired = AuditEvent.objects.filter(pk__in=list(chosen[:FORGET_AT_ONCE]))
-    return int(expired._raw_delete(expired.db))  # past ImmutableQuerySet, which is there for everybody else
+    return int(expired._raw_delete(expired.db) or 0)  # past ImmutableQuerySet, which is there for everybody else
 
 
 def _result_of(status: int, actor: Actor) -> AuditResult:

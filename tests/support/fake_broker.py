@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from broker_core.errors import SluiceError
+from broker_core.runtime import listing
+
 MIB = 1024 * 1024
 CARRIERS = ("AA", "AS", "B6", "DL", "EV", "F9", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV")
 
@@ -88,7 +91,10 @@ class FakeBroker:
         do = request["do"]
         if do in self.answers:
             return dict(self.answers[do])
-        result = getattr(self, f"do_{do}")(request)
+        try:
+            result = getattr(self, f"do_{do}")(request)
+        except SluiceError as refused:
+            return {"ok": False, "error": refused.as_dict()}
         if isinstance(result, dict) and "error" in result:
             return {"ok": False, "error": result["error"]}
         return {"ok": True, "result": result}
@@ -133,6 +139,10 @@ class FakeBroker:
     def do_clients(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Every client."""
         return self.clients
+
+    def do_clients_page(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A page of them, as the real broker cuts it."""
+        return listing.page(self.clients, request)
 
     def do_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         """Status and clients."""
