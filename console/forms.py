@@ -14,6 +14,7 @@ from django.contrib.auth.forms import AuthenticationForm
 from broker_core.errors import OperatorError
 from console.ages import parse_age
 from console.choices import JOURNAL_ACTIONS
+from console.journal_fields import JournaledTopicsField
 from console.templatetags.units import size
 
 _UNITS = {
@@ -123,6 +124,8 @@ class PolicyForm(forms.Form):
         "client_message_age_limit_ms": "ClientMessageAgeLimit",
         "journal_size": "JournalSize",
         "preallocated_files": "PreallocatedJournalFiles",
+        "journal_directory": "JournalDirectory",
+        "archive_directory": "JournalArchiveDirectory",
     }
     GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("Pool", ("message_memory_limit", "message_disk_limit", "message_disk_path")),
@@ -187,12 +190,20 @@ class InstancePolicyForm(PolicyForm):
     """The instance's limits and what it journals."""
 
     GROUPS = (
-        ("Journal", ("journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files")),
+        (
+            "Journal",
+            (
+                "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
+                "archive_directory",
+            ),
+        ),
         *PolicyForm.GROUPS,
     )
 
-    journaled_topics = PatternsField(
-        label="Journaled topics", required=False, help_text="Patterns, one a line. Default: > (every topic).")
+    journaled_topics = JournaledTopicsField(
+        label="Journaled topics", required=False,
+        help_text="One a line: a pattern, perhaps with a message type and a filter, such as "
+        "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. Default: > (every topic).")
     unjournaled_topics = PatternsField(
         label="Taken out of those", required=False,
         help_text="Patterns, one a line, whose messages are never written. Default: scratch.>")
@@ -200,6 +211,12 @@ class InstancePolicyForm(PolicyForm):
         label="Segment size", help_text="Of one journal file; at least 1 MiB. Default: 128 MiB. Used from the next segment on.")
     preallocated_files = forms.IntegerField(
         label="Segments made in advance", min_value=1, max_value=64, help_text="Default: 2.")
+    journal_directory = forms.CharField(
+        label="Journal directory", required=False, max_length=1024, empty_value=None,
+        help_text="An absolute path. Used from the broker’s next start; move the files there first. Default: the installation’s.")
+    archive_directory = forms.CharField(
+        label="Archive directory", required=False, max_length=1024, empty_value=None,
+        help_text="Where archived segments go; likewise from the next start. Default: the installation’s.")
 
     def changes(self) -> dict[str, Any]:
         """Also what is journaled."""

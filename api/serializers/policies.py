@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 
@@ -34,13 +35,34 @@ class ClientPolicySerializer(StrictSerializer):
     )
 
 
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]})
+class JournaledTopicField(serializers.Field[Any, Any, Any, Any]):
+    """A pattern or an object; what it may hold is checked where the policy is."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """As it is."""
+        if not isinstance(data, (str, dict)):
+            raise serializers.ValidationError("Give a topic pattern or an object.")
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        """As it is."""
+        return value
+
+
 class JournalSettingsSerializer(StrictSerializer):
     """What is journaled, and the journal's files."""
 
-    journaled_topics = serializers.ListField(child=serializers.CharField(max_length=255), required=False)
+    journaled_topics = serializers.ListField(
+        child=JournaledTopicField(), required=False,
+        help_text="Patterns, or objects {topic, message_type, filter, separator}; message_type is json, fix, nvfix, "
+        "msgpack or binary.",
+    )  # fmt: skip
     unjournaled_topics = serializers.ListField(child=serializers.CharField(max_length=255), required=False)
     journal_size = serializers.IntegerField(min_value=1024 * 1024, required=False)
     preallocated_files = serializers.IntegerField(min_value=1, max_value=64, required=False)
+    journal_directory = serializers.CharField(max_length=1024, allow_null=True, required=False)
+    archive_directory = serializers.CharField(max_length=1024, allow_null=True, required=False)
 
 
 class TransportChangeSerializer(StrictSerializer):

@@ -13,7 +13,12 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
+from broker_core.config import InstanceSettings
+from broker_core.config.journaling import read_journaled_topics
+from broker_core.config.reading import Reader
+from broker_core.errors import OperatorError
 from broker_core.names import is_name
+from broker_core.runtime.journaled import JournaledTopics
 from console.choices import TransportKind
 
 
@@ -27,6 +32,24 @@ def check_patterns(value: Any) -> None:
     """Refuse anything but a list of topic patterns."""
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise ValidationError("Give a list of topic patterns.")
+
+
+def check_journaled_topics(value: Any) -> None:
+    """Refuse entries that a broker wouldn't take: what they are, their patterns, and their filters."""
+    reader = Reader()
+    topics = read_journaled_topics(reader, {"topics": value}, "topics", "journaled")
+    if reader.problems:
+        raise ValidationError(reader.problems)
+    try:
+        JournaledTopics(InstanceSettings("any", topics, ()))
+    except OperatorError as problem:
+        raise ValidationError(f"{problem.sentence} {problem.fix}") from problem
+
+
+def check_directory(value: str) -> None:
+    """Refuse paths that aren't absolute."""
+    if not value.startswith("/") or "\0" in value:
+        raise ValidationError("Give an absolute path.")
 
 
 def all_topics() -> list[str]:
@@ -43,10 +66,12 @@ class Instance(models.Model):
     """One broker: what is journaled, and in files of what size. Its newest PolicyRevision is the state wanted."""
 
     name = models.CharField(max_length=64, unique=True, validators=[check_name])
-    journaled_topics = models.JSONField(default=all_topics, validators=[check_patterns], blank=True)
+    journaled_topics = models.JSONField(default=all_topics, validators=[check_journaled_topics], blank=True)
     unjournaled_topics = models.JSONField(default=scratch_topics, validators=[check_patterns], blank=True)
     journal_size = models.BigIntegerField(default=128 * 1024 * 1024, validators=[MinValueValidator(1024 * 1024)])
     preallocated_files = models.PositiveIntegerField(default=2, validators=[MinValueValidator(1), MaxValueValidator(64)])
+    journal_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001 (null is "default")
+    archive_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)  # when its broker last started
 

@@ -16,7 +16,10 @@ REPORT_FRESH = timedelta(seconds=15)
 
 POOL_FIELDS = ("message_memory_limit", "message_disk_limit", "message_disk_path")
 CLIENT_FIELDS = ("client_max_capacity", "client_message_age_limit_ms")
-INSTANCE_FIELDS = ("journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files")
+INSTANCE_FIELDS = (
+    "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
+    "archive_directory",
+)  # fmt: skip
 TRANSPORT_FIELDS = ("name", "kind", "host", "port", "enabled")
 
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
-
 from broker_core.errors import OperatorError
 from broker_core.journal import maintenance
 from console.ages import format_age, parse_age
@@ -59,16 +57,37 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     if not chosen:
         return {"segments": [], "bytes": 0}
     if run.kind == RunKind.REMOVE:
-        return _remove(link, chosen, age_s, progress)
+        return _remove(run, link, age_s, progress)
     return _prepare_and_swap(run, link, chosen, progress)
 
 
-def _remove(link: BrokerLink, chosen: list[Any], age_s: int, progress: Progress) -> dict[str, Any]:
-    names = [_name(entry) for entry in chosen]
-    progress.step(0, 1, f"removing {len(names)} segments")
-    receipt = link.call("journal_remove", names=names, age_s=age_s, timeout_s=SWAP_TIMEOUT_S)
-    progress.log(f"removed {len(names)} segments")
-    return {"segments": names, "receipt": receipt}
+def _remove(run: ActionRun, link: BrokerLink, age_s: int, progress: Progress) -> dict[str, Any]:
+    """Note what each file is before anything goes: should this worker die in between, the run still tells."""
+    segments = run.plan["segments"]
+    for number, segment in enumerate(segments):
+        progress.step(number, len(segments) + 1, f"checksum of {segment['name']}")
+        segment["sha256"] = maintenance.digest_of(Path(segment["path"]), progress.part)
+    names = [segment["name"] for segment in segments]
+    progress.step(len(segments), len(segments) + 1, f"removing {len(names)} segments")
+    progress.check()
+    gone = link.call("journal_remove", names=names, age_s=age_s, timeout_s=SWAP_TIMEOUT_S)
+    receipt = receipt_of(run.instance.name, segments, gone)
+    progress.log(f"removed {len(names)} segments: {receipt['gone']['from']} to {receipt['gone']['to']} can't be replayed")
+    return {"segments": names, "bytes": receipt["bytes"], "receipt": receipt}
+
+
+def receipt_of(instance: str, segments: list[dict[str, Any]], gone: Mapping[str, Any]) -> dict[str, Any]:
+    """What a removal took, for good: each file with size and checksum, and the interval of bookmarks that is gone."""
+    sizes = dict(zip(gone["names"], gone["sizes"], strict=True))
+    kept = ("name", "records", "first_sequence", "last_sequence", "sha256")
+    return {
+        "files": [{**{key: one[key] for key in kept}, "bytes": sizes[one["name"]]} for one in segments],
+        "bytes": gone["freed_bytes"],
+        "records": gone["records"],
+        "gone": {"from": f"{instance}|{gone['first_sequence']}|", "to": f"{instance}|{gone['last_sequence']}|"},
+        "accepted": {"from": gone["first_at"], "to": gone["last_at"]},
+        "oldest_left": f"{instance}|{gone['first_held']}|" if gone["first_held"] else None,
+    }
 
 
 def _prepare_and_swap(
@@ -107,7 +126,7 @@ def _prepared_folder(run: ActionRun, source: Path) -> Iterator[Path]:
 
     What runs left that were killed goes too; the broker ignores the folder.
     """
-    home = Path(settings.SLUICE_ARCHIVE_DIRECTORY) if run.kind == RunKind.ARCHIVE else source.parent
+    home = Path(run.plan["archive_directory"]) if run.kind == RunKind.ARCHIVE else source.parent
     shelf = home / PREPARED_FOLDER
     folder = shelf / str(run.pk)
     folder.mkdir(parents=True, exist_ok=True)

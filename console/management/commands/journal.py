@@ -1,30 +1,33 @@
-"""`manage.py journal ls | verify | dump | repair`: look at a journal's files, without a broker or beside one."""
+"""`manage.py journal`: look at a journal's files, without a broker or beside one."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import orjson
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from broker_core.errors import SluiceError
 from broker_core.journal import inspect
+from broker_core.journal.search import LogPlace
 from broker_core.journal.segment import SegmentInfo
+from console.management.journal import searching
+from console.management.journal.places import add_place, place_of
 
 
 class Command(BaseCommand):
-    """Thin: the work is in `broker_core.journal.inspect`."""
+    """Thin: the work is in `broker_core.journal`, grep, find and stat in `console.management.journal.searching`."""
 
-    help = "List, verify, dump or repair the journal of an instance."
+    help = "List, search, count, verify, dump or repair the journal of an instance."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One sub-command each; all name the journal in the same way."""
-        commands = parser.add_subparsers(dest="command", required=True, metavar="ls|verify|dump|repair")
+        commands = parser.add_subparsers(dest="command", required=True, metavar="ls|grep|find|stat|verify|dump|repair")
         ls = commands.add_parser("ls", help="segments with their sequences, times and sizes")
         verify = commands.add_parser(
             "verify", help="check every batch of every segment; ends with 1 if one is bad"
@@ -33,10 +36,8 @@ class Command(BaseCommand):
         repair = commands.add_parser(
             "repair", help="cut a torn tail (its bytes are kept) and rebuild indexes"
         )
-        for sub in (ls, verify, dump, repair):
-            sub.add_argument("--instance", default=settings.SLUICE_INSTANCE)
-            sub.add_argument("--directory", type=Path, default=Path(settings.SLUICE_JOURNAL_DIRECTORY))
-            sub.add_argument("--archive", type=Path, default=Path(settings.SLUICE_ARCHIVE_DIRECTORY))
+        for sub in (ls, verify, dump, repair, *searching.add_parsers(searching.SubCommands(commands.add_parser))):
+            add_place(sub)
         for sub in (ls, verify, repair):
             sub.add_argument("--json", action="store_true", help="JSON instead of text")
         dump.add_argument("--from", type=int, default=1, dest="first", metavar="SEQUENCE")
@@ -48,23 +49,35 @@ class Command(BaseCommand):
             metavar="SEQUENCE",
             help="default: the durable frontier",
         )
-        dump.add_argument("--topic", default=None, help="only this topic")
+        dump.add_argument("--topic", default=None, help="only this topic, or those of a pattern")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run one sub-command; Sluice's own errors become one line and what to do."""
-        place = (options["directory"], options["instance"], options["archive"])
         run: dict[str, Callable[..., None]] = {
+            "grep": self._search,
+            "find": self._search,
+            "stat": self._search,
             "ls": self._ls,
             "verify": self._verify,
             "dump": self._dump,
             "repair": self._repair,
         }
         try:
-            run[options["command"]](place, options)
+            run[options["command"]](place_of(options), options)
+        except BrokenPipeError:
+            # What reads the output has enough, as `head` does; nothing may be flushed into the closed pipe at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except SluiceError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}".strip()) from problem
 
-    def _ls(self, place: tuple[Path, str, Path], options: dict[str, Any]) -> None:
+    def _search(self, place: LogPlace, options: dict[str, Any]) -> None:
+        """Output goes as it is: each line is whole, and there may be millions."""
+        act = {"grep": searching.grep, "find": searching.find, "stat": searching.stat}[options["command"]]
+        problems = act(place, options, self.stdout)
+        if problems:
+            raise CommandError("\n".join(problems[:100]), returncode=1)
+
+    def _ls(self, place: LogPlace, options: dict[str, Any]) -> None:
         segments = inspect.list_segments(*place)
         if options["json"]:
             for segment in segments:
@@ -80,7 +93,7 @@ class Command(BaseCommand):
             f" {sum(segment.records for segment in segments):,} records"
         )
 
-    def _verify(self, place: tuple[Path, str, Path], options: dict[str, Any]) -> None:
+    def _verify(self, place: LogPlace, options: dict[str, Any]) -> None:
         bad = 0
         for report in inspect.verify(*place):
             bad += not report.ok
@@ -108,13 +121,13 @@ class Command(BaseCommand):
                 returncode=1,
             )
 
-    def _dump(self, place: tuple[Path, str, Path], options: dict[str, Any]) -> None:
+    def _dump(self, place: LogPlace, options: dict[str, Any]) -> None:
         for line in inspect.dump(
             *place, first=options["first"], last=options["last"], topic=options["topic"]
         ):
             self.stdout.write(line.decode())
 
-    def _repair(self, place: tuple[Path, str, Path], options: dict[str, Any]) -> None:
+    def _repair(self, place: LogPlace, options: dict[str, Any]) -> None:
         report = inspect.repair(*place)
         if options["json"]:
             self._line(report)

@@ -46,11 +46,13 @@ async def _run(instance: str) -> None:
     from api.websocket_listener import WebSocketListener
     from broker_core.runtime.broker import Broker, BrokerPaths
     from console.broker_reporter import BrokerReporter
+    from console.services.journal_places import directories_to_open
     from console.services.policies import document_in_force
 
     policy = PolicyDocument.from_dict(await asyncio.to_thread(document_in_force, instance))
+    directories = await asyncio.to_thread(directories_to_open, instance)
     paths = BrokerPaths(
-        settings.SLUICE_JOURNAL_DIRECTORY, settings.SLUICE_ARCHIVE_DIRECTORY, settings.SLUICE_SPOOL_DIRECTORY,
+        directories.journal, directories.archive, settings.SLUICE_SPOOL_DIRECTORY,
         Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance}.sock",
     )
     stopping = asyncio.Event()

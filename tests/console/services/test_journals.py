@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,51 @@ def test_action_that_does_not_exist_is_refused(broker: JournalBroker, actor: Act
     with pytest.raises(OperatorError) as refused:
         journals.request(actor, "shred", "7d")
     assert refused.value.code == "unknown_action"
+
+
+def test_a_removal_leaves_a_receipt(broker: JournalBroker, actor: Actor) -> None:
+    """Names, sizes, checksums and the interval that is gone: with the run, for good."""
+    gone = [one for one in broker.journal.segments() if one.state != "current"]
+    digests = [hashlib.sha256(one.path.read_bytes()).hexdigest() for one in gone]
+    run = carry_out(actor, "remove")
+    receipt = run.result["receipt"]
+    assert [file["name"] for file in receipt["files"]] == [one.name for one in gone]
+    assert [file["sha256"] for file in receipt["files"]] == digests
+    assert [file["bytes"] for file in receipt["files"]] == [one.nbytes for one in gone]
+    assert receipt["records"] == sum(one.records for one in gone) == sum(file["records"] for file in receipt["files"])
+    assert receipt["bytes"] == sum(one.nbytes for one in gone)
+    name = broker.journal.instance
+    assert receipt["gone"] == {"from": f"{name}|{gone[0].first_sequence}|", "to": f"{name}|{gone[-1].last_sequence}|"}
+    assert receipt["oldest_left"] == f"{name}|{gone[-1].last_sequence + 1}|"
+    assert receipt["accepted"] == {"from": gone[0].first_at, "to": gone[-1].last_at}
+
+
+def test_a_removal_whose_worker_dies_is_told_by_the_plan(
+    broker: JournalBroker, actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has removed them, and the worker never heard: what they were stands in the run all the same."""
+    real = broker.do_journal_remove
+
+    def die(request: dict[str, Any]) -> dict[str, Any]:
+        real(request)
+        raise OperatorError("broker_away", "The worker is gone.", "")
+
+    monkeypatch.setattr(broker, "do_journal_remove", die)
+    names = [one.name for one in broker.journal.segments() if one.state != "current"]
+    run = carry_out(actor, "remove")
+    assert run.state == RunState.FAILED
+    run.refresh_from_db()
+    assert [one["name"] for one in run.plan["segments"]] == names
+    assert all(len(one["sha256"]) == 64 for one in run.plan["segments"])
+    assert len(states(broker)) == 1
+
+
+def test_the_plan_names_sizes_and_reasons(broker: JournalBroker) -> None:
+    pin = broker.journal.pin(broker.journal.segments()[1].first_sequence, "managed replay nightly")
+    made = journals.plan("remove", "0")
+    assert [one["name"] for one in made["segments"]] == made["chosen"]
+    assert made["bytes"] == sum(one["bytes"] for one in made["segments"]) > 900_000
+    reasons = [one["reason"] for one in made["skipped"]]
+    assert reasons[0] == "managed_replay"
+    assert reasons[-1] == "current"
+    pin.release()

@@ -1,0 +1,97 @@
+"""How a form writes journaled topics: one a line, in words.
+
+    orders.>                                        a topic or pattern
+    fix.orders as fix where /35 = 'D'               with a message type, and only what passes a filter
+    legacy.> as nvfix by | where /Symbol = 'IBM'    with the separator between its fields
+
+An entry that can't be written so, such as a pattern with blanks, stands as a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+from django import forms
+
+from broker_core.config.journaling import JournaledTopic, read_journaled_topics
+from broker_core.config.reading import Reader
+
+Entry = str | dict[str, Any]
+
+
+class JournaledTopicsField(forms.CharField):
+    """A list of patterns and objects, as `journaled_topics` of a policy has them."""
+
+    widget = forms.Textarea(attrs={"rows": 4, "spellcheck": "false"})
+
+    def to_python(self, value: Any) -> Any:
+        """The entries, in the shortest form."""
+        lines = [line.strip() for line in str(super().to_python(value) or "").splitlines()]
+        reader, entries = Reader(), [read_line(line) for line in lines if line]
+        topics = read_journaled_topics(reader, {"lines": entries}, "lines", "journal")
+        if reader.problems:
+            raise forms.ValidationError(reader.problems)
+        return [topic.as_json() for topic in topics]
+
+    def prepare_value(self, value: Any) -> Any:
+        """An entry a line."""
+        return "\n".join(map(write_line, value)) if isinstance(value, (list, tuple)) else value
+
+
+def read_line(line: str) -> Entry:
+    """One entry. Raises ValidationError; what the words mean is checked by whoever takes the entry."""
+    if line.startswith("{"):
+        try:
+            found: dict[str, Any] = orjson.loads(line)
+            return found
+        except orjson.JSONDecodeError as problem:
+            raise forms.ValidationError(f"{line[:80]} isn't a JSON object: {problem}.") from problem
+    words, where, chosen = line.partition(" where ")
+    topic, *rest = words.split()
+    entry: dict[str, Any] = {"topic": topic}
+    if where:
+        entry["filter"] = chosen.strip()
+    while rest:
+        word, *rest = rest
+        key = {"as": "message_type", "by": "separator"}.get(word)
+        if key is None or key in entry or not rest:
+            raise forms.ValidationError(f"{line[:80]}: write PATTERN [as TYPE] [by SEPARATOR] [where FILTER].")
+        entry[key], *rest = rest
+    if "separator" in entry:
+        entry["separator"] = _character(entry["separator"])
+    return entry if len(entry) > 1 else topic
+
+
+def write_line(entry: Entry) -> str:
+    """An entry as a line; `read_line` gives the same entry."""
+    if isinstance(entry, str):
+        entry = {"topic": entry}
+    topic = JournaledTopic(**entry)
+    line = topic.topic
+    if topic.message_type != "json":
+        line += f" as {topic.message_type}"
+    if topic.separator is not None:
+        plain = topic.separator.isprintable() and not topic.separator.isspace()
+        line += f" by {topic.separator if plain else f'{chr(92)}x{ord(topic.separator):02x}'}"
+    if topic.filter is not None:
+        line += f" where {topic.filter}"
+    try:
+        if len(line.splitlines()) == 1 and read_line(line) == topic.as_json():
+            return line
+    except (forms.ValidationError, ValueError):
+        pass
+    return json.dumps({"topic": topic.topic, **_others(topic)})  # in ASCII: one line, whatever the text
+
+
+def _others(topic: JournaledTopic) -> dict[str, Any]:
+    short = topic.as_json()
+    return short if isinstance(short, dict) else {}
+
+
+def _character(text: str) -> str:
+    """A separator as it is typed: itself, or \\x01 for what can't be."""
+    if text.startswith("\\x") and len(text) in (4, 6) and all(digit in "0123456789abcdefABCDEF" for digit in text[2:]):
+        return chr(int(text[2:], 16))
+    return text

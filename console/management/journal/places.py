@@ -1,0 +1,31 @@
+"""Where an instance's log is, for commands that work without a broker."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from broker_core.journal.search import LogPlace
+from console.services import journal_places
+
+
+def add_place(parser: ArgumentParser) -> None:
+    """--instance, --directory and --archive."""
+    parser.add_argument("--instance", default=settings.SLUICE_INSTANCE, help="whose log (default: %(default)s)")
+    parser.add_argument("--directory", type=Path, help="its JournalDirectory (default: by its policy)")
+    parser.add_argument("--archive", type=Path, help="its JournalArchiveDirectory (default: by its policy; none with --directory)")
+
+
+def place_of(options: dict[str, Any]) -> LogPlace:
+    """The log that the options name. Without a database the installation's own directories count."""
+    if options["directory"] is not None:
+        return LogPlace(options["directory"], options["instance"], options["archive"])
+    try:
+        by_policy = journal_places.directories_of(options["instance"])
+    except DatabaseError:
+        by_policy = journal_places.default_directories()
+    return LogPlace(by_policy.journal, options["instance"], options["archive"] or by_policy.archive)

@@ -1,0 +1,212 @@
+"""`journal grep`, `find` and `stat`: their options, their output, and how far they are."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TextIO
+
+import orjson
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from broker_core.bookmark import MAX_SEQUENCE, After, Bookmark, Moment, parse_bookmark
+from broker_core.errors import ClientError, OperatorError
+from broker_core.filters import compile_filter
+from broker_core.filters.message_types import MESSAGE_TYPES, decoder_for
+from broker_core.journal.locate import locate
+from broker_core.journal.records import lines
+from broker_core.journal.search import END_OF_TIME, LogPlace, Query, Search
+from broker_core.journal.tally import COLUMNS, Count, tally
+from broker_core.subscriptions.topics import TopicPattern
+from console.ages import parse_age
+
+Show = Callable[[int, int], None]
+
+GREP_HELP = """Records that match, as JSON lines, oldest first. Works beside a running broker and without one, and reads
+archived and compressed segments as well. Segments that can't hold a match aren't read.
+
+  journal grep --topic 'orders.>' --filter "/price > 100" --limit 10
+  journal grep --publisher loader-3 --since 2h
+  journal grep --since 20261121T090000Z --until 20261121T100000Z --topic quotes | jq .data
+  journal grep --topic fix.orders --message-type fix --filter "/35 = 'D'"
+  journal grep --from 'sluice-1|1000|' --to 'sluice-1|2000|'
+"""
+FIND_HELP = """Where a bookmark stands: the segment's file, and the batch's offset and the row in it, as JSON. Also takes a
+moment (the first record accepted at or after it) and 0 (the oldest record). Ends with 1 if there is no such record,
+and says which are next to it.
+
+  journal find 'sluice-1|4711|'
+  journal find 20261121T090000Z
+"""
+STAT_HELP = """Records and their bytes (headers and bodies) by topic, by publisher and by hour (UTC); --by counts by a
+combination instead. Takes what `journal grep` takes to count a part of the log.
+
+  journal stat
+  journal stat --by topic,hour --since 1d
+  journal stat --topic 'orders.>' --by publisher --json
+"""
+
+
+class SubCommands(NamedTuple):
+    """Where sub-commands are added: name, keyword arguments → parser."""
+
+    add: Callable[..., ArgumentParser]
+
+    def parser(self, name: str, short: str, long: str) -> ArgumentParser:
+        """A sub-command whose long help is shown as it is written."""
+        return self.add(name, help=short, description=long, formatter_class=RawDescriptionHelpFormatter)
+
+
+def add_parsers(commands: SubCommands) -> list[ArgumentParser]:
+    """grep, find and stat; the caller adds where the log is."""
+    grep = commands.parser("grep", "records that match, as JSON lines", GREP_HELP)
+    grep.add_argument("--limit", type=_positive, metavar="N", help="stop after so many records")
+    find = commands.parser("find", "where a bookmark stands: segment and position", FIND_HELP)
+    find.add_argument("bookmark", help="<instance>|<sequence>|, a moment like 20261121T134500Z, or 0")
+    stat = commands.parser("stat", "records and bytes by topic, publisher and hour", STAT_HELP)
+    stat.add_argument("--by", type=_columns, metavar="COLUMN,…", help=f"of {', '.join(COLUMNS)}; default: each by itself")
+    stat.add_argument("--top", type=_positive, default=20, metavar="N", help="rows shown of each (default: %(default)s)")
+    stat.add_argument("--json", action="store_true", help="JSON lines, all rows, instead of a table")
+    for parser in (grep, stat):
+        _add_query(parser)
+    return [grep, find, stat]
+
+
+def _add_query(parser: ArgumentParser) -> None:
+    parser.add_argument("--topic", metavar="PATTERN", help="a topic, a.*.b, a.> or ~regex (default: every topic)")
+    parser.add_argument("--filter", metavar="EXPRESSION", help="on the content: docs/filters.md")
+    parser.add_argument("--message-type", choices=MESSAGE_TYPES, default="json",
+                        help="how --filter reads bodies (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--separator", default="\x01", help="between the fields of fix and nvfix (default: SOH)")
+    parser.add_argument("--publisher", metavar="NAME", help="only what this client published")
+    parser.add_argument("--since", type=_moment, default=0, metavar="MOMENT", help="accepted then or later: 20261121T134500Z, or an age like 2h")
+    parser.add_argument("--until", type=_moment, default=END_OF_TIME, metavar="MOMENT", help="accepted before then")
+    parser.add_argument("--from", type=_sequence, default=1, dest="first", metavar="BOOKMARK", help="this record or later ones")
+    parser.add_argument("--to", type=_sequence, default=MAX_SEQUENCE, dest="last", metavar="BOOKMARK", help="this record or earlier ones")
+
+
+def query_of(options: dict[str, Any]) -> Query:
+    """What the options ask for. Raises ClientError bad_pattern or bad_filter."""
+    decoder = decoder_for(options["message_type"], options["separator"])
+    return Query(
+        TopicPattern.parse(options["topic"]) if options["topic"] else None,
+        compile_filter(options["filter"]) if options["filter"] else None,
+        (lambda topic: decoder) if decoder else None,
+        options["publisher"],
+        options["first"], options["last"], options["since"], options["until"],
+    )  # fmt: skip
+
+
+def grep(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
+    """Write the records that match; returns what couldn't be read."""
+    left = options["limit"] or MAX_SEQUENCE
+    with progress("Searching") as show:
+        search = Search(place, query_of(options), show)
+        for found in search:
+            rows = found.chosen[:left]
+            out.writelines(line.decode() + "\n" for line in lines(found.batch, rows, place.instance, found.segment))
+            left -= len(rows)
+            if left <= 0:
+                break
+    return search.problems
+
+
+def find(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
+    """Write where it stands; returns a sentence when it isn't there."""
+    found = locate(place, options["bookmark"])
+    out.write(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n")
+    return [] if found["state"] == "found" else [f"{options['bookmark']} isn't in the log: {found['state']}."]
+
+
+def stat(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
+    """Write the counts; returns what couldn't be read."""
+    bys = [options["by"]] if options["by"] else [(column,) for column in COLUMNS]
+    with progress("Counting") as show:
+        search = Search(place, query_of(options), show)
+        counted = tally(search, *bys)
+    for by, counts in counted:
+        if options["json"]:
+            for one in counts:
+                line = {**dict(zip(by, one.values, strict=True)), "records": one.records, "bytes": one.nbytes}
+                out.write(orjson.dumps(line).decode() + "\n")
+        else:
+            _table(by, counts, options["top"], out)
+    return search.problems
+
+
+def _table(by: tuple[str, ...], counts: list[Count], top: int, out: TextIO) -> None:
+    # Hours are in order of time, the newest last: those are shown.
+    shown = counts[-top:] if by == ("hour",) else counts[:top]
+    names = [" ".join(one.values) for one in shown]
+    width = max([len(name) for name in names] + [len(" ".join(by)), 24])
+    out.write(f"{' '.join(by):<{width}} {'records':>15} {'bytes':>20}\n")
+    for name, one in zip(names, shown, strict=True):
+        out.write(f"{name:<{width}} {one.records:>15,} {one.nbytes:>20,}\n")
+    records, nbytes = sum(one.records for one in counts), sum(one.nbytes for one in counts)
+    more = f", {len(counts) - len(shown):,} not shown" if len(shown) < len(counts) else ""
+    out.write(f"{f'{len(counts):,} in all{more}':<{width}} {records:>15,} {nbytes:>20,}\n\n")
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Show]:
+    """A bar on a terminal's stderr; nothing where stderr is something else."""
+    bar = Progress(
+        TextColumn(what), BarColumn(), TaskProgressColumn(), DownloadColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# Values of options.
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ArgumentTypeError(f"{text} isn't a number above 0")
+    return int(text)
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    chosen = tuple(text.split(","))
+    if unknown := [column for column in chosen if column not in COLUMNS]:
+        raise ArgumentTypeError(f"there is no column {unknown[0]}; there are {', '.join(COLUMNS)}")
+    return tuple(dict.fromkeys(chosen))
+
+
+def _moment(text: str) -> int:
+    try:
+        asked = parse_bookmark(text)
+    except ClientError:
+        try:
+            return time.time_ns() - parse_age(text) * 10**9
+        except OperatorError as problem:
+            raise ArgumentTypeError(f"{text} is neither a moment like 20261121T134500Z nor an age like 2h") from problem
+    if not isinstance(asked, Moment):
+        raise ArgumentTypeError(f"{text} isn't a moment like 20261121T134500Z")
+    return asked.at
+
+
+def _sequence(text: str) -> int:
+    if text.isdigit():
+        return int(text)
+    try:
+        asked = parse_bookmark(text)
+    except ClientError as problem:
+        raise ArgumentTypeError(problem.sentence) from problem
+    match asked:
+        case After((Bookmark(_, sequence),)):
+            return sequence
+    raise ArgumentTypeError(f"{text} isn't one bookmark")

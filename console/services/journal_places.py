@@ -1,0 +1,63 @@
+"""Where an instance's segments are: JournalDirectory and JournalArchiveDirectory of its policy, or the installation's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from django.conf import settings
+
+from broker_core.errors import OperatorError
+from broker_core.journal.segment import discover
+from console.models import Instance, PolicyRevision
+
+
+class Directories(NamedTuple):
+    """Where live segments are written, and where archived ones go."""
+
+    journal: Path
+    archive: Path
+
+
+def default_directories() -> Directories:
+    """The installation's, where a policy says nothing."""
+    return Directories(Path(settings.SLUICE_JOURNAL_DIRECTORY), Path(settings.SLUICE_ARCHIVE_DIRECTORY))
+
+
+def directories_of(instance_name: str) -> Directories:
+    """Those of the policy that is wanted; the defaults for a name that has none yet."""
+    instance = Instance.objects.filter(name=instance_name).first()
+    return default_directories() if instance is None else _directories(instance.journal_directory, instance.archive_directory)
+
+
+def directories_to_open(instance_name: str) -> Directories:
+    """The same for a broker that starts. Raises OperatorError journal_elsewhere when its log stands where it was.
+
+    Opening an empty directory instead would give the sequences of bookmarks that clients hold to other records.
+    """
+    wanted = directories_of(instance_name)
+    if discover(wanted.journal, instance_name, wanted.archive):
+        return wanted
+    for earlier in _earlier(instance_name):
+        if discover(earlier, instance_name):
+            raise OperatorError(
+                "journal_elsewhere",
+                f"The policy says that the journal of {instance_name} is in {wanted.journal}, and its segments are in {earlier}.",
+                f"Move the files that begin with {instance_name}. from there, or take the setting back.",
+                wanted=str(wanted.journal), found=str(earlier),
+            )  # fmt: skip
+    return wanted
+
+
+def _earlier(instance_name: str) -> list[Path]:
+    """Every directory that a revision ever named, and the default's."""
+    documents = PolicyRevision.objects.filter(instance__name=instance_name).values_list(
+        "document__instance__journal_directory", "document__instance__archive_directory"
+    )
+    places = {place for pair in documents for place in _directories(*pair)}
+    return sorted(places | set(default_directories()))
+
+
+def _directories(journal: str | None, archive: str | None) -> Directories:
+    default = default_directories()
+    return Directories(Path(journal or default.journal), Path(archive or default.archive))

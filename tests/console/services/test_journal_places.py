@@ -1,0 +1,70 @@
+"""JournalDirectory and JournalArchiveDirectory: the policy's, the installation's, and a log that stands elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.errors import OperatorError
+from broker_core.journal.journal import Journal
+from console.models import Instance
+from console.services import journal_places, policies
+from console.services.actors import Actor
+
+
+@pytest.fixture(autouse=True)
+def defaults(settings: Any, tmp_path: Path) -> None:
+    settings.SLUICE_JOURNAL_DIRECTORY = tmp_path / "journal"
+    settings.SLUICE_ARCHIVE_DIRECTORY = tmp_path / "archive"
+
+
+def write_log(directory: Path, instance: Instance) -> None:
+    journal = Journal.open(directory, instance.name)
+    batch = Batch.parse(build_one_topic("p", "t", [b"{}"]))
+    batch.stamp(origin=journal.origin, epoch=1, first_sequence=1, accepted_at=1)
+    journal.write([batch])
+    journal.close()
+
+
+def test_the_installations_directories_are_the_default(instance: Instance, tmp_path: Path) -> None:
+    expected = (tmp_path / "journal", tmp_path / "archive")
+    assert journal_places.directories_of(instance.name) == expected
+    assert journal_places.directories_of("nobody") == expected
+    assert journal_places.directories_to_open(instance.name) == expected
+
+
+def test_the_policy_overrides_them(instance: Instance, actor: Actor, tmp_path: Path) -> None:
+    change = policies.change_instance_policy(
+        actor, {"instance": {"journal_directory": str(tmp_path / "fast"), "archive_directory": str(tmp_path / "far")}}
+    )
+    assert change.revision.document["instance"]["journal_directory"] == str(tmp_path / "fast")
+    assert journal_places.directories_of(instance.name) == (tmp_path / "fast", tmp_path / "far")
+    with pytest.raises(OperatorError, match="absolute"):
+        policies.change_instance_policy(actor, {"instance": {"journal_directory": "fast"}})
+
+
+def test_a_broker_does_not_start_an_empty_log_beside_its_own(instance: Instance, actor: Actor, tmp_path: Path) -> None:
+    write_log(tmp_path / "journal", instance)
+    for place in ("fast", "faster"):
+        policies.change_instance_policy(actor, {"instance": {"journal_directory": str(tmp_path / place)}})
+    with pytest.raises(OperatorError, match=str(tmp_path / "journal")) as caught:
+        journal_places.directories_to_open(instance.name)
+    assert caught.value.code == "journal_elsewhere"
+    (tmp_path / "journal").rename(tmp_path / "fast")
+    with pytest.raises(OperatorError, match=str(tmp_path / "fast")):
+        journal_places.directories_to_open(instance.name)
+    (tmp_path / "fast").rename(tmp_path / "faster")
+    assert journal_places.directories_to_open(instance.name).journal == tmp_path / "faster"
+
+
+def test_journaled_topics_with_types_and_filters_are_saved_and_bad_ones_refused(instance: Instance, actor: Actor) -> None:
+    entries = ["orders.>", {"topic": "fix.>", "message_type": "fix", "filter": "/35 = 'D'"}]
+    change = policies.change_instance_policy(actor, {"instance": {"journaled_topics": entries}})
+    assert change.revision.document["instance"]["journaled_topics"] == entries
+    for wrong in ([{"topic": "a", "filter": "/a ="}], ["a..b"], [{"topic": "a", "message_type": "xml"}]):
+        with pytest.raises(OperatorError) as caught:
+            policies.change_instance_policy(actor, {"instance": {"journaled_topics": wrong}})
+        assert caught.value.code == "bad_policy"
