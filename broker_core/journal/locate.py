@@ -12,11 +12,11 @@ from broker_core.journal import sidecar
 from broker_core.journal.compressed import CompressedSource
 from broker_core.journal.inspect import segment_files
 from broker_core.journal.reader import Source
-from broker_core.journal.search import Found, LogPlace, Query, Search, open_segment
+from broker_core.journal.search import Found, LogPlace, Progress, Query, Search, open_segment, silent
 from broker_core.journal.segment import SegmentFile, index_path
 
 
-def locate(place: LogPlace, text: str) -> dict[str, Any]:
+def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str, Any]:
     """The record that a bookmark names, or the first at or after a moment; 0 is the oldest there is.
 
     `state` is `found`, with segment, path, offset (uncompressed), row and what the record is; or `removed`, `missing`
@@ -42,7 +42,7 @@ def locate(place: LogPlace, text: str) -> dict[str, Any]:
         return {"state": "missing", "asked": text, "why": "The log is empty."}
     if sequence and sequence < files[0].first_sequence:
         return {"state": "removed", "asked": text, "oldest": f"{place.instance}|{files[0].first_sequence}|"}
-    found = next(iter(Search(place, query)), None)
+    found = next(iter(Search(place, query, progress)), None)
     if found is None:
         return {"state": "ahead", "asked": text, "newest": _newest(place, files)}
     if sequence and found.batch.first_sequence > sequence:

@@ -78,14 +78,14 @@ class LogPlace(NamedTuple):
     archive: Path | None = None
 
 
-def _silent(done: int, total: int) -> None:
+def silent(done: int, total: int) -> None:
     """Progress nobody asked for."""
 
 
 class Search:
     """One pass over a log, oldest first. `problems` are sentences on what couldn't be read."""
 
-    def __init__(self, place: LogPlace, query: Query, progress: Progress = _silent) -> None:
+    def __init__(self, place: LogPlace, query: Query, progress: Progress = silent) -> None:
         frontier = read_frontier(place.directory, place.instance)
         self._place = place
         self._query = query

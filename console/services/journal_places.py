@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from broker_core.errors import OperatorError
 from broker_core.journal.segment import discover
@@ -28,6 +29,20 @@ def directories_of(instance_name: str) -> Directories:
     """Those of the policy that is wanted; the defaults for a name that has none yet."""
     instance = Instance.objects.filter(name=instance_name).first()
     return default_directories() if instance is None else _directories(instance.journal_directory, instance.archive_directory)
+
+
+def directories_now(instance_name: str) -> Directories:
+    """The same where there may be no database: then the installation's own count."""
+    try:
+        return directories_of(instance_name)
+    except DatabaseError:
+        return default_directories()
+
+
+def every_directory() -> set[Path]:
+    """Every directory that holds segments of some instance, or would."""
+    wanted = Instance.objects.values_list("journal_directory", "archive_directory")
+    return {place for pair in wanted for place in _directories(*pair)} | set(default_directories())
 
 
 def directories_to_open(instance_name: str) -> Directories:

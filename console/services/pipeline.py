@@ -20,7 +20,7 @@ from broker_core.errors import OperatorError
 from console.choices import PIPELINE_JOBS, RunKind
 from console.models import ActionRun
 from console.queries.policies import instance_named
-from console.services import runs
+from console.services import journal_places, runs
 from console.services.actors import Actor
 from console.services.progress import Progress
 
@@ -112,13 +112,14 @@ class Report:
 
 
 def _environment(instance_name: str) -> dict[str, str]:
-    """The job works on the same directories as this installation, however they were set."""
+    """The job works on the same directories as the instance, however they were set."""
+    places = journal_places.directories_of(instance_name)
     return {
         **os.environ,
         "SLUICE_HOME": str(settings.SLUICE_HOME),
         "SLUICE_INSTANCE": instance_name,
-        "SLUICE_JOURNAL_DIRECTORY": str(settings.SLUICE_JOURNAL_DIRECTORY),
-        "SLUICE_ARCHIVE_DIRECTORY": str(settings.SLUICE_ARCHIVE_DIRECTORY),
+        "SLUICE_JOURNAL_DIRECTORY": str(places.journal),
+        "SLUICE_ARCHIVE_DIRECTORY": str(places.archive),
         "SLUICE_LAKE_DIRECTORY": str(settings.SLUICE_LAKE_DIRECTORY),
     }
 

@@ -59,6 +59,7 @@ def test_a_file_that_is_no_parquet_is_left_out(lake: Path) -> None:
     assert len(client_hours("slow")) == 1
 
 
+@pytest.mark.django_db
 def test_the_command_carries_the_jobs_own_sentence(
     tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

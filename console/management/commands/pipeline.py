@@ -16,6 +16,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from console.services import journal_places
+
 BAR = 30
 """Characters of the progress bar on a terminal."""
 
@@ -87,11 +89,12 @@ class Command(BaseCommand):
 
 def _environment() -> dict[str, str]:
     """The job works on the same directories as this installation, however they were set."""
+    places = journal_places.directories_now(settings.SLUICE_INSTANCE)
     return {
         **os.environ,
         "SLUICE_HOME": str(settings.SLUICE_HOME),
         "SLUICE_INSTANCE": settings.SLUICE_INSTANCE,
-        "SLUICE_JOURNAL_DIRECTORY": str(settings.SLUICE_JOURNAL_DIRECTORY),
-        "SLUICE_ARCHIVE_DIRECTORY": str(settings.SLUICE_ARCHIVE_DIRECTORY),
+        "SLUICE_JOURNAL_DIRECTORY": str(places.journal),
+        "SLUICE_ARCHIVE_DIRECTORY": str(places.archive),
         "SLUICE_LAKE_DIRECTORY": str(settings.SLUICE_LAKE_DIRECTORY),
     }

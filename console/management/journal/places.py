@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError
 
 from broker_core.journal.search import LogPlace
 from console.services import journal_places
@@ -21,11 +20,8 @@ def add_place(parser: ArgumentParser) -> None:
 
 
 def place_of(options: dict[str, Any]) -> LogPlace:
-    """The log that the options name. Without a database the installation's own directories count."""
+    """The log that the options name; without a database, the installation's own."""
     if options["directory"] is not None:
         return LogPlace(options["directory"], options["instance"], options["archive"])
-    try:
-        by_policy = journal_places.directories_of(options["instance"])
-    except DatabaseError:
-        by_policy = journal_places.default_directories()
+    by_policy = journal_places.directories_now(options["instance"])
     return LogPlace(by_policy.journal, options["instance"], options["archive"] or by_policy.archive)

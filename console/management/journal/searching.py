@@ -124,7 +124,8 @@ def grep(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
 
 def find(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
     """Write where it stands; returns a sentence when it isn't there."""
-    found = locate(place, options["bookmark"])
+    with progress("Looking") as show:
+        found = locate(place, options["bookmark"], show)
     out.write(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n")
     return [] if found["state"] == "found" else [f"{options['bookmark']} isn't in the log: {found['state']}."]
 

@@ -18,6 +18,7 @@ from django.conf import settings
 from isal import igzip
 
 from broker_core.errors import OperatorError
+from console.services import journal_places
 from console.services.actions.patterns import matcher
 
 MOST_FILES = 10_000
@@ -56,7 +57,7 @@ def folder_allowed(text: str) -> Path:
     declared = [Path(os.path.realpath(one)) for one in settings.SLUICE_ACTION_FOLDERS]
     if folder is None or not any(folder == one or one in folder.parents for one in declared):
         raise _refused(f"{text[:200]!r} doesn't lie in a declared folder.")
-    for own in (settings.SLUICE_JOURNAL_DIRECTORY, settings.SLUICE_ARCHIVE_DIRECTORY, settings.SLUICE_SPOOL_DIRECTORY):
+    for own in (*journal_places.every_directory(), settings.SLUICE_SPOOL_DIRECTORY):
         inner = Path(os.path.realpath(own))
         if folder == inner or inner in folder.parents:
             raise _refused(f"{text[:200]!r} holds journals or spools.")
