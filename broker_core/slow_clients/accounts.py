@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from broker_core.slow_clients.rules import UNLIMITED, ClientLimits, Rule, Signal
+from broker_core.slow_clients.rules import ClientLimits, Rule, client_limits
 from broker_core.slow_clients.signals import NO_HOLDS, Backlog, Holds, Sample, SubscriptionSignals, age_ms
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Account:
         "connected",
         "disk",
         "disk_alarm",
+        "fresh",
         "history",
         "holds",
         "limits",
@@ -53,6 +54,8 @@ class Account:
         self.connected = connected
         self.rules: tuple[Rule, ...] = ()
         self.limits = ClientLimits()
+        self.fresh = ClientLimits()
+        """The lowest limits of rules judged at enqueue that haven't acted on what the client holds now."""
         self.memory = 0
         self.disk = 0
         self.memory_alarm = 0
@@ -76,19 +79,19 @@ class Account:
         """Share of the pool's disk limit, 0 to 100 and more."""
         return 100.0 * self.disk / self.pool.limits.disk
 
-    def fresh_limits(self) -> ClientLimits:
-        """The lowest limits of rules judged at enqueue that haven't acted on what the client holds now."""
-        if not self.holds:
-            return self.limits
-        return ClientLimits(self._lowest(Signal.OUTBOUND_BYTES), self._lowest(Signal.SPOOL_BYTES))
+    def remember(self, holds: Holds) -> bool:
+        """Take over what rules remember. True when its limits changed by it: it must be ranked anew."""
+        before, known = self.fresh, self.holds.keys()
+        self.holds = holds
+        if holds.keys() != known:
+            self.freshen()
+        return self.fresh != before
 
-    def _lowest(self, signal: Signal) -> int:
-        fresh = (
-            rule.limit
-            for rule in self.rules
-            if rule.signal is signal and rule.at_enqueue and (rule.name, "") not in self.holds
-        )
-        return min(fresh, default=UNLIMITED)
+    def freshen(self) -> None:
+        """Its limits, without those of rules that have acted already."""
+        self.fresh = self.limits
+        if self.holds:
+            self.fresh = client_limits(tuple(rule for rule in self.rules if (rule.name, "") not in self.holds))
 
     # As evaluate() reads a client.
 

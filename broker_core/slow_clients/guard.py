@@ -149,6 +149,7 @@ class SlowClientGuard:
         known = {(rule.name, "") for rule in account.rules}
         known |= {(rule.name, one.id) for one, rules in account.narrow for rule in rules}
         account.holds = {key: hold for key, hold in account.holds.items() if key in known}
+        account.freshen()
 
     def _give_subscription_rules(self, account: Account) -> None:
         narrow = []
@@ -213,7 +214,7 @@ class SlowClientGuard:
         return self._round(self._ticking.all(self._accounts, now_ns), now_ns)
 
     def tick_part(self, now_ns: int) -> list[Decision]:
-        """An eighth of a round: call it every 125 ms, so that a round takes a second and no turn of the loop long."""
+        """The part of a round that is due: call it every 25 to 125 ms, so that no turn of the loop takes long."""
         return self._round(self._ticking.part(self._accounts, now_ns), now_ns)
 
     def _round(self, suspects: Sequence[Account], now_ns: int) -> list[Decision]:
@@ -254,7 +255,7 @@ class SlowClientGuard:
             return None
         if account.offlined:
             account.pool.leave(nbytes)
-        elif account.memory > account.fresh_limits().memory:
+        elif account.memory > account.fresh.memory:
             if decision := self._first(self._judge_own(account, now_ns)):
                 return decision
         elif account.memory > account.memory_alarm:
@@ -264,7 +265,7 @@ class SlowClientGuard:
     def _disk_alarm(self, account: Account, now_ns: int) -> Decision | None:
         if account.closing:
             return None
-        if account.disk > account.fresh_limits().disk:
+        if account.disk > account.fresh.disk:
             if decision := self._first(self._judge_own(account, now_ns)):
                 return decision
         elif account.disk > account.disk_alarm:
@@ -334,8 +335,7 @@ class SlowClientGuard:
         return list(verdict.decisions)
 
     def _remember(self, account: Account, holds: Holds) -> None:
-        account.holds = holds
-        if not account.closing:  # its alarms depend on which rules have acted
+        if account.remember(holds) and not account.closing:
             account.pool.by_disk.enter(account)
             if not account.offlined:
                 account.pool.by_memory.enter(account)

@@ -115,8 +115,8 @@ def _disk(account: Account) -> int:
 
 
 def _bound_memory(account: Account, bound: int) -> None:
-    account.memory_alarm = min(bound, account.fresh_limits().memory)
+    account.memory_alarm = min(bound, account.fresh.memory)
 
 
 def _bound_disk(account: Account, bound: int) -> None:
-    account.disk_alarm = min(bound, account.fresh_limits().disk)
+    account.disk_alarm = min(bound, account.fresh.disk)

@@ -1,10 +1,12 @@
 """Who uses most, cheaply, among tens of thousands of clients whose use changes with every message.
 
-A heap of upper bounds. A client's entry says "uses at most this much"; growing within the bound and shrinking
-cost nothing, and growing past it enters the client anew with twice its use. Only when somebody asks for the
-largest are the bounds at the top replaced by the true figures, until the top is true. Each such replacement
-is paid for by an entry that was made before, so a question costs O(log n) amortised, and a message costs
-nothing.
+A heap of upper bounds. A client's entry says "uses at most this much, and its backlog is at least this old"; growing
+within the bound and shrinking cost nothing, and growing past it enters the client anew with some more. Only when
+somebody asks for the largest are the bounds at the top replaced by the true figures, until the top is true. Each such
+replacement is paid for by an entry that was made before, so a question costs O(log n) amortised, and a message costs
+nothing. When thousands would have to be replaced for one answer, all are ranked anew at once instead.
+
+Of equals the one with the older backlog comes first, then the one that connected first.
 """
 
 from __future__ import annotations
@@ -16,8 +18,14 @@ from typing import Final
 
 from broker_core.slow_clients.accounts import Account
 
-SMALLEST_BOUND: Final = 64 * 1024
+SLACK: Final = 64 * 1024
+"""A bound is a sixteenth and this much above the use: so few others come near the largest."""
 _SPARE: Final = 64
+_REPLACED: Final = 256
+"""So many replacements for one answer, and all are ranked anew."""
+
+_Entry = tuple[int, int, int, int, Account]
+"""Minus the bound, oldest_at or less, place in the order of connecting, serial number, client."""
 
 
 class Ranking:
@@ -32,7 +40,7 @@ class Ranking:
     def __init__(self, used: Callable[[Account], int], bounded: Callable[[Account, int], None]) -> None:
         self._used = used
         self._bounded = bounded
-        self._heap: list[tuple[int, int, Account]] = []
+        self._heap: list[_Entry] = []
         self._serials: dict[Account, int] = {}
         """The serial number of each client's one good entry; entries with another number are left-overs."""
         self._serial = count(1)
@@ -43,9 +51,10 @@ class Ranking:
     def enter(self, account: Account) -> None:
         """Enter a client, or enter it anew because its use passed its bound."""
         if len(self._heap) > 4 * len(self._serials) + _SPARE:
-            self._heap = [entry for entry in self._heap if self._serials.get(entry[2]) == entry[1]]
+            self._heap = [entry for entry in self._heap if self._serials.get(entry[4]) == entry[3]]
             heapify(self._heap)
-        heappush(self._heap, self._entry(account, max(SMALLEST_BOUND, 2 * self._used(account))))
+        used = self._used(account)
+        heappush(self._heap, self._entry(account, used + (used >> 4) + SLACK, 0))
 
     def discard(self, account: Account) -> None:
         """Take a client out; it needn't be in."""
@@ -53,21 +62,34 @@ class Ranking:
 
     def largest(self, wanted: int) -> list[Account]:
         """The clients with the largest use above 0, largest first, `wanted` at most."""
-        heap = self._heap
-        true: list[tuple[int, int, Account]] = []
-        while heap and len(true) < wanted:
-            bound, serial, account = heap[0]
+        true: list[_Entry] = []
+        replaced = 0
+        while self._heap and len(true) < wanted:
+            heap = self._heap
+            bound, oldest, _, serial, account = heap[0]
             if self._serials.get(account) != serial:
                 heappop(heap)
-            elif (used := self._used(account)) == -bound:
+                continue
+            used, since = self._used(account), account.backlog.oldest_at
+            if used == -bound and since <= oldest:
                 true.append(heappop(heap))
+            elif replaced < _REPLACED:
+                replaced += 1
+                heapreplace(heap, self._entry(account, used, since))
             else:
-                heapreplace(heap, self._entry(account, used))
+                replaced, true = 0, []
+                self._rank_anew()
         for entry in true:
-            heappush(heap, entry)
-        return [account for bound, _, account in true if bound]
+            heappush(self._heap, entry)
+        return [entry[4] for entry in true if entry[0]]
 
-    def _entry(self, account: Account, bound: int) -> tuple[int, int, Account]:
+    def _rank_anew(self) -> None:
+        """True figures for all. Sorted entries are a heap."""
+        self._heap = sorted(
+            self._entry(account, self._used(account), account.backlog.oldest_at) for account in list(self._serials)
+        )
+
+    def _entry(self, account: Account, bound: int, oldest: int) -> _Entry:
         serial = self._serials[account] = next(self._serial)
         self._bounded(account, bound)
-        return (-bound, serial, account)
+        return (-bound, oldest, account.connected, serial, account)

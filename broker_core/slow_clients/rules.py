@@ -125,11 +125,14 @@ class Rule:
     """Judged at the tick only, even where it could be judged at enqueue."""
     wakes_at: int = field(init=False, compare=False, default=0)
     """A value that isn't greater is of no interest to any rung."""
+    at_enqueue: bool = field(init=False, compare=False, default=False)
+    """Whether it is judged at once, when something is queued or spooled, and not only at the tick."""
 
     def __post_init__(self) -> None:
         counted = self.shape is Shape.COUNT_IN_WINDOW and self.signal is Signal.WINDOW_FULL
         lowest = min(rung.at_percent for rung in self.ladder)
         object.__setattr__(self, "wakes_at", 0 if counted else self.limit * lowest // 100)
+        object.__setattr__(self, "at_enqueue", self._is_at_enqueue())
 
     @property
     def action(self) -> Action:
@@ -150,9 +153,7 @@ class Rule:
         held = self.hold_ms if step.at_percent >= 100 else 0
         return held + step.after_ms + max(self.check_ms, TICK_MS)
 
-    @property
-    def at_enqueue(self) -> bool:
-        """Whether it is judged at once, when something is queued or spooled, and not only at the tick."""
+    def _is_at_enqueue(self) -> bool:
         return (
             self.signal in (_AT_ENQUEUE_OF_SUBSCRIPTIONS if self.per_subscription else _AT_ENQUEUE)
             and self.shape in (Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER)

@@ -1,8 +1,9 @@
-"""The tick: who is worth a judgement now. A round looks at every client once, whole or in eight parts."""
+"""The tick: who is worth a judgement now. A round looks at every client once, whole or in as many parts as wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 from broker_core.slow_clients import measures
@@ -11,8 +12,11 @@ from broker_core.slow_clients.holds import wakes
 from broker_core.slow_clients.rules import TICK_MS, Rule, Shape, Signal
 from broker_core.slow_clients.signals import PoolSignals, age_ms
 
-PARTS: Final = 8
-"""Parts of a round: of 125 ms each."""
+HOT: Final = 1_000
+"""Suspects that are looked at anew in one part of a round."""
+_ROUND: Final = TICK_MS * 1_000_000
+_PART: Final = _ROUND // 8
+"""The longest part: who calls less often gets a longer round."""
 WORTH_A_SAMPLE: Final = 64 * 1024
 """A client with less waiting in memory, and not for long, isn't slow and has no history."""
 WORTH_A_SAMPLE_MS: Final = 1_000
@@ -22,29 +26,40 @@ class Ticking:
     """Where the round stands. Clients that connect during a round are looked at in the next."""
 
     def __init__(self) -> None:
-        self._left: list[Account] = []
-        self._share = 0
-        self._parts = 0
+        self._accounts: list[Account] = []
+        self._done = 0
+        """How many of them this round has looked at."""
+        self._began = 0
+        self._called = 0
         self._hot: dict[Account, None] = {}
         """Suspects of rules that look more often than once a second."""
 
     def all(self, accounts: Mapping[str, Account], now_ns: int) -> list[Account]:
         """Take everybody's sample; those that rules should look at."""
-        self._left, self._parts = [], 0
+        self._done = len(self._accounts)
         return [account for account in list(accounts.values()) if self._look_at(account, now_ns)]
 
     def part(self, accounts: Mapping[str, Account], now_ns: int) -> list[Account]:
-        """The same for the next eighth, and for those that are looked at more often."""
-        if self._parts == 0:
-            self._left = list(accounts.values())
-            self._share = -(-len(self._left) // PARTS)
-            self._parts = PARTS
-        self._parts -= 1
-        looked, self._left = self._left[: self._share], self._left[self._share :]
-        hot = [account for account in self._hot if account.holds and not account.closing]
-        self._hot = dict.fromkeys(hot)
+        """The same for those whose turn has come, and for those that are looked at more often."""
+        if self._done >= len(self._accounts) and now_ns - self._began >= _ROUND:
+            self._accounts, self._done = list(accounts.values()), 0
+            # A round begins a second after the last one did, not after the call that was late; unless it is far behind.
+            self._began = max(self._began + _ROUND, now_ns - _ROUND)
+        ahead = min(now_ns - self._called, _PART)
+        self._called = now_ns
+        target = -(-len(self._accounts) * (now_ns - self._began + ahead) // _ROUND)
+        looked, self._done = self._accounts[self._done : target], max(self._done, target)
         suspects = [account for account in looked if self._look_at(account, now_ns)]
-        return list(dict.fromkeys((*suspects, *hot)))
+        return list(dict.fromkeys((*suspects, *self._hottest())))
+
+    def _hottest(self) -> list[Account]:
+        """Some of the suspects; where there are very many, in turn."""
+        turn = list(islice(self._hot, HOT))
+        for account in turn:
+            del self._hot[account]
+            if not account.closing and _is_hot(account):
+                self._hot[account] = None
+        return turn
 
     def wakes(self, rule: Rule, pool: PoolSignals) -> bool:
         """Whether a pool's rule should be looked at."""
@@ -58,10 +73,20 @@ class Ticking:
         if memory or disk or history:
             _sample(account, now_ns)
         if account.holds:
-            if any(rule.check_ms < TICK_MS for rule in account.rules):
+            if _is_hot(account):
                 self._hot[account] = None
             return True
         return _stirs(account, now_ns)
+
+
+def _is_hot(account: Account) -> bool:
+    """Whether a rule that looks more often than each second has yet to come to an end."""
+    for rule in account.rules:
+        if rule.check_ms < TICK_MS:
+            hold = account.holds.get((rule.name, ""))
+            if hold is not None and hold.done < len(rule.ladder):
+                return True
+    return False
 
 
 def _sample(account: Account, now_ns: int) -> None:
