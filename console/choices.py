@@ -12,6 +12,33 @@ class TransportKind(models.TextChoices):
     WEBSOCKET = "websocket", "WebSocket"
 
 
+class EntryKind(models.TextChoices):
+    """The lists of a policy document that hold entries of one kind."""
+
+    XAP = "xap", "XAP"
+    ACTIVEMQ = "activemq", "ActiveMQ"
+    QPID = "qpid", "Qpid"
+    RULE = "rules", "Rule"
+
+
+class Authentication(models.TextChoices):
+    """What clients must show when they log on to a transport."""
+
+    NONE = "none", "Nothing"
+    TOKEN = "token", "A token"
+    PASSWORD = "password", "A password"
+    CERTIFICATE = "certificate", "A TLS certificate"
+
+
+class RolloutState(models.TextChoices):
+    """How a staged rollout stands."""
+
+    RUNNING = "running", "Running"
+    PUBLISHED = "published", "In force everywhere"
+    RETURNED = "returned", "Returned by itself"
+    STOPPED = "stopped", "Stopped"
+
+
 class RunKind(models.TextChoices):
     """What a run does."""
 
@@ -61,6 +88,14 @@ class AuditResult(models.TextChoices):
     DONE = "done", "Done"
     DENIED = "denied", "Denied"
     FAILED = "failed", "Failed"
+
+
+class PlaceKind(models.TextChoices):
+    """What is sampled beside clients."""
+
+    INSTANCE = "instance", "Instance"
+    TRANSPORT = "transport", "Transport"
+    POOL = "pool", "Pool"
 
 
 class Permission(models.TextChoices):

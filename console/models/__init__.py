@@ -5,8 +5,10 @@ from __future__ import annotations
 from console.models.access import ApiToken, Grant
 from console.models.action import Action, RunHold
 from console.models.audit import AuditEvent
-from console.models.history import ClientSample, Decision
+from console.models.draft import PolicyDraft, PolicyRollout
+from console.models.history import ClientMinute, ClientSample, Decision, PlaceSample
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
+from console.models.policy import BrokerUser, Entitlement, PolicyEntry
 from console.models.revision import PolicyRevision, RevisionReport
 from console.models.run import ActionRun
 
@@ -15,12 +17,19 @@ __all__ = [
     "ActionRun",
     "ApiToken",
     "AuditEvent",
+    "BrokerUser",
+    "ClientMinute",
     "ClientPolicy",
     "ClientSample",
     "Decision",
+    "Entitlement",
     "Grant",
     "Instance",
+    "PlaceSample",
+    "PolicyDraft",
+    "PolicyEntry",
     "PolicyRevision",
+    "PolicyRollout",
     "PoolPolicy",
     "RevisionReport",
     "RunHold",

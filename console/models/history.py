@@ -1,9 +1,10 @@
-"""What happened to clients: decisions the broker took, and samples of each client every ten seconds."""
+"""What happened: decisions the broker took, and samples of each client, transport and pool."""
 
 from __future__ import annotations
 
 from django.db import models
 
+from console.choices import PlaceKind
 from console.models.instance import Instance
 
 
@@ -38,8 +39,8 @@ class Decision(models.Model):
         return f"{self.action} {self.client}: {self.reason}"
 
 
-class ClientSample(models.Model):
-    """How far one client was behind at one moment (`at` is a multiple of ten seconds)."""
+class ClientPoint(models.Model):
+    """How far one client was behind at one moment, or at worst within a span that begins then."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
     client = models.CharField(max_length=64)
@@ -52,9 +53,60 @@ class ClientSample(models.Model):
     spool_bytes = models.BigIntegerField(default=0)
 
     class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.client} at {self.at:%H:%M:%S}: {self.lag_messages} behind"
+
+
+class ClientSample(ClientPoint):
+    """A client every ten seconds (`at` is a multiple of them), for a day."""
+
+    class Meta:
         ordering = ["at"]
         constraints = [models.UniqueConstraint(fields=["instance", "client", "at"], name="client_sample_once")]
         indexes = [models.Index(fields=["at"], name="sample_age")]
 
+
+class ClientMinute(ClientPoint):
+    """The worst of a client's samples within one minute, for two weeks; the pipeline keeps longer ones."""
+
+    class Meta:
+        ordering = ["at"]
+        constraints = [models.UniqueConstraint(fields=["instance", "client", "at"], name="client_minute_once")]
+        indexes = [models.Index(fields=["at"], name="minute_age")]
+
+
+class PlaceSample(models.Model):
+    """What an instance, a transport or a pool did at one moment: rates a second, and what its clients used.
+
+    `seconds` is 10 for samples, kept a day, and 60 for their means and peaks, kept two weeks.
+    """
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
+    kind = models.CharField(max_length=16, choices=PlaceKind.choices)
+    name = models.CharField(max_length=64)
+    seconds = models.PositiveSmallIntegerField(default=10)
+    at = models.DateTimeField()
+    clients = models.PositiveIntegerField(default=0)
+    offlined = models.PositiveIntegerField(default=0)
+    messages_in = models.FloatField(default=0)
+    messages_out = models.FloatField(default=0)
+    bytes_in = models.FloatField(default=0)
+    bytes_out = models.FloatField(default=0)
+    lag_messages = models.BigIntegerField(default=0)
+    memory_used = models.BigIntegerField(default=0)
+    memory_limit = models.BigIntegerField(default=0)
+    disk_used = models.BigIntegerField(default=0)
+    disk_limit = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ["at"]
+        constraints = [
+            models.UniqueConstraint(fields=["instance", "kind", "name", "seconds", "at"], name="place_sample_once"),
+            models.CheckConstraint(condition=models.Q(seconds__in=[10, 60]), name="place_sample_span"),
+        ]
+        indexes = [models.Index(fields=["seconds", "at"], name="place_sample_age")]
+
     def __str__(self) -> str:
-        return f"{self.client} at {self.at:%H:%M:%S}: {self.lag_messages} behind"
+        return f"{self.kind} {self.name} at {self.at:%H:%M:%S}"

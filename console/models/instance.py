@@ -14,12 +14,13 @@ from django.db import models
 from django.db.models import Q
 
 from broker_core.config import InstanceSettings
+from broker_core.config.access import read_authentication
 from broker_core.config.journaling import read_journaled_topics
 from broker_core.config.reading import Reader
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
 from broker_core.runtime.journaled import JournaledTopics
-from console.choices import TransportKind
+from console.choices import Authentication, TransportKind
 
 
 def check_name(value: str) -> None:
@@ -91,6 +92,9 @@ class Transport(models.Model):
     host = models.CharField(max_length=255, default="127.0.0.1")
     port = models.PositiveIntegerField(validators=[MaxValueValidator(65_535)])
     enabled = models.BooleanField(default=True)
+    authentication = models.CharField(max_length=16, choices=Authentication.choices, default=Authentication.NONE)
+    restricted = models.BooleanField(default=False)  # only what an entitlement allows
+    tls = models.JSONField(null=True, blank=True)  # paths: certificate, key, client_ca
 
     class Meta:
         ordering = ["instance", "name"]
@@ -100,10 +104,24 @@ class Transport(models.Model):
                 fields=["instance", "host", "port"], condition=Q(port__gt=0), name="transport_address_once"
             ),
             models.CheckConstraint(condition=Q(port__lte=65_535), name="transport_port_range"),
+            models.CheckConstraint(
+                condition=Q(authentication__in=Authentication.values), name="transport_authentication"
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.instance.name}/{self.name}"
+
+    def clean(self) -> None:
+        """How its clients prove who they are, as the broker reads it."""
+        reader = Reader()
+        read_authentication(
+            reader,
+            {"authentication": self.authentication, "restricted": self.restricted, "tls": self.tls},
+            f"transport {self.name!r}",
+        )
+        if reader.problems:
+            raise ValidationError(reader.problems)
 
 
 class PoolPolicy(models.Model):

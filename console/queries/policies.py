@@ -9,6 +9,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
+from console.choices import EntryKind
 from console.models import Instance, PolicyRevision, RevisionReport, Transport
 
 # A broker reports each second; this many missed reports and it is taken for away.
@@ -20,7 +21,7 @@ INSTANCE_FIELDS = (
     "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
     "archive_directory",
 )  # fmt: skip
-TRANSPORT_FIELDS = ("name", "kind", "host", "port", "enabled")
+TRANSPORT_FIELDS = ("name", "kind", "host", "port", "enabled", "authentication", "restricted", "tls")
 
 
 class InForce(TypedDict):
@@ -74,7 +75,20 @@ def desired_document(instance: Instance, number: int) -> dict[str, Any]:
             }
             for transport in Transport.objects.filter(instance=instance).order_by("pk")
         ],
+        **_entries(instance),
+        "access": {
+            "users": [user.as_entry() for user in instance.users.all()],
+            "entitlements": [entitlement.as_entry() for entitlement in instance.entitlements.all()],
+        },
     }
+
+
+def _entries(instance: Instance) -> dict[str, Any]:
+    """The document's lists of entries."""
+    found: dict[str, Any] = {kind: [] for kind in EntryKind.values}
+    for entry in instance.entries.all():
+        found[entry.kind].append(entry.settings)
+    return found
 
 
 def in_force(instance: Instance, now: datetime | None = None) -> InForce:

@@ -12,18 +12,20 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.errors import OperatorError, SluiceError
 from console.broker_link import link_to
-from console.models import ClientPolicy, Instance, PolicyRevision, PoolPolicy, Transport
+from console.choices import EntryKind
+from console.models import Instance, PolicyRevision, Transport
 from console.queries import policies as read
-from console.services import audit, reports
+from console.services import audit, policy_rows, reports
 from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
+
+OF_A_TRANSPORT = ("host", "port", "enabled", "authentication", "restricted", "tls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,15 @@ def change_transport(
     instance_name: str | None = None,
     expected_revision: int | None = None,
 ) -> Change:
-    """Change one transport: host, port, enabled, and what differs in `pool` and `client_policy`."""
+    """Change one transport: where it listens, who may log on, and what differs in `pool` and `client_policy`."""
 
     def edit(instance: Instance) -> None:
         transport = Transport.objects.filter(instance=instance, name=name).first()
         if transport is None:
             raise OperatorError("unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports.")
-        _only(changes, ("host", "port", "enabled", "pool", "client_policy"), f"transport {name!r}")
-        _assign(transport, changes, ("host", "port", "enabled"))
-        _edit_policies(instance, transport, changes)
+        policy_rows.only(changes, (*OF_A_TRANSPORT, "pool", "client_policy"), f"transport {name!r}")
+        policy_rows.assign(transport, changes, OF_A_TRANSPORT)
+        policy_rows.edit_limits(instance, transport, changes)
 
     return _change(actor, "transport.change", f"transport {name}", edit, reason, instance_name, expected_revision)
 
@@ -87,14 +89,22 @@ def change_instance_policy(
     instance_name: str | None = None,
     expected_revision: int | None = None,
 ) -> Change:
-    """Change the instance's `pool`, `client_policy`, and in `instance` what is journaled and the journal's files."""
+    """Change the instance's `pool`, `client_policy`, and in `instance` what is journaled and the journal's files.
+
+    The lists `xap`, `activemq`, `qpid` and `rules`, and `access`, are replaced whole.
+    """
 
     def edit(instance: Instance) -> None:
-        _only(changes, ("pool", "client_policy", "instance"), "policy")
+        policy_rows.only(changes, ("pool", "client_policy", "instance", "access", *EntryKind.values), "policy")
         journal = changes.get("instance") or {}
-        _only(journal, read.INSTANCE_FIELDS, "instance")
-        _assign(instance, journal, read.INSTANCE_FIELDS)
-        _edit_policies(instance, None, changes)
+        policy_rows.only(journal, read.INSTANCE_FIELDS, "instance")
+        policy_rows.assign(instance, journal, read.INSTANCE_FIELDS)
+        policy_rows.edit_limits(instance, None, changes)
+        for kind in EntryKind.values:
+            if kind in changes:
+                policy_rows.write_entries(instance, kind, changes[kind])
+        if "access" in changes:
+            policy_rows.write_access(instance, changes["access"])
 
     return _change(actor, "policy.change", "policy", edit, reason, instance_name, expected_revision)
 
@@ -106,18 +116,25 @@ def restore(actor: Actor, number: int, *, reason: str = "", instance_name: str |
     """
 
     def edit(instance: Instance) -> None:
-        document = read.revision_numbered(instance, number).document
-        _assign(instance, document["instance"], read.INSTANCE_FIELDS)
-        _edit_policies(instance, None, document)
-        known = {transport.name: transport for transport in Transport.objects.filter(instance=instance)}
-        for wanted in document["transports"]:
-            transport = known.pop(wanted["name"], None) or Transport(instance=instance)
-            _assign(transport, wanted, read.TRANSPORT_FIELDS)
-            _edit_policies(instance, transport, wanted)
-        for transport in known.values():
-            _assign(transport, {"enabled": False}, ("enabled",))
+        policy_rows.write(instance, read.revision_numbered(instance, number).document)
 
     return _change(actor, "policy.restore", f"revision {number}", edit, reason, instance_name, None)
+
+
+def publish(
+    actor: Actor,
+    document: Mapping[str, Any],
+    *,
+    reason: str = "",
+    instance_name: str | None = None,
+    expected_revision: int | None = None,
+) -> Change:
+    """Make a whole document the policy, as a new revision: of a draft, or of an import."""
+
+    def edit(instance: Instance) -> None:
+        policy_rows.write(instance, {**document, "revision": 1})
+
+    return _change(actor, "policy.publish", "policy", edit, reason, instance_name, expected_revision)
 
 
 def tell_broker(revision: PolicyRevision) -> Change:
@@ -169,14 +186,18 @@ def _change(
             )
         edit(instance)
         document = read.desired_document(instance, before.number + 1)
-        PolicyDocument.from_dict(document)
-        if {**document, "revision": 0} == {**before.document, "revision": 0}:
+        if _same(document, before.document):
             return _unchanged(before)
         revision = _store(instance, document, actor, reason)
         audit.record(
             actor, action, f"{name}: {target}", before=before.document, after=document, reason=reason
         )
     return tell_broker(revision)
+
+
+def _same(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether two documents mean the same. Raises OperatorError bad_policy when the first can't be used."""
+    return PolicyDocument.from_dict({**document, "revision": 1}) == PolicyDocument.from_dict({**before, "revision": 1})
 
 
 def _unchanged(newest: PolicyRevision) -> Change:
@@ -203,63 +224,10 @@ def _make_instance(name: str) -> Instance:
     document = default_policy(
         name, tcp_port=settings.SLUICE_TCP_PORT, websocket_port=settings.SLUICE_WEBSOCKET_PORT
     ).to_dict()
-    instance = Instance(**document["instance"])
-    _save(instance)
-    for made in document["transports"]:
-        pool, client_policy = made.pop("pool"), made.pop("client_policy")
-        transport = Transport(instance=instance, **made)
-        _save(transport)
-        PoolPolicy.objects.create(instance=instance, transport=transport, **pool)
-        ClientPolicy.objects.create(instance=instance, transport=transport, **client_policy)
-    PoolPolicy.objects.create(instance=instance, **document["pool"])
-    ClientPolicy.objects.create(instance=instance, **document["client_policy"])
+    instance = Instance(name=name)
+    policy_rows.save(instance)
+    policy_rows.write(instance, document)
     revision = _store(instance, read.desired_document(instance, 1), SYSTEM, "The defaults.")
     make_defaults(instance)
     audit.record(SYSTEM, "instance.create", name, after=revision.document)
     return instance
-
-
-def _edit_policies(instance: Instance, transport: Transport | None, changes: Mapping[str, Any]) -> None:
-    where = f"transport {transport.name!r}" if transport else "policy"
-    for key, model, fields in (
-        ("pool", PoolPolicy, read.POOL_FIELDS),
-        ("client_policy", ClientPolicy, read.CLIENT_FIELDS),
-    ):
-        wanted = changes.get(key)
-        if wanted is None:
-            continue
-        _only(wanted, fields, f"{where}: {key}")
-        row = model.objects.filter(instance=instance, transport=transport).first()
-        _assign(row or model(instance=instance, transport=transport), wanted, fields)
-
-
-def _only(changes: Any, known: tuple[str, ...], where: str) -> None:
-    if not isinstance(changes, Mapping):
-        raise _bad([f"{where} must be an object"])
-    if unknown := [key for key in changes if key not in known]:
-        raise _bad([f"{where}: there is no setting {key!r} to change" for key in unknown])
-
-
-def _assign(row: Any, changes: Mapping[str, Any], fields: tuple[str, ...]) -> None:
-    for name in fields:
-        if name in changes:
-            setattr(row, name, changes[name])
-    _save(row)
-
-
-def _save(row: Any) -> None:
-    """The one way into these tables: the model's own checks, every problem named."""
-    try:
-        row.full_clean()
-    except ValidationError as invalid:
-        raise _bad([f"{field}: {' '.join(texts)}" for field, texts in invalid.message_dict.items()]) from invalid
-    row.save()
-
-
-def _bad(problems: list[str]) -> OperatorError:
-    return OperatorError(
-        "bad_policy",
-        "The policy can't be used: " + "; ".join(problem.rstrip(".") for problem in problems) + ".",
-        "Correct the settings named and save again.",
-        problems=problems,
-    )

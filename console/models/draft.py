@@ -1,0 +1,69 @@
+"""Policies on their way: drafts, which are edited and previewed before they are published, and staged rollouts."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from console.choices import RolloutState
+from console.models.access import check_client_pattern
+from console.models.instance import Instance
+from console.models.revision import PolicyRevision
+
+
+class PolicyDraft(models.Model):
+    """A policy document that somebody works on. `base` is the revision it began with; `version` is its ETag."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="drafts")
+    title = models.CharField(max_length=200)
+    base = models.PositiveIntegerField()
+    document = models.JSONField()
+    author = models.CharField(max_length=200)
+    version = models.PositiveIntegerField(default=1)
+    created_at = models.DateTimeField(auto_now_add=True)
+    changed_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["-changed_at", "-pk"]
+        constraints = [models.CheckConstraint(condition=Q(base__gte=1), name="draft_base_positive")]
+
+    def __str__(self) -> str:
+        return f"{self.title} (from revision {self.base})"
+
+
+class PolicyRollout(models.Model):
+    """A revision that is in force for some clients first. One at a time runs on an instance.
+
+    client          a pattern of client names, or "" when a share is taken
+    share           percent of the clients, chosen by their names so that it is the same ones each time
+    most_decisions  more decisions than these on the chosen clients, and the revision before is restored
+    """
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="rollouts")
+    revision = models.OneToOneField(PolicyRevision, on_delete=models.PROTECT, related_name="rollout")
+    base = models.ForeignKey(PolicyRevision, on_delete=models.PROTECT, related_name="+")
+    client = models.CharField(max_length=64, blank=True, validators=[check_client_pattern])
+    share = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(99)]
+    )
+    most_decisions = models.PositiveIntegerField(default=0)
+    state = models.CharField(max_length=16, choices=RolloutState.choices, default=RolloutState.RUNNING)
+    why = models.CharField(max_length=500, blank=True)
+    started_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-started_at", "-pk"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["instance"], condition=Q(state=RolloutState.RUNNING), name="one_rollout_at_a_time"
+            ),
+            models.CheckConstraint(
+                condition=(Q(client="") & Q(share__range=(1, 99))) | (~Q(client="") & Q(share__isnull=True)),
+                name="rollout_to_pattern_or_share",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.revision} first for {self.client or f'{self.share} % of the clients'}"

@@ -1,0 +1,138 @@
+"""The lists of a policy: entries of the presets, an operator's own rules, and who may log on to transports.
+
+Each row is one entry of a policy document, in its own words; the broker's reader of such entries is what checks it, so
+that a form, the API and an import are held to the same. Services make a revision of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import models
+
+from broker_core.config.access import read_access
+from broker_core.config.presets import read_activemq, read_qpid, read_xap
+from broker_core.config.reading import Reader
+from broker_core.config.rules import read_rules
+from console.choices import EntryKind
+from console.models.instance import Instance, check_name
+
+_READERS: dict[str, Callable[[Reader, Any], Any]] = {
+    EntryKind.XAP: read_xap, EntryKind.ACTIVEMQ: read_activemq, EntryKind.QPID: read_qpid, EntryKind.RULE: read_rules,
+}
+
+
+def _raise(problems: list[str]) -> None:
+    if problems:
+        raise ValidationError(problems)
+
+
+class PolicyEntry(models.Model):
+    """One entry of XAP's, ActiveMQ's or Qpid's settings, or of the custom rules. `key` says what it is for."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="entries")
+    kind = models.CharField(max_length=16, choices=EntryKind.choices)
+    place = models.PositiveIntegerField(default=0)
+    key = models.CharField(max_length=1_500, editable=False)
+    settings = models.JSONField()
+
+    class Meta:
+        ordering = ["kind", "place", "pk"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["instance", "kind", "key"], name="policy_entry_once",
+                violation_error_message="there are two entries for the same topic, transport or scope",
+            ),
+            models.CheckConstraint(condition=models.Q(kind__in=EntryKind.values), name="policy_entry_kind"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}".strip()
+
+    def clean(self) -> None:
+        """The entry as its reader takes it; layers of a rule are checked together, when the document is made."""
+        if not isinstance(self.settings, dict):
+            raise ValidationError("Give an object.")
+        self.key = entry_key(self.kind, self.settings)
+        if self.kind != EntryKind.RULE:
+            reader = Reader()
+            _READERS[self.kind](reader, [self.settings])
+            _raise(reader.problems)
+
+
+def entry_key(kind: str, entry: dict[str, Any]) -> str:
+    """What makes an entry unique: a rule's name and scope, else the topic and the transport."""
+    if kind == EntryKind.RULE:
+        scope = entry.get("scope") or {}
+        words = [str(entry.get("name", "")), *(f"{key}={scope[key]}" for key in sorted(scope) if scope[key])]
+    else:
+        words = [str(entry.get("topic") or ""), f"transport={entry['transport']}" if entry.get("transport") else ""]
+    return " ".join(filter(None, words))
+
+
+class BrokerUser(models.Model):
+    """Somebody who may log on to transports that ask for a proof. Secrets are kept as hashes."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="users")
+    name = models.CharField(max_length=64, validators=[check_name])
+    password = models.CharField(max_length=500, null=True, blank=True)  # noqa: DJ001 (null is "none")
+    token = models.CharField(max_length=500, null=True, blank=True)  # noqa: DJ001
+    certificate = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
+    groups = models.JSONField(default=list, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.UniqueConstraint(fields=["instance", "name"], name="broker_user_once"),
+            models.UniqueConstraint(fields=["instance", "token"], name="broker_user_token_once"),
+            models.UniqueConstraint(fields=["instance", "certificate"], name="broker_user_certificate_once"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """As the broker reads it."""
+        reader = Reader()
+        read_access(reader, {"users": [self.as_entry()]})
+        _raise(reader.problems)
+
+    def as_entry(self) -> dict[str, Any]:
+        """The user in a policy document."""
+        return {
+            "name": self.name, "password": self.password, "token": self.token, "certificate": self.certificate,
+            "groups": self.groups,
+        }  # fmt: skip
+
+
+class Entitlement(models.Model):
+    """What some users may do on restricted transports."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="entitlements")
+    place = models.PositiveIntegerField(default=0)
+    who = models.JSONField(default=list)
+    transports = models.JSONField(default=list, blank=True)
+    publish = models.JSONField(default=list, blank=True)
+    subscribe = models.JSONField(default=list, blank=True)
+    filter = models.CharField(max_length=4_096, null=True, blank=True)  # noqa: DJ001 (null is "none")
+
+    class Meta:
+        ordering = ["place", "pk"]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.who)) if isinstance(self.who, list) else ""
+
+    def clean(self) -> None:
+        """As the broker reads it."""
+        reader = Reader()
+        read_access(reader, {"entitlements": [self.as_entry()]})
+        _raise(reader.problems)
+
+    def as_entry(self) -> dict[str, Any]:
+        """The entitlement in a policy document."""
+        return {
+            "who": self.who, "transports": self.transports, "publish": self.publish, "subscribe": self.subscribe,
+            "filter": self.filter,
+        }  # fmt: skip

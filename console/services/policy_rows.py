@@ -1,0 +1,115 @@
+"""The rows operators edit: one way in for forms, API, drafts, restored revisions and imports, with every problem named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db.models import Model
+
+from broker_core.config import PolicyDocument
+from broker_core.errors import OperatorError
+from console.choices import EntryKind
+from console.models import BrokerUser, ClientPolicy, Entitlement, Instance, PolicyEntry, PoolPolicy, Transport
+from console.queries import policies as read
+
+USER_FIELDS = ("name", "password", "token", "certificate", "groups")
+OPEN = {"authentication": "none", "restricted": False, "tls": None}
+"""What a document leaves out of a transport that asks for no proof."""
+ENTITLEMENT_FIELDS = ("who", "transports", "publish", "subscribe", "filter")
+
+
+def write(instance: Instance, document: Mapping[str, Any]) -> None:
+    """Make the instance's rows say what a whole document says. Call it in a transaction.
+
+    A transport that the document doesn't have is switched off: clients and history speak of it by name.
+    Raises OperatorError bad_policy with every problem in details["problems"].
+    """
+    whole = PolicyDocument.from_dict(document).to_dict()
+    assign(instance, whole["instance"], read.INSTANCE_FIELDS)
+    edit_limits(instance, None, whole)
+    known = {transport.name: transport for transport in Transport.objects.filter(instance=instance)}
+    for name in set(known) - {wanted["name"] for wanted in whole["transports"]}:
+        assign(known.pop(name), {"enabled": False}, ("enabled",))
+    for wanted in whole["transports"]:
+        transport = known.get(wanted["name"]) or Transport(instance=instance)
+        assign(transport, {**OPEN, **wanted}, read.TRANSPORT_FIELDS)
+        edit_limits(instance, transport, wanted)
+    for kind in EntryKind.values:
+        write_entries(instance, kind, whole[kind])
+    write_access(instance, whole.get("access") or {})
+
+
+def write_entries(instance: Instance, kind: str, entries: list[dict[str, Any]]) -> None:
+    """Replace one list of entries."""
+    PolicyEntry.objects.filter(instance=instance, kind=kind).delete()
+    for place, entry in enumerate(entries):
+        kept = {key: value for key, value in entry.items() if value not in (None, "")}
+        save(PolicyEntry(instance=instance, kind=kind, place=place, settings=kept))
+
+
+def write_access(instance: Instance, access: Mapping[str, Any]) -> None:
+    """Replace the users of transports and what they may do."""
+    BrokerUser.objects.filter(instance=instance).delete()
+    Entitlement.objects.filter(instance=instance).delete()
+    for user in access.get("users") or ():
+        save(BrokerUser(instance=instance, **only_fields(user, USER_FIELDS)))
+    for place, entitlement in enumerate(access.get("entitlements") or ()):
+        save(Entitlement(instance=instance, place=place, **only_fields(entitlement, ENTITLEMENT_FIELDS)))
+
+
+def edit_limits(instance: Instance, transport: Transport | None, changes: Mapping[str, Any]) -> None:
+    """Change what `pool` and `client_policy` set, of the instance or of one transport."""
+    where = f"transport {transport.name!r}" if transport else "policy"
+    for key, model, fields in (
+        ("pool", PoolPolicy, read.POOL_FIELDS),
+        ("client_policy", ClientPolicy, read.CLIENT_FIELDS),
+    ):
+        wanted = changes.get(key)
+        if wanted is None:
+            continue
+        only(wanted, fields, f"{where}: {key}")
+        row = model.objects.filter(instance=instance, transport=transport).first()
+        assign(row or model(instance=instance, transport=transport), wanted, fields)
+
+
+def only(changes: Any, known: tuple[str, ...], where: str) -> None:
+    """Refuse settings that aren't known."""
+    if not isinstance(changes, Mapping):
+        raise bad([f"{where} must be an object"])
+    if unknown := [key for key in changes if key not in known]:
+        raise bad([f"{where}: there is no setting {key!r} to change" for key in unknown])
+
+
+def only_fields(source: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    """What a row takes of an entry; tuples as lists."""
+    return {key: list(value) if isinstance(value := source[key], tuple) else value for key in fields if key in source}
+
+
+def assign(row: Any, changes: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+    """Set the fields that are there and save."""
+    for name in fields:
+        if name in changes:
+            setattr(row, name, changes[name])
+    save(row)
+
+
+def save(row: Model) -> None:
+    """The one way into these tables: the model's own checks, every problem named."""
+    try:
+        row.full_clean()
+    except ValidationError as invalid:
+        texts = [(field, " ".join(found)) for field, found in invalid.message_dict.items()]
+        raise bad([text if field == "__all__" else f"{field}: {text}" for field, text in texts]) from invalid
+    row.save()
+
+
+def bad(problems: list[str]) -> OperatorError:
+    """The error of a policy that can't be used."""
+    return OperatorError(
+        "bad_policy",
+        "The policy can't be used: " + "; ".join(problem.rstrip(".") for problem in problems) + ".",
+        "Correct the settings named and save again.",
+        problems=problems,
+    )
