@@ -43,6 +43,7 @@ STATUS = {
     "journal_failed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "broker_away": HTTPStatus.SERVICE_UNAVAILABLE,
     "queue_away": HTTPStatus.SERVICE_UNAVAILABLE,
+    "redis_away": HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """Every other code of ours is the request's fault: 400."""
 

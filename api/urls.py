@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from api.schema import SchemaView
-from api.views import access, actions, audit, clients, people, policies, runs
+from api.views import access, actions, audit, clients, messages, people, policies, runs, statistics
 
 app_name = "api"
 
@@ -52,4 +52,6 @@ urlpatterns = [
     path("people/<str:name>/password", people.PersonPasswordView.as_view(), name="person-password"),
     path("people/<str:name>/grants", people.PersonGrantsView.as_view(), name="person-grants"),
     path("grants/<int:grant_id>", people.GrantView.as_view(), name="grant"),
+    path("statistics", statistics.StatisticsView.as_view(), name="statistics"),
+    path("topics/<path:topic>/messages", messages.MessagesView.as_view(), name="messages"),
 ]

@@ -61,6 +61,7 @@ class BrokerReporter:
     async def _store(self, snapshot: dict[str, Any]) -> None:
         made, decisions = self._broker.host.judging.made, self._new_decisions(self._kept)
         try:
+            await asyncio.to_thread(reports.record_second, snapshot)
             await asyncio.to_thread(reports.record_report, snapshot)
             await asyncio.to_thread(reports.record_decisions, decisions, self._broker.host.instance)
             self._kept = made

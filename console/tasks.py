@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from console.services import execution, policies, reports, runs
+from console.services import audit, execution, policies, rollup, runs
 from console.services.actions import schedules
 
 
@@ -22,4 +22,6 @@ def tick() -> None:
     runs.find_lost(now)
     schedules.fire_due(now)
     policies.reconcile()
-    reports.forget_old_samples(now)
+    rollup.roll_up(now)
+    rollup.forget_old(now)
+    audit.forget_expired(now)

@@ -13,7 +13,7 @@ from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
 from broker_core.protocols.names import check_topic
-from broker_core.runtime import listing
+from broker_core.runtime import browsing, listing
 from broker_core.runtime.control import Handler
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def handlers(broker: Broker) -> dict[str, Handler]:
     answers = _Answers(broker)
     names = (
         "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "journals", "journal_plan", "journal_swap",
-        "journal_remove", "decisions", "publish",
+        "journal_remove", "browse", "decisions", "publish",
     )
     return {name: getattr(answers, name) for name in names}
 
@@ -137,6 +137,10 @@ class _Answers:
     async def decisions(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         since = int(request.get("since") or 0)
         return [made for decision in self._host.judging.decisions if (made := decision.as_dict())["at"] >= since]
+
+    async def browse(self, request: dict[str, Any]) -> dict[str, Any]:
+        journal, asked = self._host.journal, browsing.wanted(self._host.journal, request)
+        return await asyncio.to_thread(browsing.browse, journal, self._host.instance, asked, self._host.dispatched_sequence)
 
     async def publish(self, request: dict[str, Any]) -> dict[str, Any]:
         topic = check_topic(_text(request, "topic"))

@@ -28,6 +28,7 @@ __all__ = [
     "PlaceSample",
     "PolicyDraft",
     "PolicyEntry",
+    "PlaceSample",
     "PolicyRevision",
     "PolicyRollout",
     "PoolPolicy",

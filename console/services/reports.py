@@ -7,18 +7,22 @@ changes or each ten seconds, and so are samples. A client that is idle and stays
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
+import redis
 from django.conf import settings
 from django.db import close_old_connections, connection
 
-from console.models import ClientSample, Decision, Instance, RevisionReport
+from console import ring
+from console.models import ClientSample, Decision, Instance, PlaceSample, RevisionReport
+from console.places import places
 
 SAMPLE_MS = 10_000
 IDLE_SAMPLE_MS = 60_000
-RETENTION_BATCH = 20_000
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ def record_report(snapshot: Mapping[str, Any]) -> None:
     record_revision(instance, int(status["revision"]), _moment(at_ms), int(status.get("pid") or 0))
     if heard.slot != slot:
         record_samples(instance, heard, snapshot.get("clients") or [], slot)
+        record_places(instance, snapshot, slot)
     heard.revision, heard.slot = status["revision"], slot
 
 
@@ -84,6 +89,21 @@ def record_samples(instance: Instance, heard: _Heard, clients: Sequence[Mapping[
     return len(rows)
 
 
+def record_places(instance: Instance, snapshot: Mapping[str, Any], slot: int) -> None:
+    """Store a sample of the instance, each transport and each pool."""
+    rows = [
+        PlaceSample(instance=instance, kind=kind, at=_moment(slot), **values) for kind, values in places(snapshot)
+    ]
+    PlaceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+
+
+def record_second(snapshot: Mapping[str, Any]) -> None:
+    """Put this second into Redis. What Redis doesn't take is lost, and only that: the samples are in the database."""
+    clients = (("client", client) for client in snapshot.get("clients") or [])
+    with suppress(redis.RedisError):
+        ring.write(snapshot["status"]["instance"], int(snapshot["at"]) // 1000, chain(clients, places(snapshot)))
+
+
 def record_decisions(decisions: Sequence[Mapping[str, Any]], instance_name: str | None = None) -> int:
     """Store a broker's decisions, as `Decision.as_dict()` gives them."""
     if not decisions:
@@ -93,14 +113,6 @@ def record_decisions(decisions: Sequence[Mapping[str, Any]], instance_name: str 
     rows = [_decision(instance, decision) for decision in decisions]
     Decision.objects.bulk_create(rows, batch_size=500)
     return len(rows)
-
-
-def forget_old_samples(now: datetime) -> int:
-    """Delete samples past their retention, some at a time so that writers never wait long."""
-    oldest = now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS)
-    chosen = ClientSample.objects.filter(at__lt=oldest).order_by("at").values_list("pk", flat=True)[:RETENTION_BATCH]
-    deleted, _ = ClientSample.objects.filter(pk__in=list(chosen)).delete()
-    return deleted
 
 
 def _fresh_connection() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from console.choices import Permission
 from console.choices import Permission as P
 from console.rights import Need, Open
 
@@ -26,6 +27,12 @@ class Door(NamedTuple):
     need: Need
     body: dict[str, Any] | None = None
     looks: bool = False  # a POST that changes nothing when it is let in
+    also: Permission | None = None  # needed too, by what this body or row says
+
+    @property
+    def route(self) -> str:
+        """The path without its query."""
+        return self.path.partition("?")[0]
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -58,6 +65,10 @@ DOORS = [
     _api("POST", "clients/board-jfk/disconnect", P.ACT_ON_CLIENTS, {"reason": "x"}),
     _api("GET", "clients/board-jfk/history", P.VIEW),
     _api("GET", "decisions", P.VIEW),
+    _api("GET", "statistics", P.VIEW),
+    _api("GET", "topics/flights.AA/messages", P.READ_MESSAGES),
+    _api("POST", "topics/flights.AA/messages", P.PUBLISH, {"data": {"a": 1}}),
+    _api("GET", "statistics?of=client&name=board-jfk&step=10", P.VIEW),
     _api("GET", "journals", P.VIEW),
     _api("POST", "journals/archive", P.RUN_ACTIONS, {"age": "7d"}),
     _api("POST", "journals/archive/plan", P.RUN_ACTIONS, {"age": "7d"}, looks=True),
@@ -69,10 +80,10 @@ DOORS = [
     _api("POST", f"runs/{NO_RUN}/approve", P.APPROVE),
     _api("POST", f"runs/{NO_RUN}/repeat", P.RUN_ACTIONS),
     _api("GET", "actions", P.VIEW),
-    _api("POST", "actions", P.EDIT_POLICIES, {"name": "x", "steps": [{"do": "archive", "age": "7d"}]}),
+    _api("POST", "actions", P.EDIT_POLICIES, {"name": "x", "steps": [{"do": "revision", "number": "1"}]}),
     _api("GET", "actions/firings", P.VIEW),
     _api("GET", "actions/1", P.VIEW),
-    _api("PATCH", "actions/1", P.EDIT_POLICIES, {"enabled": False}),
+    Door("PATCH", "/api/v1/actions/1", P.EDIT_POLICIES, {"enabled": False}, also=P.RUN_ACTIONS),
     _api("DELETE", "actions/1", P.EDIT_POLICIES),
     _api("POST", "actions/1/plan", P.RUN_ACTIONS, {}, looks=True),
     _api("POST", "actions/1/apply", P.RUN_ACTIONS, {}),
@@ -103,10 +114,21 @@ DOORS = [
     Door("GET", "/journals/", P.VIEW),
     Door("POST", "/journals/plan/", P.RUN_ACTIONS, AGE, looks=True),
     Door("POST", "/journals/apply/", P.RUN_ACTIONS, AGE),
+    Door("GET", "/actions/", P.VIEW),
+    Door("GET", "/actions/new/", P.EDIT_POLICIES),
+    Door("POST", "/actions/draft/", P.EDIT_POLICIES, {"edit": "add.when"}, looks=True),
+    Door("POST", "/actions/save/", P.EDIT_POLICIES, {"name": ""}),
+    Door("GET", "/actions/firings/", P.VIEW),
+    Door("GET", "/actions/1/", P.VIEW),
+    Door("POST", "/actions/1/plan/", P.RUN_ACTIONS, {}, looks=True),
+    Door("POST", "/actions/1/apply/", P.RUN_ACTIONS, {}),
+    Door("POST", "/actions/1/delete/", P.EDIT_POLICIES),
     Door("GET", "/runs/", P.VIEW),
     Door("GET", "/runs/list/", P.VIEW),
     Door("POST", "/runs/pipeline/", P.RUN_ACTIONS, {}),
     Door("POST", f"/runs/{NO_RUN}/cancel/", P.RUN_ACTIONS),
+    Door("POST", f"/runs/{NO_RUN}/approve/", P.APPROVE),
+    Door("POST", f"/runs/{NO_RUN}/repeat/", P.RUN_ACTIONS),
     Door("GET", "/audit/", P.READ_AUDIT),
     Door("GET", "/access/", P.MANAGE_ACCESS),
     Door("POST", "/access/people/", P.MANAGE_ACCESS, {"username": "nina"}),

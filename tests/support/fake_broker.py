@@ -144,6 +144,15 @@ class FakeBroker:
         """A page of them, as the real broker cuts it."""
         return listing.page(self.clients, request)
 
+    def do_browse(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One message of that topic."""
+        message = {"bookmark": f"{self.instance}|7|", "topic": request["topic"], "at": 1_790_000_000_000, "bytes": 7, "data": {"a": 1}}
+        return {"messages": [message], "next": f"{self.instance}|7|", "searched": 7, "complete": True}
+
+    def do_publish(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Taken."""
+        return {"topic": request["topic"]}
+
     def do_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         """Status and clients."""
         return {"at": int(time.time() * 1000), "status": self.do_status({}), "clients": self.clients}

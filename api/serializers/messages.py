@@ -1,0 +1,50 @@
+"""Messages of topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from api.serializers.policies import StrictSerializer
+
+
+class BrowseSerializer(serializers.Serializer[Any]):
+    """Which messages; from the oldest on unless said otherwise. `from` and `to` are moments."""
+
+    filter = serializers.CharField(max_length=4096, required=False, default="")
+    bookmark = serializers.CharField(max_length=4096, required=False, default="", help_text="Go on after this; see `next`.")
+    to = serializers.DateTimeField(required=False)
+    limit = serializers.IntegerField(min_value=1, max_value=1_000, required=False, default=100)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """`from` is a word of Python's, and can't be declared as the others are."""
+        return {**super().get_fields(), "from": serializers.DateTimeField(required=False)}
+
+
+class MessageSerializer(serializers.Serializer[Any]):
+    """One message: `data` if it is JSON, else `text`, else `base64`. `at` is ms UTC."""
+
+    bookmark = serializers.CharField()
+    topic = serializers.CharField()
+    at = serializers.IntegerField()
+    bytes = serializers.IntegerField()
+    data = serializers.JSONField(required=False)
+    text = serializers.CharField(required=False)
+    base64 = serializers.CharField(required=False)
+
+
+class MessagesSerializer(serializers.Serializer[Any]):
+    """What was found. `complete`: there is no more; otherwise go on with `next` as `bookmark`."""
+
+    messages = MessageSerializer(many=True)
+    next = serializers.CharField()
+    searched = serializers.IntegerField(help_text="Records looked at; one answer looks at some 64 MiB of journal at most.")
+    complete = serializers.BooleanField()
+
+
+class PublishSerializer(StrictSerializer):
+    """A message, as JSON."""
+
+    data = serializers.JSONField()
+    reason = serializers.CharField(max_length=500, required=False, default="", allow_blank=True)

@@ -1,0 +1,44 @@
+"""Messages of a topic: browse what the journal has, publish one."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.renderers import CsvRenderer
+from api.serializers.messages import BrowseSerializer, MessagesSerializer, PublishSerializer
+from api.views.base import instance_name, read
+from console.choices import Permission
+from console.queries import messages as queries
+from console.services import messages
+
+
+class MessagesView(APIView):
+    """Messages of a topic."""
+
+    needs = {"GET": Permission.READ_MESSAGES, "POST": Permission.PUBLISH}
+    scope = {"topic": "topic"}
+    renderer_classes = [JSONRenderer, CsvRenderer]
+
+    @extend_schema(parameters=[BrowseSerializer], responses=MessagesSerializer)
+    def get(self, request: Request, topic: str) -> Response:
+        """Messages of a topic or topic pattern, in the journal's order, up to the durable frontier."""
+        asked = read(BrowseSerializer, request.query_params)
+        found = queries.browse(
+            topic, filter=asked["filter"], bookmark=asked["bookmark"], start=asked.get("from"), end=asked.get("to"),
+            limit=asked["limit"], instance_name=instance_name(request),
+        )  # fmt: skip
+        csv = request.accepted_renderer.format == CsvRenderer.format
+        return Response(found["messages"] if csv else found)
+
+    @extend_schema(request=PublishSerializer, responses={202: dict})
+    def post(self, request: Request, topic: str) -> Response:
+        """Publish a message; 202, since it is on disk a moment after this answer."""
+        asked = read(PublishSerializer, request.data)
+        made = messages.publish(actor_of(request), topic, asked["data"], asked["reason"], instance_name(request))
+        return Response(made, status=status.HTTP_202_ACCEPTED)

@@ -1,0 +1,45 @@
+"""Figures over time of a client, a transport, a pool or the instance."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework.exceptions import ValidationError
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.permissions import allow
+from api.renderers import CsvRenderer
+from api.serializers.statistics import SeriesSerializer, StatisticsQuerySerializer
+from api.views.base import instance_name, read
+from console.choices import Permission
+from console.queries.policies import instance_named
+from console.queries.statistics import series
+
+USUAL = timedelta(minutes=15)
+
+
+class StatisticsView(APIView):
+    """Statistics."""
+
+    needs = {"GET": Permission.VIEW}
+    renderer_classes = [JSONRenderer, CsvRenderer]
+
+    @extend_schema(parameters=[StatisticsQuerySerializer], responses=SeriesSerializer)
+    def get(self, request: Request) -> Response:
+        """From Redis by the second (15 minutes), else samples of 10 s (a day), else minutes (two weeks)."""
+        asked = read(StatisticsQuerySerializer, request.query_params)
+        instance, now = instance_named(instance_name(request)), timezone.now()
+        name = asked["name"] or (instance.name if asked["of"] == "instance" else "")
+        if not name:
+            raise ValidationError({"name": ["Say which."]})
+        if asked["of"] == "client":
+            allow(request, Permission.VIEW, client=name)
+        end = asked.get("to") or now
+        found = series(instance, asked["of"], name, asked.get("from") or end - USUAL, end, asked["step"], now)
+        csv = request.accepted_renderer.format == CsvRenderer.format
+        return Response(found["points"] if csv else found)

@@ -1,0 +1,76 @@
+"""Figures over time of a client, a transport, a pool or the instance: from Redis by the second, else from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from broker_core.errors import OperatorError
+from console import ring
+from console.choices import PlaceKind
+from console.models import ClientMinute, ClientSample, Instance, PlaceSample
+
+MAX_POINTS = 2_000
+KINDS = ("client", *(str(kind) for kind in PlaceKind))
+SAMPLES_KEPT = timedelta(hours=24)
+_CLIENT = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+
+
+class Series(TypedDict):
+    """Points oldest first; `at` is seconds UTC, the beginning of a step, of which the highest values are kept."""
+
+    of: str
+    name: str
+    source: str
+    step: int
+    points: list[dict[str, Any]]
+
+
+def series(instance: Instance, of: str, name: str, start: datetime, end: datetime, step: int, now: datetime) -> Series:
+    """The figures in [start, end). The step, in seconds, is made longer where there would be over MAX_POINTS points, and
+    where nothing finer is kept. Raises OperatorError bad_range, bad_kind, redis_away."""
+    if of not in KINDS:
+        raise OperatorError("bad_kind", f"There are no statistics of {of[:50]!r}.", f"Use {', '.join(KINDS)}.")
+    if start >= end:
+        raise OperatorError("bad_range", "`from` must be before `to`.", "Give moments like 2026-11-21T10:00:00Z.")
+    least = max(step, -(-int((end - start).total_seconds()) // MAX_POINTS))
+    if least < 10 and start >= now - timedelta(seconds=ring.SECONDS):
+        found: Iterable[Mapping[str, Any]] = ring.read(
+            instance.name, of, name, int(start.timestamp()), int(end.timestamp())
+        )
+        source = "seconds"
+    elif start >= now - SAMPLES_KEPT and least < 60:
+        found, source, least = _rows(instance, of, name, start, end, 10), "samples", max(least, 10)
+    else:
+        found, source, least = _rows(instance, of, name, start, end, 60), "minutes", max(least, 60)
+    return {"of": of, "name": name, "source": source, "step": least, "points": thin(found, least)}
+
+
+def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
+    """One point a step: the highest of each number, and a state other than live if there was one."""
+    points: list[dict[str, Any]] = []
+    for row in rows:
+        at = int(row["at"] if isinstance(row["at"], int) else row["at"].timestamp())
+        slot = at - at % step
+        if not points or points[-1]["at"] != slot:
+            points.append({**row, "at": slot})
+            continue
+        point = points[-1]
+        for key, value in row.items():
+            if key == "state":
+                point[key] = value if value != "live" else point[key]
+            elif key != "at":
+                point[key] = max(point[key], value)
+    return points
+
+
+def _rows(instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int) -> Iterable[Mapping[str, Any]]:
+    if of == "client":
+        model = ClientSample if seconds == 10 else ClientMinute
+        rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)
+        return rows.order_by("at").values("at", "state", *_CLIENT).iterator(2_000)
+    places = PlaceSample.objects.filter(
+        instance=instance, kind=of, name=name, seconds=seconds, at__gte=start, at__lt=end
+    )
+    return places.order_by("at").values("at", *ring.NUMBERS["place"]).iterator(2_000)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from console.models import ClientMinute, ClientSample, Instance, PlaceSample
+from console.queries.statistics import series
+from console.services import reports, rollup
+from tests.support.fake_broker import make_client
+
+START = datetime(2026, 11, 1, 10, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def report(second: int, *clients: dict[str, Any], messages_in: float = 0) -> None:
+    status = {
+        "instance": "sluice-1", "revision": 1, "pid": 7, "rates": {"messages_in": messages_in},
+        "transports": [{"name": "tcp"}], "pools": [{"name": "instance", "memory_used": second, "memory_limit": 1_000}],
+    }  # fmt: skip
+    reports.record_report({"at": int(START.timestamp() + second) * 1000, "status": status, "clients": list(clients)})
+
+
+def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(instance: Instance) -> None:
+    for second in range(0, 60, 10):
+        state = "offlined" if second == 20 else "live"
+        report(second, make_client("one", state, 100 + second), messages_in=second)
+    assert rollup.roll_up(START + timedelta(seconds=91)) == 4
+    minute = ClientMinute.objects.get()
+    assert (minute.at, minute.lag_messages, minute.state) == (START, 150, "offlined")
+    place = PlaceSample.objects.get(kind="instance", seconds=60)
+    assert (place.messages_in, place.memory_used, place.lag_messages) == (25.0, 50, 150)
+
+
+def test_a_minute_is_made_once_and_not_before_late_samples_may_come(instance: Instance) -> None:
+    report(0, make_client("one", lag=5))
+    assert rollup.roll_up(START + timedelta(seconds=89)) == 0
+    made = rollup.roll_up(START + timedelta(seconds=90))
+    assert made == 4
+    assert rollup.roll_up(START + timedelta(seconds=120)) == 0
+    assert ClientMinute.objects.count() == 1
+
+
+def test_minutes_that_nobody_rolled_up_are_made_up_for(instance: Instance) -> None:
+    for minute in range(45):
+        report(60 * minute, make_client("one", lag=minute + 1))
+    rollup.roll_up(START + 60 * MINUTE)
+    rollup.roll_up(START + 60 * MINUTE)
+    assert ClientMinute.objects.count() == 45
+
+
+@pytest.mark.parametrize(("model", "kept"), [(ClientSample, timedelta(hours=24)), (ClientMinute, timedelta(days=14))])
+def test_what_was_kept_long_enough_goes(model: Any, kept: timedelta, instance: Instance) -> None:
+    for age in (kept - MINUTE, kept + MINUTE):
+        model.objects.create(instance=instance, client="one", at=START - age, state="live")
+    assert rollup.forget_old(START) == 1
+    assert model.objects.get().at == START - kept + MINUTE
+
+
+def test_places_go_by_how_fine_they_are(instance: Instance) -> None:
+    for seconds, days in ((10, 0.5), (10, 2), (60, 2), (60, 15)):
+        PlaceSample.objects.create(
+            instance=instance, kind="pool", name="instance", seconds=seconds, at=START - timedelta(days=days)
+        )
+    assert rollup.forget_old(START) == 2
+    assert sorted(PlaceSample.objects.values_list("seconds", flat=True)) == [10, 60]
+
+
+def test_a_long_range_is_answered_from_minutes_and_a_short_one_from_samples(instance: Instance) -> None:
+    for minute in range(3):
+        for second in (0, 10):
+            report(60 * minute + second, make_client("one", lag=10 * minute + second + 1))
+    now = START + 4 * MINUTE
+    rollup.roll_up(now)
+    fine = series(instance, "client", "one", START, now, 10, now)
+    assert (fine["source"], [point["lag_messages"] for point in fine["points"]]) == ("samples", [1, 11, 11, 21, 21, 31])
+    coarse = series(instance, "client", "one", START, now, 60, now)
+    assert (coarse["source"], [point["lag_messages"] for point in coarse["points"]]) == ("minutes", [11, 21, 31])
+    old = series(instance, "pool", "instance", START - timedelta(days=10), now, 10, now)
+    assert (old["source"], old["step"] >= 432, len(old["points"])) == ("minutes", True, 1)
