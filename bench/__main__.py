@@ -8,55 +8,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from bench.processes import answer, broker, resident, role
+from bench.replays import replays_table
+
 console = Console(stderr=True)
-Process = subprocess.Popen[str]
-BIG = 1 << 34
-"""A memory limit that no benchmark reaches."""
-
-
-def role(*words: object) -> Process:
-    command = [sys.executable, "-m", "bench.roles", *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def answer(process: Process) -> dict[str, Any]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit(f"{process.args} ended without an answer")
-    found: dict[str, Any] = json.loads(line)
-    return found
-
-
-@contextlib.contextmanager
-def broker(memory_limit: int = BIG) -> Iterator[tuple[dict[str, str], int]]:
-    """A fresh broker; its addresses by kind, and its process id."""
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
-        command = [sys.executable, "-m", "bench.broker", home, str(memory_limit)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                if line.startswith("{"):
-                    ports = json.loads(line)
-                    break
-            yield {"tcp": f"tcp://127.0.0.1:{ports['tcp']}", "websocket": f"ws://127.0.0.1:{ports['websocket']}/"}, process.pid
-        finally:
-            process.kill()
-            process.wait()
 
 
 @contextlib.contextmanager
@@ -116,11 +81,6 @@ def replay(number: int) -> tuple[float, float]:
         found = answer(reading)
         reading.wait()
         return live, number / float(found["last"] - found["asked"])
-
-
-def resident(pid: int) -> int:
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
 
 
 def fan_out(stalled: bool, seconds: float, rate: int, limit: int) -> dict[str, float]:
@@ -198,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)")
     parser.add_argument("--records", type=int, default=1_000_000, help="records a run (default 1,000,000)")
-    parser.add_argument("--only", choices=("throughput", "replay", "stalled"), help="one part alone")
+    parser.add_argument("--only", choices=("throughput", "replay", "stalled", "replays"), help="one part alone")
     options = parser.parse_args()
     if options.only in (None, "throughput"):
         throughput_table(options.runs, options.records)
@@ -206,6 +166,8 @@ def main() -> None:
         replay_table(options.runs, options.records)
     if options.only in (None, "stalled"):
         stalled_table(options.runs, 10.0, 40_000, 32 * 2**20)
+    if options.only == "replays":
+        replays_table(options.runs, options.records)
 
 
 if __name__ == "__main__":

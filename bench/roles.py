@@ -143,6 +143,8 @@ async def latency_subscribe(address: str, name: str) -> None:
 
 
 def main(role: str, *arguments: str) -> None:
+    from bench import replay_roles
+
     words = list(arguments)
     match role:
         case "sluice-publish":
@@ -159,6 +161,14 @@ def main(role: str, *arguments: str) -> None:
             uvloop.run(paced_publish(words[0], float(words[1]), int(words[2]), int(words[3])))
         case "latency-subscribe":
             uvloop.run(latency_subscribe(words[0], words[1]))
+        case "replay-drain":
+            replay_roles.drain(words[0], int(words[1]), words[2], words[3], *words[4:])
+        case "replay-plain-receive":
+            replay_roles.plain_receive(words)
+        case "replay-plain-send":
+            replay_roles.plain_send(int(words[0]), words[1:])
+        case "replay-many":
+            replay_roles.many(words[0], int(words[1]), int(words[2]), words[3])
         case _:
             raise SystemExit(f"no role {role}")
 

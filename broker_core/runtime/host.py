@@ -35,6 +35,7 @@ from broker_core.runtime.judging import Judging
 from broker_core.runtime.sink import Sink
 from broker_core.runtime.steering import Steering
 from broker_core.runtime.subscribing import Subscribing
+from broker_core.runtime.turns import Turns
 from broker_core.slow_clients.guard import SlowClientGuard
 from broker_core.subscriptions.registry import Registry
 
@@ -66,6 +67,7 @@ class Host:
         """What clients that have left were sent; the others keep their own counts."""
         self._surroundings = (host_memory, ulimit, str(spool_directory))
         self.subscribing = Subscribing(self)
+        self.turns = Turns()
         self.steering = Steering(self)
         self._publishers = Publishers(journal.publishers)
         self._commit = GroupCommit(journal, self._committed, self._failed, self._stamped)
@@ -267,6 +269,7 @@ class Host:
         self.dispatched_sequence = group[-1].batch.header.first_sequence + group[-1].batch.count - 1
         self._flush(touched)
         self.subscribing.dispatched()
+        self.turns.live()
         for name, sequence in acks.items():
             client = self.clients.get(name)
             if client is not None:

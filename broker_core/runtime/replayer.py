@@ -31,8 +31,10 @@ from broker_core.delivery import OutboxEntry
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
 from broker_core.protocols import replies
+from broker_core.runtime import clock
 from broker_core.runtime.pacing import Pace
 from broker_core.runtime.replay_reader import Chunk, Piece, Reader, read_chunk
+from broker_core.runtime.turns import FIRST_CHUNK
 from broker_core.subscriptions.pace import Rate
 from broker_core.subscriptions.span import NEVER, Span
 
@@ -40,9 +42,6 @@ if TYPE_CHECKING:
     from broker_core.runtime.connection import ClientSubscription
     from broker_core.runtime.host import Host
 
-FIRST_CHUNK = 32 * 1024
-"""Journal bytes of a replay's first turn, and after its client stopped reading."""
-LARGEST_CHUNK = 1024 * 1024
 STALLED_AFTER_S = 0.05
 """A client that takes nothing for so long has stopped reading, as far as its replays are concerned."""
 LONGEST_SLEEP_S = 60.0
@@ -105,6 +104,7 @@ class Replay:
     async def run(self) -> None:
         """Deliver the span, then end or make the subscription live."""
         try:
+            self._host.turns.replays += 1
             await self._seek()
             while not self._connection.closed and await self._step():
                 pass
@@ -112,6 +112,7 @@ class Replay:
             # The client must not take silence for "nothing there": it is told, and can subscribe again.
             self._connection.fail(error)
         finally:
+            self._host.turns.replays -= 1
             self._stop_reading()
             if self._pin is not None:
                 self._pin.release()
@@ -182,8 +183,8 @@ class Replay:
 
     async def _move(self) -> None:
         """Deliver the next chunk."""
-        backlog = self._connection.backlog
-        ahead = self._chunk_bytes > FIRST_CHUNK
+        backlog, turns = self._connection.backlog, self._host.turns
+        ahead = self._chunk_bytes > FIRST_CHUNK and not turns.busy
         if ahead:
             # A fast client's next chunk is read and checked while the socket takes the one before.
             self._start_reading()
@@ -191,17 +192,23 @@ class Replay:
             return
         assert self._pin is not None
         self._pin.move(self._position)
+        await turns.mine()
+        began = clock.seconds()
         if not ahead:
             self._start_reading()
         assert self._reading is not None
+        # Let go of it: a waiting replay must not keep the chunk it has delivered.
+        reading, self._reading = self._reading, None
         try:
-            chunk = await self._reading
+            chunk = await reading
         except JournalError as error:
             self._removed(error)
             return
         await self._deliver(chunk)
+        if self.pace is None:
+            turns.took(clock.seconds() - began)
         if backlog.has_room and self.targets:
-            self._chunk_bytes = min(self._chunk_bytes * 2, LARGEST_CHUNK)
+            self._chunk_bytes = turns.grown(self._chunk_bytes)
 
     async def _room(self) -> bool:
         """Wait until the socket has taken everything. False when that took long: what was read ahead is given back."""

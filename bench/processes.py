@@ -1,0 +1,57 @@
+"""Starting the processes of a run: brokers and roles, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Process = subprocess.Popen[str]
+BIG = 1 << 34
+"""A memory limit that no benchmark reaches."""
+
+
+def role(*words: object) -> Process:
+    """A role of `bench.roles`, started."""
+    command = [sys.executable, "-m", "bench.roles", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def answer(process: Process) -> dict[str, Any]:
+    """The next line a role prints; waits for it."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"{process.args} ended without an answer")
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+@contextlib.contextmanager
+def broker(memory_limit: int = BIG, home: str | None = None) -> Iterator[tuple[dict[str, str], int]]:
+    """A fresh broker, in a directory of its own unless told; its addresses by kind, and its process id."""
+    with contextlib.ExitStack() as stack:
+        place = home or stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-"))
+        command = [sys.executable, "-m", "bench.broker", place, str(memory_limit)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line.startswith("{"):
+                    ports = json.loads(line)
+                    break
+            yield {"tcp": f"tcp://127.0.0.1:{ports['tcp']}", "websocket": f"ws://127.0.0.1:{ports['websocket']}/"}, process.pid
+        finally:
+            process.kill()
+            process.wait()
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory a process has."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,136 @@
+"""The processes of the replay benchmarks; see `roles`."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from broker_core.protocols.native import COMMAND, DELIVER, encode_command
+
+
+def say(**figures: Any) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+_FRAME = struct.Struct("<IBBH")
+_COUNT = struct.Struct("<I")
+BUFFER = 1024 * 1024
+
+
+class Drain:
+    """Counts the records of deliveries by walking the frames' headers."""
+
+    def __init__(self) -> None:
+        self.records = self.commands = 0
+        self._buffer = bytearray(BUFFER)
+        self._view = memoryview(self._buffer)
+        self._kept = 0
+        self._skip = 0
+
+    def read(self, connection: socket.socket) -> int:
+        """Take what is there; the bytes, 0 at the end."""
+        received = connection.recv_into(self._view[self._kept :])
+        at, end = 0, self._kept + received
+        while True:
+            step = min(self._skip, end - at)
+            at, self._skip = at + step, self._skip - step
+            # A delivery's count stands in the first 12 bytes of its batch.
+            if self._skip or end - at < 20:
+                break
+            length, kind, _, _ = _FRAME.unpack_from(self._buffer, at)
+            if kind == DELIVER:
+                self.records += _COUNT.unpack_from(self._buffer, at + 16)[0]
+            elif kind == COMMAND:
+                self.commands += 1
+            self._skip = 8 + length
+        self._kept = end - at
+        self._view[: self._kept] = self._view[at:end]
+        return received
+
+
+def connect(address: str, name: str, bookmark: str, blocking: bool = True) -> socket.socket:
+    """Log on and subscribe."""
+    host, _, port = address.removeprefix("tcp://").partition(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.sendall(
+        encode_command({"c": "logon", "name": name})
+        + encode_command({"c": "subscribe", "id": "s", "topic": "bench", "bookmark": bookmark})
+    )
+    connection.setblocking(blocking)
+    return connection
+
+
+def drain(address: str, number: int, name: str, bookmark: str, again: str = "") -> None:
+    """Read a replay to its number of records and drop them; with `again` subscribe anew at each end, until killed."""
+    say(ready=True)
+    round_number = 0
+    while True:
+        asked, reading = time.monotonic(), Drain()
+        connection = connect(address, f"{name}-{round_number}", bookmark)
+        while reading.records < number and reading.commands < (3 if again else 1 << 30):
+            if not reading.read(connection):
+                raise SystemExit("the broker closed the connection")
+        connection.close()
+        round_number += 1
+        if not again:
+            say(records=reading.records, asked=asked, last=time.monotonic())
+            return
+
+
+def plain_receive(files: list[str]) -> None:
+    """Take the files' bytes from a socket and drop them."""
+    expected = sum(Path(file).stat().st_size for file in files)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        say(port=listening.getsockname()[1])
+        connection, _ = listening.accept()
+    view, received, first = memoryview(bytearray(BUFFER)), 0, time.monotonic()
+    while received < expected and (number := connection.recv_into(view)):
+        received += number
+    say(first=first, last=time.monotonic(), bytes=received)
+
+
+def plain_send(port: int, files: list[str]) -> None:
+    """Read files from the page cache and write them to a socket, with one buffer."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    view = memoryview(bytearray(512 * 1024))
+    for file in files:
+        handle = os.open(file, os.O_RDONLY)
+        while number := os.readv(handle, [view]):
+            connection.sendall(view[:number])
+        os.close(handle)
+    connection.close()
+
+
+def many(address: str, number: int, newest: int, how: str) -> None:
+    """So many subscribers from positions spread over the log; each reads to its end, or stops at once."""
+    selector = selectors.DefaultSelector()
+    waiting = 0
+    for place in range(number):
+        start = newest * place // number
+        connection = connect(address, f"many-{how}-{place}", f"bench-1|{start}|", blocking=False)
+        if how == "reading":
+            selector.register(connection, selectors.EVENT_READ, [Drain(), newest - start])
+            waiting += 1
+        else:
+            selector.register(connection, selectors.EVENT_READ, None)
+    if how == "stopped":
+        time.sleep(5)
+        say(subscribers=number)
+        time.sleep(3_600)
+    while waiting:
+        for key, _ in selector.select():
+            reading: Drain = key.data[0]
+            with suppress(BlockingIOError):
+                reading.read(key.fileobj)  # type: ignore[arg-type]
+            if reading.commands >= 3:  # logon, subscribe, completed
+                selector.unregister(key.fileobj)
+                waiting -= 1
+    say(subscribers=number)
+    time.sleep(3_600)

@@ -1,0 +1,197 @@
+"""Replays: how fast, from how many segments, for how many subscribers, and at what cost to live delivery.
+
+    python -m bench --only replays [--runs 3] [--records 10000000]
+
+The rates are held against what one Python process reaches that reads the same bytes from the page cache and writes
+them to a loopback socket, in the same run. The receiver is the same in both: it walks frame headers and drops the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.processes import answer, broker, resident, role
+
+BATCH = 512
+SUBSCRIBERS = 1_000
+REPLAYS = 8
+SEEKS = 2_000
+
+
+def finish(process: Any) -> dict[str, Any]:
+    """A role's second answer, when it has ended."""
+    found = answer(process)
+    process.wait()
+    return found
+
+
+@contextlib.contextmanager
+def filled_broker(records: int) -> Iterator[tuple[str, int, Path]]:
+    """A broker whose journal holds so many 100-byte records: its address, process and home."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home, broker(home=home) as (addresses, pid):
+        writing = role("sluice-publish", addresses["tcp"], records, BATCH)
+        answer(writing)
+        writing.wait()
+        yield addresses["tcp"], pid, Path(home)
+
+
+def ask(home: Path, do: str, **fields: Any) -> Any:
+    """A request on the broker's control socket."""
+    with socket.socket(socket.AF_UNIX) as control:
+        control.connect(str(home / "run" / "bench-1.sock"))
+        control.sendall(json.dumps({"do": do, **fields}).encode() + b"\n")
+        reply = json.loads(control.makefile().readline())
+    if not reply["ok"]:
+        raise SystemExit(f"{do}: {reply}")
+    return reply["result"]
+
+
+def drained(address: str, records: int, name: str, bookmark: str = "0") -> float:
+    """Records a second of one replay, to a receiver that drops them."""
+    reading = role("replay-drain", address, records, name, bookmark)
+    answer(reading)
+    found = finish(reading)
+    return float(found["records"] / (found["last"] - found["asked"]))
+
+
+def compress_all(home: Path) -> None:
+    """Compress every segment that is full, as the worker and the broker do it together."""
+    from broker_core.journal.maintenance import compress_segment
+
+    ask(home, "journals")
+    for segment in ask(home, "journals"):
+        if segment["state"] == "sealed" and not segment["compressed"]:
+            prepared = home / "journal" / "prepared.gz"
+            compress_segment(Path(segment["path"]), prepared)
+            ask(home, "journal_swap", action="compress", name=segment["name"], prepared=str(prepared))
+
+
+def rates(records: int) -> dict[str, float]:
+    """Records a second: the plain socket, an epoch replay of raw and of compressed segments, and the client library."""
+    records -= records % BATCH
+    with filled_broker(records) as (address, _, home):
+        found = {"replay": drained(address, records, "drain")}
+        files = [str(path) for path in sorted((home / "journal").glob("*.journal"))]
+        reading = role("replay-plain-receive", *files)
+        port = answer(reading)["port"]
+        role("replay-plain-send", port, *files).wait()
+        plain = finish(reading)
+        found["plain"] = records / (plain["last"] - plain["first"])
+        reading = role("sluice-subscribe", address, records, "library", "0")
+        answer(reading)
+        library = finish(reading)
+        found["library"] = records / (library["last"] - library["asked"])
+        compress_all(home)
+        kept = [segment for segment in ask(home, "journals") if segment["compressed"]]
+        if kept:
+            end = f"bench-1|{kept[-1]['last_sequence']}|"
+            number = sum(segment["records"] for segment in kept)
+            found["compressed"] = drained(address, number * 99 // 100, "gz", f"[0:{end}]")
+        return found
+
+
+def seek_p99(segments: int) -> float:
+    """Milliseconds to the first chunk from a bookmark anywhere in a log of so many segments, 99th percentile."""
+    from broker_core.batch import Batch, build_one_topic
+    from broker_core.journal.journal import Journal, JournalOptions
+    from broker_core.runtime.turns import FIRST_CHUNK
+
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
+        journal = Journal.open(Path(home), "seek-1", None, JournalOptions(segment_size=256 * 1024, preallocated=1))
+        while len(journal.segments()) <= segments:
+            batch = Batch.parse(build_one_topic("p", "bench", [b"x" * 100] * BATCH), verify=False)
+            batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=journal.next_sequence, accepted_at=1)
+            journal.write([batch])
+        journal.close()
+        journal = Journal.open(Path(home), "seek-1")
+        newest, pick, took = journal.next_sequence - 1, random.Random(1), []
+        for _ in range(SEEKS):
+            sequence = pick.randint(1, newest)
+            started = time.perf_counter()
+            journal.read_located(sequence, FIRST_CHUNK, newest)
+            took.append((time.perf_counter() - started) * 1_000)
+        journal.close()
+        return statistics.quantiles(took, n=100)[98]
+
+
+def memory(records: int) -> dict[str, float]:
+    """KiB of the broker for each of a thousand replays from different positions: of readers, and of clients that stopped."""
+    found = {}
+    for how in ("reading", "stopped"):
+        # A fresh broker for each: memory that another round left free would hide what this one takes.
+        with filled_broker(records) as (address, pid, home):
+            newest = ask(home, "status")["durable_sequence"]
+            before = peak = resident(pid)
+            many = role("replay-many", address, SUBSCRIBERS, newest, how)
+            while many.poll() is None and _line_of(many) is None:
+                peak = max(peak, resident(pid))
+                time.sleep(0.02)
+            found[how] = (peak - before) / SUBSCRIBERS / 1024
+            many.kill()
+            many.wait()
+    return found
+
+
+def _line_of(process: Any) -> dict[str, Any] | None:
+    import select
+
+    if select.select([process.stdout], [], [], 0)[0]:
+        return answer(process)
+    return None
+
+
+def live_p99(records: int, replays: int, seconds: float = 5.0, rate: int = 20_000) -> float:
+    """Microseconds of live delivery, 99th percentile, while so many replays run without end."""
+    with filled_broker(records) as (address, _, _):
+        readers = [role("replay-drain", address, 1 << 60, f"replay-{number}", "0", "again") for number in range(replays)]
+        for reader in readers:
+            answer(reader)
+        live = role("latency-subscribe", address, "live")
+        answer(live)
+        writing = role("paced-publish", address, seconds, rate, 64)
+        found = finish(live)
+        for process in (writing, *readers):
+            process.kill()
+            process.wait()
+        return float(found["p99_us"])
+
+
+def replays_table(runs: int, records: int) -> None:
+    """Print everything."""
+    table = Table(title=f"Replays of {records:,} records of 100 bytes, {os.cpu_count()} cores, {runs} runs")
+    for heading in ("", "median", "aim"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    found = [rates(records) for _ in range(runs)]
+    middle = {key: statistics.median(run[key] for run in found) for key in found[0]}
+    for key, name in (("plain", "page cache to socket, plain"), ("replay", "replay from EPOCH"),
+                      ("compressed", "from .journal.gz"), ("library", "to the client library")):
+        if key in middle:
+            table.add_row(name, f"{middle[key]:,.0f}/s", "")
+    share = statistics.median(run["replay"] / run["plain"] for run in found)
+    table.add_row("replay of plain", f"{share:.2f} x", ">= 0.5 x")
+    if "compressed" in middle:
+        share = statistics.median(run["compressed"] / run["replay"] for run in found)
+        table.add_row("compressed of raw", f"{share:.2f} x", ">= 0.5 x")
+    for segments in (100, 1_000):
+        p99 = statistics.median(seek_p99(segments) for _ in range(runs))
+        table.add_row(f"seek p99, {segments:,} segments", f"{p99:.2f} ms", "< 5 ms")
+    for name, value in memory(min(records, 1_000_000)).items():
+        table.add_row(f"each of {SUBSCRIBERS:,} subscribers, {name}", f"{value:.0f} KiB", "< 64 KiB")
+    calm = statistics.median(live_p99(min(records, 1_000_000), 0) for _ in range(runs))
+    busy = statistics.median(live_p99(min(records, 1_000_000), REPLAYS) for _ in range(runs))
+    table.add_row("live p99, no replays", f"{calm:,.0f} µs", "")
+    table.add_row(f"live p99, {REPLAYS} replays", f"{busy:,.0f} µs, {busy / calm:.2f} x", "<= 1.2 x")
+    Console().print(table)

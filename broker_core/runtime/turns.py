@@ -1,0 +1,63 @@
+"""How replays share the loop, the reader thread and the memory, and how they spare live delivery.
+
+Without live traffic a replay goes as fast as its client. While messages are being published, all replays together
+stand in one line: a turn (one chunk read, checked and handed to a socket) is followed by a rest that is some times as
+long, so that they take a fixed share of the loop however many they are and however fast their clients read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker_core.runtime import clock
+
+FIRST_CHUNK = 32 * 1024
+"""Journal bytes of a replay's first turn, and after its client stopped reading."""
+LARGEST_CHUNK = 1024 * 1024
+LARGEST_BESIDE_LIVE = 128 * 1024
+"""Bytes of a turn while messages are published: a bound on how long one keeps the loop."""
+CHUNKS_BUDGET = 16 * 1024 * 1024
+"""Bytes that the chunks of all replays may have together, as long as each has FIRST_CHUNK."""
+REST = 3.0
+"""A turn's rest beside live traffic, in lengths of a turn: a quarter of the loop is the replays'."""
+BUSY_FOR_S = 0.1
+"""For so long after a group was delivered there is live traffic."""
+
+
+class Turns:
+    """The replays of one instance."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+        self._live_until = 0.0
+        self._free_at = 0.0
+        self._usual_s = 0.0005
+        self._line = asyncio.Lock()
+
+    def live(self) -> None:
+        """Messages were delivered live."""
+        self._live_until = clock.seconds() + BUSY_FOR_S
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is live traffic to be spared."""
+        return clock.seconds() < self._live_until
+
+    def grown(self, chunk_bytes: int) -> int:
+        """The next chunk of a replay whose client took the last one at once."""
+        largest = LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK
+        return max(min(chunk_bytes * 2, largest, CHUNKS_BUDGET // max(self.replays, 1)), FIRST_CHUNK)
+
+    async def mine(self) -> None:
+        """Wait for a turn; at once when there is nothing live to be spared."""
+        if not self.busy:
+            return
+        async with self._line:
+            left = self._free_at - clock.seconds()
+            if left > 0:
+                await asyncio.sleep(left)
+            self._free_at = clock.seconds() + self._usual_s * (1 + REST)
+
+    def took(self, seconds: float) -> None:
+        """So long a turn was."""
+        self._usual_s += (seconds - self._usual_s) / 8

@@ -1,0 +1,83 @@
+"""Turns of replays: as fast as they can without live traffic, a fixed share of the loop beside it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker_core.runtime import turns as module
+from broker_core.runtime.turns import (
+    CHUNKS_BUDGET,
+    FIRST_CHUNK,
+    LARGEST_BESIDE_LIVE,
+    LARGEST_CHUNK,
+    REST,
+    Turns,
+)
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        patched.setattr(module.clock, "seconds", lambda: self.now)
+        patched.setattr(module.asyncio, "sleep", self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def grown_to(turns: Turns, chunk: int = FIRST_CHUNK) -> int:
+    for _ in range(10):
+        chunk = turns.grown(chunk)
+    return chunk
+
+
+async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(clock: Clock) -> None:
+    turns = Turns()
+    for _ in range(100):
+        await turns.mine()
+        turns.took(0.001)
+    assert clock.now == 100.0
+    assert grown_to(turns) == LARGEST_CHUNK
+
+
+async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop(clock: Clock) -> None:
+    turns, worked = Turns(), 0.0
+    turns.replays = 8
+
+    async def replay() -> None:
+        nonlocal worked
+        for _ in range(50):
+            turns.live()
+            await turns.mine()
+            clock.now += 0.001
+            worked += 0.001
+            turns.took(0.001)
+
+    await asyncio.gather(*(replay() for _ in range(8)))
+    assert worked / (clock.now - 100.0) == pytest.approx(1 / (1 + REST), rel=0.05)
+    assert grown_to(turns) == LARGEST_BESIDE_LIVE
+
+
+async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_again(clock: Clock) -> None:
+    turns = Turns()
+    turns.live()
+    assert turns.busy
+    clock.now += 0.11
+    assert not turns.busy
+
+
+def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock: Clock) -> None:
+    turns = Turns()
+    turns.replays = 64
+    assert grown_to(turns) == CHUNKS_BUDGET // 64
+    turns.replays = 1_000
+    assert grown_to(turns) == FIRST_CHUNK
