@@ -45,11 +45,16 @@ class WebSocketSink:
         self._send = send
         self._instance = instance
         self._waiting: list[bytes | str] = []
+        self._sending = False
         self._wake = asyncio.Event()
         self._reading = asyncio.Event()
         self._reading.set()
         self._ending = asyncio.Event()
         self._closing = (1000, "")
+
+    @property
+    def flushed(self) -> bool:
+        return not self._waiting and not self._sending
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         if self.text_mode:
@@ -105,8 +110,10 @@ class WebSocketSink:
         while self._waiting or not self._ending.is_set():
             self._wake.clear()
             waiting, self._waiting = self._waiting, []
+            self._sending = True
             for message in waiting:
                 await self._send_one(message)
+            self._sending = False
             self.writable = True
             if self.connection is not None and not self._ending.is_set():
                 self.connection.on_writable()

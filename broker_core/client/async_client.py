@@ -24,20 +24,33 @@ from types import TracebackType
 from typing import Self
 
 from broker_core.batch import Batch
+from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.addresses import parse_addresses
 from broker_core.client.bodies import BATCH_BYTES, Body
 from broker_core.client.bookmark_store import BookmarkStore, starting_point
 from broker_core.client.connector import Connector
+from broker_core.client.keeper import Keeper
 from broker_core.client.link import Link
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
 from broker_core.client.reconnect import ReconnectPolicy
+from broker_core.client.steering import STEERING_WORDS, Steerer
 from broker_core.client.subscription import Subscription, default_id
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name, check_subscription_id
 from broker_core.protocols.native import COMMAND, Frame, parse_reply
-from broker_core.protocols.replies import Ack, Closing, Error, Gap, Heartbeat, Notice
+from broker_core.protocols.replies import (
+    Ack,
+    Cancelled,
+    CloseRequested,
+    Closing,
+    Error,
+    Gap,
+    Heartbeat,
+    Notice,
+    Resumed,
+)
 
 MAX_HELD = 4 * 1024 * 1024
 """Bytes received and not yet taken by the application, above which the socket isn't read."""
@@ -89,6 +102,8 @@ class AsyncClient:
         self._subscriptions: dict[str, Subscription] = {}
         self._streams: dict[int, Subscription] = {}
         self._asked: dict[str, asyncio.Future[None]] = {}
+        self._keeper = Keeper(self._subscriptions, self._send, self._forget)
+        self._steerer = Steerer(self._send)
         self._up = False
         self._task: asyncio.Task[None] | None = None
 
@@ -177,6 +192,10 @@ class AsyncClient:
     async def subscribe(
         self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None, *,
         on_gap: commands.OnGap | None = None, timestamp: bool = False, durability: commands.Durability | None = None,
+        ack: commands.AckWord | None = None, prefetch: int | None = None, durable: str | None = None,
+        lease_ms: int | None = None, snapshot_key: str | None = None, resume_how: commands.ResumeHow | None = None,
+        rate: str | None = None, rate_max_gap: str | None = None, paused: bool = False, conflation: str | None = None,
+        conflation_key: str | None = None, managed: str | None = None,
     ) -> Subscription:
         """Subscribe to a topic pattern. Raises what the broker has against it.
 
@@ -188,18 +207,36 @@ class AsyncClient:
         With a bookmark: `on_gap="error"` refuses (bookmark_gone) when records after the bookmark were removed, instead
         of a gap and the oldest there is; `durability` is "persisted", "live" (before it is on disk, after the replay)
         or "fully_durable". `timestamp`: messages say when they were accepted.
+
+        `ack` ("auto", "client", "client-individual"): at most `prefetch` messages (default 1,000) are on their way
+        without an acknowledgement. `durable` names a subscription that the broker keeps while this client is away.
+        `lease_ms`: the broker ends the subscription unless it is renewed, which the client does; a cancelled one comes
+        back. `snapshot_key` ("/id"): it starts with the last record of each key. `resume_how` ("log", "conflated",
+        "now"): how it goes on when a policy has dropped this client; `subscription.resumed` says what it missed.
+
+        With a bookmark: `rate` is messages a second ("1000"), bytes a second ("500KB") or a multiple of the recorded
+        pace ("2X", whose pauses `rate_max_gap` shortens, "10s"); `paused` starts it paused. `managed` names a replay
+        that the broker keeps while this client is away, and that operators see and steer; subscribing again with the
+        name goes on with it. `conflation` ("1s") delivers of each `conflation_key` ("/id") the last in the interval.
         """
         if self._publisher.failure is not None:
             raise self._publisher.failure
         id = check_subscription_id(id) if id is not None else default_id(topic, filter)
         if id in self._subscriptions:
             raise OperatorError("bad_subscription", f"There is a subscription {id!r} already.", "Give it another id.")
-        bookmark = starting_point(bookmark, self._bookmark_store, id)
+        asked_for, bookmark = bookmark, starting_point(bookmark, self._bookmark_store, id)
+        received = None
+        if managed is not None and asked_for == MOST_RECENT and bookmark != EPOCH_TEXT:
+            received, bookmark = bookmark, EPOCH_TEXT
         command = commands.Subscribe(
             id=id, topic=topic, filter=filter, bookmark=bookmark, on_gap=on_gap, timestamp=timestamp,
-            durability=durability,
+            durability=durability, ack=ack, prefetch=prefetch, durable=durable, lease_ms=lease_ms,
+            snapshot_key=snapshot_key, resume_how=resume_how, rate=rate, rate_max_gap=rate_max_gap, paused=paused,
+            conflation=conflation, conflation_key=conflation_key, managed=managed, received=received,
         )
-        subscription = Subscription(command, self._bookmark_store, self._taken, self._unsubscribe)
+        subscription = Subscription(command, self._bookmark_store, self._taken, self._unsubscribe, self._steerer)
+        if ack is not None or durable is not None:
+            subscription.acknowledge_by(Acknowledger(id, ack or "auto", self._send))
         asked = self._asked[id] = asyncio.get_running_loop().create_future()
         self._subscriptions[id] = subscription
         if self._up and self._connector.link is not None:
@@ -211,7 +248,28 @@ class AsyncClient:
             raise
         finally:
             self._asked.pop(id, None)
+        self._keeper.started(subscription)
         return subscription
+
+    async def pause(self, subscriptions: Sequence[Subscription]) -> None:
+        """Pause several in one command; see Subscription.pause."""
+        await self._steerer.pause(subscriptions)
+
+    async def resume(self, subscriptions: Sequence[Subscription]) -> None:
+        """Resume several in one command. Those that stand at the same bookmark, with the same rate, share one replay:
+        their messages come in the journal's order across them."""
+        await self._steerer.resume(subscriptions)
+
+    async def set_rate(
+        self, subscriptions: Sequence[Subscription], rate: str | None, max_gap: str | None = None
+    ) -> None:
+        """Change the rate of several in one command; see Subscription.set_rate."""
+        await self._steerer.set_rate(subscriptions, rate, max_gap)
+
+    def _send(self, command: commands.Command) -> None:
+        """Send a command that means nothing to a later connection."""
+        if self._up and self._connector.link is not None:
+            self._connector.link.send_command(command)
 
     def _forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription.id, None)
@@ -221,7 +279,7 @@ class AsyncClient:
     def _unsubscribe(self, subscription: Subscription) -> None:
         self._forget(subscription)
         if self._up and self._connector.link is not None:
-            self._connector.link.send_command(commands.Unsubscribe(id=subscription.id))
+            self._connector.link.send_command(commands.Unsubscribe(id=subscription.id, delete=subscription.delete))
 
     def _taken(self, nbytes: int) -> None:
         self._held -= nbytes
@@ -239,7 +297,8 @@ class AsyncClient:
         self._up = True
         for subscription in self._subscriptions.values():
             subscription.instance = self.instance
-            link.send_command(subscription.command())
+            link.send_command(self._keeper.command_of(subscription))
+        self._keeper.resume_token = ""
         await self._publisher.connected(link, ack.sequence or 0)
 
     def _disconnected(self) -> None:
@@ -272,6 +331,8 @@ class AsyncClient:
                 self._publisher.on_ack(ack)
             case Ack(of="subscribe") as ack:
                 self._on_subscribed(ack)
+            case Ack(of="pause" | "resume" | "rate") as ack:
+                self._steerer.acknowledged(ack)
             case Error() as error:
                 self._on_error(error)
             case Heartbeat():
@@ -281,9 +342,16 @@ class AsyncClient:
                     found.gaps.append(gap)
             case Notice() as notice:
                 self.notices.append(notice)
+                self._keeper.noticed(notice)
                 self._connector.closing(notice)
                 if self._on_notice is not None:
                     self._on_notice(notice)
+            case Cancelled() as cancelled:
+                self._keeper.cancelled(cancelled)
+            case Resumed() as resumed:
+                self._keeper.resumed(resumed)
+            case CloseRequested() as requested:
+                self._connector.close_requested(requested)
             case Closing() as closing:
                 self._connector.closing(closing)
 
@@ -315,5 +383,9 @@ class AsyncClient:
                 asked.set_exception(problem)
             elif subscription is not None:
                 subscription.fail(problem)
+        elif error.of in STEERING_WORDS:
+            self._steerer.refused(str(error.of), problem)
+        elif error.of == "renew" and error.id is not None:
+            self._keeper.cancelled(Cancelled(id=error.id, code=error.code, message=error.message))
         elif error.of == "publish" or error.first is not None:
             self._publisher.on_error(error)

@@ -16,7 +16,7 @@ from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import close_code
 from broker_core.protocols.native import Frame, parse_reply
-from broker_core.protocols.replies import Ack, Closing, Error, Notice
+from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice
 
 _UNANSWERED = 2.5
 """Heartbeats without a word from the broker after which it is taken for gone."""
@@ -144,6 +144,13 @@ class Connector:
             self._last_word = ClientError(reply.code, reply.message, reply.fix)
         if reply.retry_after_ms:
             self._wanted_delay = max(self._wanted_delay, reply.retry_after_ms / 1000)
+
+    def close_requested(self, reply: CloseRequested) -> None:
+        """The broker asks to close: write what is held, close, and come back when it says."""
+        self._last_word = ClientError(reply.code, reply.message)
+        self._wanted_delay = max(self._wanted_delay, (reply.retry_after_ms or 0) / 1000)
+        if self.link is not None:
+            self.link.close()
 
     async def close(self) -> None:
         """Write what is held and close the link."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -23,6 +23,8 @@ class Message(NamedTuple):
     instance: str
     timestamp: int | None = None
     """When the broker accepted it, ns UTC; for subscriptions with the option `timestamp`."""
+    number: int = 0
+    """Its number among the subscription's messages, for acknowledgements; 0 for subscriptions without."""
 
     @property
     def bookmark(self) -> str | None:
@@ -43,15 +45,15 @@ class Message(NamedTuple):
 _make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))  # no Python call, as _make has
 
 
-def messages_of(batch: Batch, instance: str, *, timestamp: bool = False) -> Iterator[Message]:
-    """The messages of a batch, at the speed of one tuple each."""
+def messages_of(batch: Batch, instance: str, *, timestamp: bool = False, first: int = 0) -> Iterator[Message]:
+    """The messages of a batch, at the speed of one tuple each; numbered from `first` where that isn't 0."""
     topic = batch.single_topic
     names = repeat(topic) if topic is not None else _names(batch)
     headers = batch.headers() if batch.header.headers_length else repeat(b"")
     return map(
         _make,
         zip(names, batch.bodies(), headers, batch.sequences().tolist(), batch.publisher_sequences().tolist(),
-            repeat(instance), repeat(batch.accepted_at if timestamp else None), strict=False),
+            repeat(instance), repeat(batch.accepted_at if timestamp else None), count(first) if first else repeat(0), strict=False),
     )
 
 

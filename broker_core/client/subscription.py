@@ -16,12 +16,14 @@ import msgspec
 
 from broker_core.batch import Batch
 from broker_core.bookmark import NOW_TEXT, After, Bookmark, Range, parse_bookmark
+from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.message import Message, messages_of
 from broker_core.client.progress import MAX_UNDONE, Progress
+from broker_core.client.steering import Steerer
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
-from broker_core.protocols.replies import Gap
+from broker_core.protocols.replies import Gap, Resumed
 
 if TYPE_CHECKING:
     from broker_core.client.bookmark_store import BookmarkStore
@@ -36,7 +38,7 @@ class Subscription:
 
     def __init__(
         self, command: commands.Subscribe, store: BookmarkStore | None, on_taken: Callable[[int], None],
-        on_close: Callable[[Subscription], None],
+        on_close: Callable[[Subscription], None], steerer: Steerer | None = None,
     ) -> None:
         self.id = command.id
         self.topic = command.topic
@@ -50,18 +52,33 @@ class Subscription:
         self.received_messages = 0
         self._store = store if bookmark is not None else None
         self._progress: dict[str, Progress] = {}
-        self._last: dict[str, int] = _positions(bookmark)
-        self._read: dict[str, int] = _positions(bookmark)
+        self._last: dict[str, int] = _positions(command.received or bookmark)
+        self._read: dict[str, int] = _positions(command.received or bookmark)
         self._instances: dict[int, str] = {}
         self._inbox: deque[tuple[Batch, str]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._on_taken = on_taken
         self._on_close = on_close
+        self._steerer = steerer or Steerer(lambda command: None)
         self._error: SluiceError | None = None
         self._closed = False
         self._received = 0
         self._taken = 0
         self._completed_at: int | None = None
+        self.lease_ms = command.lease_ms or 0
+        self.comes_back = bool(command.lease_ms or command.snapshot_key)
+        """Whether it starts again by itself when the broker has cancelled it."""
+        self.delete = False
+        self.resumed: Resumed | None = None
+        """After a hand-off: how it goes on, and how much it missed."""
+        self._acknowledger: Acknowledger | None = None
+        self._numbers: deque[int] = deque()
+        self._current = (0, 0)
+        """First and last number of the batch the application has."""
+
+    def acknowledge_by(self, acknowledger: Acknowledger) -> None:
+        """It has acknowledgements; called before anything is received."""
+        self._acknowledger = acknowledger
 
     # What the client calls.
 
@@ -74,6 +91,8 @@ class Subscription:
             if self._store is not None:
                 self._follow(batch)
         self._inbox.append((batch, self.instance))
+        if self._acknowledger is not None:
+            self._numbers.append(self._acknowledger.received(batch.header.count))
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
@@ -93,6 +112,8 @@ class Subscription:
         """The broker has it; with a bookmark it says where NOW was, so that a reconnect misses nothing."""
         if bookmark is not None and self.bookmark == NOW_TEXT and not self._last:
             self._last = _positions(bookmark)
+        if self._acknowledger is not None:
+            self._acknowledger.connected()
 
     def complete(self, *, ended: bool = False) -> None:
         """The replay has caught up, or reached its end point: everything before is in the inbox."""
@@ -120,12 +141,45 @@ class Subscription:
         """The command that starts it, or goes on after what was received."""
         if self.bookmark is None or not self._last:
             return self._command
+        if self._command.managed is not None and not (self._received or self._command.received):
+            return self._command
         bookmark = ",".join(str(Bookmark(instance, last)) for instance, last in self._last.items())
+        if self._command.managed is not None:
+            # The broker knows where it began and ends; what it can't know is what arrived.
+            return msgspec.structs.replace(self._command, received=bookmark)
         if self.bookmark[:1] in ("[", "("):
             bookmark = f"({bookmark}:{self.bookmark.partition(':')[2]}"
         return msgspec.structs.replace(self._command, bookmark=bookmark)
 
+    def steer(self, **options: str | bool | None) -> dict[str, str | bool | None]:
+        """Note how it is to be delivered from now on; what was in force before, by the names of the command's fields."""
+        before = {name: getattr(self._command, name) for name in options}
+        self._command = msgspec.structs.replace(self._command, **options)
+        return before
+
     # What an application calls.
+
+    @property
+    def paused(self) -> bool:
+        """Whether it was paused and not resumed."""
+        return self._command.paused
+
+    @property
+    def rate(self) -> str | None:
+        """How fast it is delivered; None: as fast as it is read."""
+        return self._command.rate
+
+    async def pause(self) -> None:
+        """Deliver nothing until `resume()`. What is on its way still comes. ClientError not_steerable."""
+        await self._steerer.pause([self])
+
+    async def resume(self) -> None:
+        """Go on where it was paused."""
+        await self._steerer.resume([self])
+
+    async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
+        """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
+        await self._steerer.set_rate([self], rate, max_gap)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()
@@ -136,7 +190,7 @@ class Subscription:
             taken = await self._take(until_completed)
             if taken is None:
                 return
-            for message in messages_of(*taken, timestamp=self.timestamp):
+            for message in messages_of(*taken, timestamp=self.timestamp, first=self._current[0]):
                 yield message
 
     async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
@@ -188,14 +242,30 @@ class Subscription:
             at[self._instances.get(item.origin, self.instance)] = item.last_sequence
         return ",".join(str(Bookmark(instance, last)) for instance, last in at.items() if last) or None
 
-    async def close(self) -> None:
-        """Unsubscribe. Iterations end after what waits in the inbox."""
+    def ack(self, item: Message | None = None) -> None:
+        """Acknowledge a message, or without one everything of the batch that was read last.
+
+        With `ack="client"` a message stands for everything before it, with `client-individual` for itself. The broker
+        sends more when it has them. `auto` needs no call: a batch is acknowledged when the next one is asked for.
+        Raises OperatorError no_acks for a subscription without.
+        """
+        if self._acknowledger is None:
+            raise OperatorError("no_acks", f"{self.id} has no acknowledgements.", 'Subscribe with ack="client".')
+        first, last = (item.number, item.number) if item is not None else self._current
+        if last:
+            self._acknowledger.acknowledge(first, last)
+
+    async def close(self, *, delete: bool = False) -> None:
+        """Unsubscribe. Iterations end after what waits in the inbox. `delete`: a durable one isn't kept either."""
         if not self._closed:
             self._closed = True
+            self.delete = delete
             self._on_close(self)
             self._wake()
 
     async def _take(self, until_completed: bool) -> tuple[Batch, str] | None:
+        if self._acknowledger is not None and self._acknowledger.mode == "auto":
+            self.ack()
         while True:
             if until_completed and self._completed_at is not None and self._taken >= self._completed_at:
                 return None
@@ -214,6 +284,9 @@ class Subscription:
         self._taken += 1
         if last := batch.last_sequence:
             self._read[instance] = last
+        if self._acknowledger is not None:
+            first = self._numbers.popleft()
+            self._current = (first, first + batch.header.count - 1)
         self._on_taken(batch.nbytes)
         return taken
 

@@ -172,11 +172,11 @@ class SyncClient:
 
     def subscribe(
         self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None, *,
-        on_gap: OnGap | None = None, timestamp: bool = False, durability: Durability | None = None,
+        on_gap: OnGap | None = None, timestamp: bool = False, durability: Durability | None = None, **options: Any,
     ) -> SyncSubscription:
         """Subscribe; see AsyncClient.subscribe."""
         return SyncSubscription(self, self._ask(self._client.subscribe(
-            topic, filter, bookmark, id, on_gap=on_gap, timestamp=timestamp, durability=durability
+            topic, filter, bookmark, id, on_gap=on_gap, timestamp=timestamp, durability=durability, **options
         )))
 
 

@@ -1,11 +1,18 @@
-"""What waits for a client, and where the client stands: the outbox and the life cycle.
+"""What waits for a client, and where the client stands: the outbox, lanes, the life cycle, and what was given up.
 
-Public names: `ClientState`, `Event`, `IllegalTransition`, `next_state`, `Outbox`, `OutboxEntry`.
+Public names: `AckMode`, `Cause`, `ClientState`, `Event`, `IllegalTransition`, `Lane`, `Ledger`, `Loss`, `Outbox`,
+`OutboxEntry`, `Tally`, `Window`, `next_state`, `tally_of`.
 """
 
 from __future__ import annotations
 
+from broker_core.delivery.lane import Lane
+from broker_core.delivery.ledger import Cause, Ledger, Loss, Tally, tally_of
 from broker_core.delivery.lifecycle import ClientState, Event, IllegalTransition, next_state
 from broker_core.delivery.outbox import Outbox, OutboxEntry
+from broker_core.delivery.window import AckMode, Window
 
-__all__ = ["ClientState", "Event", "IllegalTransition", "Outbox", "OutboxEntry", "next_state"]
+__all__ = [
+    "AckMode", "Cause", "ClientState", "Event", "IllegalTransition", "Lane", "Ledger", "Loss", "Outbox", "OutboxEntry",
+    "Tally", "Window", "next_state", "tally_of",
+]

@@ -66,6 +66,13 @@ class Outbox:
                 return entry.batch.first_sequence
         return 0
 
+    def first_sequence_of(self, stream: int) -> int:
+        """The same of one subscription."""
+        for entry in self._entries:
+            if entry.stream == stream and entry.batch.first_sequence:
+                return entry.batch.first_sequence
+        return 0
+
     @property
     def unjournaled_messages(self) -> int:
         """How many of the waiting messages a bookmark can't bring back. Walks the outbox; for decisions."""
@@ -105,8 +112,3 @@ class Outbox:
             self.nbytes -= sum(entry.nbytes for entry in taken)
             self.messages -= sum(entry.count for entry in taken)
         return taken
-
-    def drop_stream(self, stream: int) -> int:
-        """Forget the deliveries of a subscription that ended. Returns the bytes that became free."""
-        return sum(entry.nbytes for entry in self.take_stream(stream))
-

@@ -19,6 +19,12 @@ MIN_HEARTBEAT_MS = 100
 
 Durability = Literal["persisted", "live", "fully_durable"]
 OnGap = Literal["replay", "error"]
+AckWord = Literal["auto", "client", "client-individual"]
+ResumeHow = Literal["log", "conflated", "now"]
+MAX_PREFETCH = 32_767
+MAX_ACK_RANGES = 1_000
+MIN_LEASE_MS = 1_000
+MAX_LEASE_MS = 3_600_000
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
 _Ids = Annotated[list[str], msgspec.Meta(min_length=1, max_length=1_000)]
 _Option = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
@@ -94,6 +100,38 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     conflation_key: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
     managed: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
     received: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    ack: AckWord | None = None
+    prefetch: Annotated[int, msgspec.Meta(ge=1, le=MAX_PREFETCH)] | None = None
+    durable: str | None = None
+    lease_ms: Annotated[int, msgspec.Meta(ge=MIN_LEASE_MS, le=MAX_LEASE_MS)] | None = None
+    snapshot_key: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None
+    resume: Annotated[str, msgspec.Meta(max_length=8192)] | None = None
+    resume_how: ResumeHow | None = None
+
+
+class Acknowledge(_Base, frozen=True, kw_only=True, tag="ack"):
+    """Messages of a subscription with `ack` are taken: `upto` the message of that number, counted from 1 as they came;
+    or the one with that `bookmark`; or ranges of `numbers`, first and last of each. One of the three.
+
+    A subscription with `client-individual` acknowledges just those named, others everything before as well.
+    """
+
+    id: str
+    upto: _Sequence | None = None
+    bookmark: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    numbers: Annotated[list[tuple[_Sequence, _Sequence]], msgspec.Meta(max_length=MAX_ACK_RANGES)] = []
+
+
+class Told(_Base, frozen=True, kw_only=True, tag="told"):
+    """A notice of a decision arrived, the one with that `decision`."""
+
+    decision: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class Renew(_Base, frozen=True, kw_only=True, tag="renew"):
+    """A subscription with a lease is still wanted."""
+
+    id: str
 
 
 class Pause(_Base, frozen=True, kw_only=True, tag="pause"):
@@ -117,9 +155,10 @@ class Rate(_Base, frozen=True, kw_only=True, tag="rate"):
 
 
 class Unsubscribe(_Base, frozen=True, kw_only=True, tag="unsubscribe"):
-    """End a subscription."""
+    """End a subscription; with `delete` its durable subscription as well."""
 
     id: str
+    delete: bool = False
 
 
 class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
@@ -132,8 +171,8 @@ class Flush(_Base, frozen=True, kw_only=True, tag="flush"):
     id: _Id
 
 
-Command = Logon | Publish | Subscribe | Unsubscribe | Heartbeat | Flush | Pause | Resume | Rate
-NAMES = ("logon", "publish", "subscribe", "unsubscribe", "heartbeat", "flush", "pause", "resume", "rate")
+Command = Logon | Publish | Subscribe | Unsubscribe | Heartbeat | Flush | Pause | Resume | Rate | Acknowledge | Told | Renew
+NAMES = ("logon", "publish", "subscribe", "unsubscribe", "heartbeat", "flush", "pause", "resume", "rate", "ack", "told", "renew")
 
 
 class _Tag(msgspec.Struct):
@@ -178,8 +217,10 @@ def _check(command: Command) -> None:
                 "bad_command", "publish takes `data` or `text`, and exactly one of them.",
                 'Send {"c":"publish","topic":"a.b","data":{"x":1}}.', field="data",
             )
-    elif isinstance(command, Subscribe | Unsubscribe):
+    elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | Renew):
         check_subscription_id(command.id)
+        if isinstance(command, Acknowledge):
+            _check_acknowledge(command)
         if isinstance(command, Subscribe):
             _check_options(command)
     elif isinstance(command, Pause | Resume | Rate):
@@ -193,6 +234,12 @@ def _check(command: Command) -> None:
             raise ClientError(
                 "bad_logon", f"Protocol version {command.version} isn't spoken here.", "Use version 1.", field="version"
             )
+
+
+def _check_acknowledge(command: Acknowledge) -> None:
+    if sum((command.upto is not None, command.bookmark is not None, bool(command.numbers))) != 1:
+        raise ClientError("bad_command", "ack takes `upto`, `bookmark` or `numbers`, and exactly one of them.",
+                          'Send {"c":"ack","id":"s","upto":12}.', field="upto")
 
 
 def _check_gap(command: Subscribe | Rate) -> None:
@@ -220,6 +267,12 @@ def _check_pace(command: Subscribe) -> None:
 
 def _check_options(command: Subscribe) -> None:
     _check_pace(command)
+    if command.prefetch is not None and command.ack is None:
+        raise ClientError("bad_command", "prefetch is an option of subscriptions with ack.",
+                          'Add "ack":"client", or leave prefetch out.', field="prefetch")
+    if command.durable is not None and not is_name(command.durable):
+        raise ClientError("bad_command", f"A durable subscription can't be called {command.durable[:80]!r}.",
+                          f"Use 1 to {MAX_NAME} of the letters A-Z a-z 0-9 _ . -", field="durable")
     if command.bookmark is None:
         for field in ("on_gap", "durability", "rate", "rate_max_gap", "paused", "managed", "received"):
             if getattr(command, field):

@@ -78,6 +78,39 @@ class Notice(_Base, frozen=True, kw_only=True, tag="notice"):
     lost: Any = None
     retry_after_ms: int | None = None
     details: dict[str, Any] = {}
+    decision: str | None = None
+    subscription: str | None = None
+    resume_token: str | None = None
+
+
+class Cancelled(_Base, frozen=True, kw_only=True, tag="cancelled"):
+    """A policy, or the end of its lease, ended a subscription; the others of the client go on."""
+
+    id: str
+    code: str
+    message: str = ""
+    decision: str | None = None
+    retry_after_ms: int | None = None
+
+
+class CloseRequested(_Base, frozen=True, kw_only=True, tag="close_requested"):
+    """The client should finish and close within `within_ms`; else the broker closes."""
+
+    code: str
+    message: str = ""
+    within_ms: int = 0
+    retry_after_ms: int | None = None
+
+
+class Resumed(_Base, frozen=True, kw_only=True, tag="resumed", rename={"first": "from", "last": "to"}):
+    """What a resume token brought: how it goes on, and what of the interval since isn't delivered, as a count."""
+
+    id: str
+    how: str
+    missed: int
+    first: str = ""
+    last: str = ""
+    exact: bool = True
 
 
 class Closing(_Base, frozen=True, kw_only=True, tag="closing"):
@@ -100,10 +133,10 @@ class Message(_Base, frozen=True, kw_only=True, tag="message"):
     encoding: str | None = None
 
 
-Reply = Ack | Error | Heartbeat | Gap | Notice | Closing | Message
+Reply = Ack | Error | Heartbeat | Gap | Notice | Closing | Message | Cancelled | CloseRequested | Resumed
 
 _decode = msgspec.json.Decoder(Reply).decode
-_NAMES = frozenset({"ack", "error", "heartbeat", "gap", "notice", "closing", "message"})
+_NAMES = frozenset({"ack", "error", "heartbeat", "gap", "notice", "closing", "message", "cancelled", "close_requested", "resumed"})
 
 
 class _Tag(msgspec.Struct):

@@ -1,33 +1,45 @@
-"""What waits for one client, and its way to the socket: outbox in memory, spool on disk, live again when drained.
+"""What waits for one client, and its way to the socket: outbox and lanes in memory, spool on disk, live again.
 
-    LIVE      offer → outbox → flush → socket
+    LIVE      offer → lane or outbox → flush → socket
     OFFLINED  offer → spool; nothing is sent
-    DRAINING  offer → spool; the drain task sends from the spool's front as fast as the socket takes it
+    DRAINING  offer → spool; `offline` sends from the spool's front as fast as the socket takes it
 
-The order of a client's deliveries never changes: the outbox goes to the spool whole and first, everything new goes
-behind it, and the client is live again only when the spool is empty.
+The order of a subscription's deliveries never changes: what waits goes to the spool whole and first, everything new
+goes behind it, and the client is live again only when the spool is empty.
+
+One law, checked by tests: matched = sent + given up (the ledger) + `waiting()`. Deliveries are given up by `_give_up`
+alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from broker_core.delivery import ClientState, Event, Outbox, OutboxEntry, next_state
-from broker_core.errors import JournalError
-from broker_core.journal.held import Pin
-from broker_core.journal.segment import Position
+from broker_core.delivery import (
+    Cause,
+    ClientState,
+    Event,
+    Lane,
+    Outbox,
+    OutboxEntry,
+    Tally,
+    next_state,
+    tally_of,
+)
+from broker_core.runtime.measuring import Measuring
+from broker_core.runtime.offline import Offline
 from broker_core.runtime.sink import TRANSPORT_HIGH_BYTES, Sink
 from broker_core.slow_clients.signals import Waiting
-from broker_core.spool.entries import SpoolEntry
 from broker_core.spool.spool import Spool
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import Connection
+    from broker_core.runtime.connection import ClientSubscription, Connection
 
 PULL_BYTES = TRANSPORT_HIGH_BYTES
-STALLED_AFTER_S = 1.0
-"""A draining client whose socket takes nothing for this long counts as offlined again."""
+LANE_BYTES = PULL_BYTES // 8
+"""What one lane may move to the outbox before its neighbours have their turn."""
 
 
 class Backlog:
@@ -37,36 +49,71 @@ class Backlog:
         self._connection = connection
         self._sink = sink
         self.outbox = Outbox()
-        self.spool: Spool | None = None
+        self.lanes: dict[int, Lane] = {}
+        """Lanes by stream, of the few subscriptions that have one."""
+        self._filled: dict[int, Lane] = {}
+        """Those in which something waits."""
+        self.conflated_bytes = 0
+        """What conflated subscriptions hold back; kept by `conflating`."""
+        self.offline: Offline | None = None
         self.state = ClientState.CONNECTED
         self.offlined_at = 0
         self.blocked_since = 0
         self.sent_messages = 0
         self.sent_bytes = 0
-        self._pin: Pin | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._writable = asyncio.Event()
-        self._paced: list[asyncio.Future[None]] = []
-        self.conflated_bytes = 0
-        """What conflated subscriptions hold back; kept by `holding`."""
+        self.lost_messages = 0
+        self.measuring = Measuring(connection)
+        self._paced: list[tuple[Sequence[int], asyncio.Future[None]]] = []
 
     # What policy asks.
 
     @property
+    def spool(self) -> Spool | None:
+        """The backlog on disk; None while the client is live."""
+        return self.offline.spool if self.offline is not None else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: outbox, lanes, what is held back, and what is on its way back from the spool."""
+        nbytes = self.outbox.nbytes + self.conflated_bytes
+        if self._filled:
+            nbytes += self.held_bytes
+        return nbytes if self.offline is None else nbytes + self.offline.in_flight_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in lanes."""
+        return sum(lane.nbytes for lane in self._filled.values())
+
+    @property
+    def messages(self) -> int:
+        """Messages in memory."""
+        in_flight = self.offline.in_flight_messages if self.offline is not None else 0
+        return self.outbox.messages + sum(lane.messages for lane in self._filled.values()) + in_flight
+
+    @property
     def oldest_at(self) -> int:
         """From when the oldest waiting delivery's age counts, ns; 0 when nothing waits."""
-        spooled = self.spool.oldest_at if self.spool is not None else 0
-        return spooled or self.outbox.oldest_at
+        oldest = self.outbox.oldest_at
+        if self._filled or self.offline is not None:
+            moments = [oldest, *(lane.oldest_at for lane in self._filled.values())]
+            if self.offline is not None:
+                moments += (self.offline.in_flight_oldest_at, self.offline.spool.oldest_at)
+            oldest = min((moment for moment in moments if moment), default=0)
+        return oldest
 
     def waiting(self) -> Waiting:
         """The counts for a decision."""
-        spool = self.spool
-        first = (spool.first_sequence if spool is not None else 0) or self.outbox.first_sequence
-        copied = spool.copied_messages if spool is not None else 0
+        offline = self.offline
+        firsts = [self.outbox.first_sequence, *(lane.first_sequence for lane in self._filled.values())]
+        if offline is not None:
+            firsts += (offline.in_flight_first, offline.spool.first_sequence)
+        first = min((sequence for sequence in firsts if sequence), default=0)
+        unjournaled = self.outbox.unjournaled_messages + sum(lane.unjournaled_messages for lane in self._filled.values())
         return Waiting(
-            self.outbox.messages,
-            spool.messages if spool is not None else 0,
-            self.outbox.unjournaled_messages + copied,
+            self.messages,
+            offline.spool.messages if offline is not None else 0,
+            unjournaled + (offline.copied_messages if offline is not None else 0),
             self._connection.bookmark_before(first) if first else "",
             self.blocked_since,
         )
@@ -74,29 +121,68 @@ class Backlog:
     @property
     def spool_bytes(self) -> int:
         """Bytes of the spool file."""
-        return self.spool.disk_bytes if self.spool is not None else 0
+        return self.offline.spool.disk_bytes if self.offline is not None else 0
 
     # The way in and out.
 
     def offer(self, entry: OutboxEntry) -> None:
         """Queue one delivery behind everything that waits. The caller flushes once per turn."""
-        if self.spool is None:
+        if self.measuring.judged:
+            self.measuring.touched.add(entry.stream)
+        if self.offline is not None:
+            self.offline.keep(entry)
+        elif self.lanes:
+            self.queue(entry)
+        else:
+            self.outbox.offer(entry)
+
+    def queue(self, entry: OutboxEntry) -> None:
+        """Queue one delivery in memory, in its lane if it has one."""
+        lane = self.lanes.get(entry.stream)
+        if lane is None:
             self.outbox.offer(entry)
         else:
-            self._keep(self.spool, entry)
+            lane.offer(entry)
+            self._filled[entry.stream] = lane
+
+    @property
+    def unacked(self) -> int:
+        """Messages sent and not acknowledged, over all lanes."""
+        return sum(lane.window.unacked for lane in self.lanes.values() if lane.window is not None)
 
     def flush(self) -> None:
         """Hand the socket what it takes, then tell policy what is left."""
-        sink, outbox = self._sink, self.outbox
-        if self.spool is None:
-            while outbox.nbytes and sink.writable:
-                self._send(outbox.pull(PULL_BYTES))
-            if sink.writable:
-                self.blocked_since = 0
-                self._wake_paced()
-            elif self.blocked_since == 0:
-                self.blocked_since = self._connection.host.now_ns()
+        if self.offline is None:
+            self.send_waiting()
         self._connection.host.judging.judge(self._connection)
+        if self.measuring.touched:
+            self.measuring.look()
+
+    def send_waiting(self) -> None:
+        """Hand the socket what it takes of what waits in memory."""
+        sink, outbox = self._sink, self.outbox
+        while sink.writable:
+            if self._filled:
+                self._pull_lanes()
+            if not outbox.nbytes:
+                break
+            self._send(outbox.pull(PULL_BYTES))
+        if sink.writable:
+            self.blocked_since = 0
+            if self._paced:
+                self._wake_paced()
+        elif self.blocked_since == 0:
+            self.blocked_since = self._connection.host.now_ns()
+
+    def _pull_lanes(self) -> None:
+        now = self._connection.host.now_ns()
+        if self.measuring.judged:
+            self.measuring.touched.update(self._filled)
+        for stream, lane in list(self._filled.items()):
+            for entry in lane.take(LANE_BYTES, now):
+                self.outbox.offer(entry)
+            if not lane.messages:
+                del self._filled[stream]
 
     def _send(self, entries: list[OutboxEntry]) -> None:
         self._sink.send_entries(entries)
@@ -107,35 +193,122 @@ class Backlog:
     def on_writable(self) -> None:
         """The socket takes bytes again."""
         self.blocked_since = 0
-        self._writable.set()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Something that held deliveries back has changed: the socket, a window, a pause."""
         if self.state is ClientState.LIVE:
             self.flush()
+        elif self.offline is not None:
+            self.send_waiting()
+            self.offline.wake()
+
+    async def room(self, streams: Sequence[int] = ()) -> None:
+        """Wait until the client has taken everything and is live: how replays are paced by the socket.
+
+        Where the subscriptions of these streams have lanes, until nothing waits there either.
+        """
+        while self.state is not ClientState.CLOSED and not self.has_room_for(streams):
+            waiter = asyncio.get_running_loop().create_future()
+            self._paced.append((streams, waiter))
+            await waiter
 
     @property
     def has_room(self) -> bool:
-        """Whether the client is live and has taken everything."""
-        return self.spool is None and not self.outbox.nbytes and self._sink.writable
+        """Whether the client is live and has taken everything, lanes apart."""
+        return self.offline is None and not self.outbox.nbytes and self._sink.writable
 
-    async def room(self) -> None:
-        """Wait until the client has taken everything and is live: how replays are paced by the socket."""
-        while self.state is not ClientState.CLOSED and not self.has_room:
-            waiter = asyncio.get_running_loop().create_future()
-            self._paced.append(waiter)
-            await waiter
+    def has_room_for(self, streams: Sequence[int]) -> bool:
+        """The same, and nothing waits in the lanes of these subscriptions."""
+        return self.has_room and self._filled.keys().isdisjoint(streams)
 
     def take_back(self, stream: int) -> list[OutboxEntry]:
         """Take a replay's unsent deliveries out again, because its client has stopped reading. They are in the log."""
-        if self.spool is not None:
+        if self.offline is not None:
             return []
         taken = self.outbox.take_stream(stream)
+        lane = self.lanes.get(stream)
+        if lane is not None:
+            lane.put_back(taken)
+            taken = lane.take_all()
+            self._filled.pop(stream, None)
         self._connection.host.judging.judge(self._connection)
         return taken
 
     def _wake_paced(self) -> None:
         waiters, self._paced = self._paced, []
-        for waiter in waiters:
-            if not waiter.done():
+        for streams, waiter in waiters:
+            if self.state is not ClientState.CLOSED and not self._filled.keys().isdisjoint(streams):
+                self._paced.append((streams, waiter))
+            elif not waiter.done():
                 waiter.set_result(None)
+
+    # Lanes.
+
+    def acknowledged(self, lane: Lane) -> None:
+        """Messages of a lane were acknowledged: its window may have room."""
+        self.go_on()
+        lane.look(self._connection.host.now_ns())
+        self.measuring.acknowledged(lane.stream)
+
+    def lane(self, stream: int) -> Lane:
+        """The lane of a subscription, made when it has none: what waits for it moves there."""
+        lane = self.lanes.get(stream)
+        if lane is None:
+            lane = self.lanes[stream] = Lane(stream)
+            for entry in self.outbox.take_stream(stream):
+                self.queue(entry)
+        return lane
+
+    def discard_oldest(self, stream: int, keep_messages: int, keep_bytes: int, rule: str) -> int:
+        """Discard the oldest of a subscription until so much is left in memory; how many messages that were."""
+        given_up = self.lane(stream).discard_oldest(keep_messages, keep_bytes)
+        self._give_up(stream, tally_of(given_up), Cause.DISCARDED, rule)
+        if not self.lanes[stream].messages:
+            self._filled.pop(stream, None)
+        return sum(entry.count for entry in given_up)
+
+    def give_up_entries(self, entries: Iterable[OutboxEntry], cause: Cause, rule: str = "") -> None:
+        """Deliveries that will not be made, of any subscriptions, enter the ledger."""
+        tallies: dict[int, Tally] = {}
+        for entry in entries:
+            tallies.setdefault(entry.stream, Tally()).add_entry(entry)
+        for stream, tally in tallies.items():
+            self._give_up(stream, tally, cause, rule)
+
+    def give_up(self, tallies: dict[int, Tally], cause: Cause, rule: str = "") -> None:
+        """The same for deliveries that are known as numbers only."""
+        for stream, tally in tallies.items():
+            self._give_up(stream, tally, cause, rule)
+
+    def _give_up(self, stream: int, tally: Tally, cause: Cause, rule: str) -> None:
+        if tally.messages:
+            self.lost_messages += tally.messages
+            self._connection.lost(stream, tally, cause, rule)
+
+    def drop_stream(self, stream: int, cause: Cause = Cause.UNSUBSCRIBED, rule: str = "") -> None:
+        """A subscription ended: what waits for it in memory is given up, what is in the spool when it is reached."""
+        entries = self.outbox.take_stream(stream)
+        lane = self.lanes.pop(stream, None)
+        self._filled.pop(stream, None)
+        if lane is not None:
+            entries += lane.take_all()
+        self._give_up(stream, tally_of(entries), cause, rule)
+
+    def position_of(self, target: ClientSubscription) -> int:
+        """Sequence of the first record that a subscription needs again: not acknowledged, or not sent."""
+        stream = target.subscription.stream
+        lane = self.lanes.get(stream)
+        window = lane.window if lane is not None else None
+        if window is not None and window.first_unacked:
+            return window.first_unacked
+        firsts = [lane.first_sequence if lane is not None else 0, self.outbox.first_sequence_of(stream)]
+        if self.offline is not None:
+            firsts.append(self.offline.first_of(stream))
+        waiting = min((sequence for sequence in firsts if sequence), default=0)
+        host = self._connection.host
+        following = target.next_sequence if target.replaying else host.dispatched_sequence + 1
+        return max(waiting or following, window.last_acked + 1 if window is not None else 0)
 
     # Offline, drain, live again.
 
@@ -143,108 +316,47 @@ class Backlog:
         """Move everything that waits to the spool, in order, and drain it from now on when the client reads."""
         self.state = next_state(self.state, Event.OFFLINE)
         self.offlined_at = self._connection.host.now_ns()
-        self.spool = spool
+        self.offline = Offline(self, self._connection, self._sink, spool)
+        self.offline.start(self._take_memory())
+
+    def _take_memory(self) -> Sequence[OutboxEntry]:
+        """Everything in memory, each subscription's in its order; what a window counts as sent is taken back."""
+        entries: list[OutboxEntry] = []
+        unsent: dict[int, list[OutboxEntry]] = {}
         for entry in self.outbox.take_all():
-            self._keep(spool, entry)
-            if self.state is ClientState.CLOSED:
-                return
-        if not self._sink.writable:
-            self._writable.clear()
-        self._task = asyncio.get_running_loop().create_task(self._drain(spool), name="drain")
+            if entry.stream in self.lanes:
+                unsent.setdefault(entry.stream, []).append(entry)
+            else:
+                entries.append(entry)
+        for stream, mine in unsent.items():
+            self.lanes[stream].put_back(mine)
+            self._filled[stream] = self.lanes[stream]
+        for lane in self._filled.values():
+            entries += lane.take_all()
+        self._filled.clear()
+        return entries
 
-    def _keep(self, spool: Spool, entry: OutboxEntry) -> None:
-        """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
-        try:
-            self._to_spool(spool, entry)
-        except JournalError as error:
-            self._connection.fail(error)
-
-    def _to_spool(self, spool: Spool, entry: OutboxEntry) -> None:
-        if entry.source is None:
-            spool.append_copy(entry.stream, entry.batch)
-            return
-        if self._pin is None:
-            self._pin = self._connection.host.pin(entry.batch.first_sequence, self._connection.name)
-        spool.append_reference(
-            entry.stream, Position(*entry.source), entry.source_length, entry.count, entry.accepted_at,
-            entry.batch.first_sequence, entry.rows, entry.nbytes,
-        )
-
-    async def _drain(self, spool: Spool) -> None:
-        """The drain task: from OFFLINED to LIVE, or to a closed connection."""
-        try:
-            await self._drain_all(spool)
-        except JournalError as error:
-            self._connection.fail(error)
-
-    async def _drain_all(self, spool: Spool) -> None:
-        host = self._connection.host
-        while await self._until_writable():
-            entries = spool.pull(PULL_BYTES)
-            if not entries:
-                break
-            loaded = await host.in_reader_thread(self._load, entries)
-            if self.state is ClientState.CLOSED:
-                return
-            if loaded:
-                self._send(loaded)
-            if self._pin is not None and spool.first_sequence:
-                self._pin.move(spool.first_sequence)
-            host.judging.judge(self._connection)
-        if self.state is not ClientState.CLOSED:
-            self._back_to_live()
-
-    async def _until_writable(self) -> bool:
-        """Wait for the socket; say so in the state. False when the client closed meanwhile."""
-        while not self._sink.writable and self.state is not ClientState.CLOSED:
-            self._writable.clear()
-            stalled_after = STALLED_AFTER_S if self.state is ClientState.DRAINING else None
-            try:
-                async with asyncio.timeout(stalled_after):
-                    await self._writable.wait()
-            except TimeoutError:
-                self.state = next_state(self.state, Event.OFFLINE)
-        if self.state is ClientState.OFFLINED:
-            self.state = next_state(self.state, Event.READING)
-        return self.state is not ClientState.CLOSED
-
-    def _load(self, entries: list[SpoolEntry]) -> list[OutboxEntry]:
-        """Bring entries back, in the reader thread; those of subscriptions that ended meanwhile are left out."""
-        journal, connection = self._connection.host.journal, self._connection
-        loaded = []
-        for entry in entries:
-            if not connection.has_stream(entry.stream):
-                continue
-            batch = entry.batch
-            if batch is None:
-                batch = journal.read_at(entry.position, entry.length)
-                if entry.rows is not None:
-                    batch = batch.select(entry.rows)
-            loaded.append(OutboxEntry(entry.stream, batch, None, None, 0, batch.count, batch.nbytes, entry.accepted_at))
-        return loaded
-
-    def _back_to_live(self) -> None:
+    def back_to_live(self) -> None:
+        """The spool is empty."""
         self.state = next_state(self.state, Event.DRAINED)
-        self._drop_spool()
+        self._end_offline()
         self.offlined_at = 0
-        self._task = None
         self._connection.host.judging.went_live(self._connection)
         self.flush()
 
-    def _drop_spool(self) -> None:
-        if self.spool is not None:
-            self.spool.close(remove=True)
-            self.spool = None
-        if self._pin is not None:
-            self._pin.release()
-            self._pin = None
+    def _end_offline(self) -> None:
+        offline, self.offline = self.offline, None
+        if offline is not None:
+            offline.close()
 
     def close(self) -> None:
-        """Forget everything that waits and remove the spool."""
+        """Give up everything that waits and remove the spool."""
+        if self.state is ClientState.CLOSED:
+            return
         self.state = next_state(self.state, Event.CLOSE)
-        self.outbox.take_all()
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-        self._drop_spool()
+        self.give_up_entries(self._take_memory(), Cause.DISCONNECTED)
+        if self.offline is not None:
+            self.give_up(self.offline.tallies(), Cause.DISCONNECTED)
+        self._end_offline()
+        self.lanes.clear()
         self._wake_paced()

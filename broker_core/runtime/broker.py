@@ -76,6 +76,8 @@ class Broker:
         self._ports: dict[str, int] = {}
         self._control = ControlServer(paths.control, handlers(self))
         self._ticking: asyncio.Task[None] | None = None
+        self.on_shut_down: Callable[[], None] | None = None
+        """How an action ends the process; set by whoever runs it."""
 
     async def start(self, on_tick: Callable[[dict[str, Any]], Awaitable[None]] | None = None) -> None:
         """Listen and tick. Raises OperatorError port_taken, and nothing stays open."""
@@ -85,6 +87,7 @@ class Broker:
         except SluiceError:
             await self.stop()
             raise
+        self.host.spawn(self.host.judging.run())
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
         log.info("broker_started", instance=self.host.instance, recovery=self.host.journal.recovery.as_dict())
 

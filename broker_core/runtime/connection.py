@@ -6,6 +6,7 @@ trusted end the connection, after an error that says why.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,14 +14,19 @@ from typing import TYPE_CHECKING
 from broker_core import batch as batches
 from broker_core.batch import Batch
 from broker_core.bookmark import Bookmark
-from broker_core.delivery import ClientState, Event, next_state
+from broker_core.delivery import Cause, ClientState, Event, OutboxEntry, Tally, next_state
 from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import CLOSE_CODES
 from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, Frame, parse_command
+from broker_core.runtime.acknowledging import acknowledge, open_window
 from broker_core.runtime.backlog import Backlog
+from broker_core.runtime.preparing import needs_preparing, prepare
 from broker_core.runtime.sink import Sink
+from broker_core.runtime.telling import Settled, Tellings
 from broker_core.slow_clients.accounts import Account
+from broker_core.slow_clients.signals import SubscriptionSignals
+from broker_core.subscriptions.managed import ManagedReplay
 from broker_core.subscriptions.pace import Rate
 from broker_core.subscriptions.span import Span
 from broker_core.subscriptions.subscription import Subscription
@@ -60,6 +66,14 @@ class ClientSubscription:
     acknowledged: int = 0
     """Up to which sequence the client was told that it may resume (`persisted`)."""
     delivered_messages: int = 0
+    """Matched and queued, whatever became of them."""
+    lost_messages: int = 0
+    durable: str = ""
+    """Name of the durable subscription it is; "" for others."""
+    signals: SubscriptionSignals | None = None
+    snapshot_key: str | None = None
+    """The key expression by which its state is made, and what waits for it conflated."""
+    lease_ms: int = 0
     paused: bool = False
     """A paused subscription counts as replaying: it isn't live, and goes on from the log."""
     completed: bool = False
@@ -73,6 +87,11 @@ class ClientSubscription:
     pin: Pin | None = None
     """Keeps its place in the log while it is paused."""
     conflating: Conflating | None = None
+    managed: ManagedReplay | None = None
+    noted_messages: int = 0
+    """How many of delivered_messages its managed replay has counted."""
+    recorded_at: int = 0
+    """The moment on the recorded timeline that its replay has come to, ns."""
 
     @property
     def position(self) -> int:
@@ -94,6 +113,7 @@ class Connection:
         self.transport = transport
         self.sink = sink
         self.backlog = Backlog(self, sink)
+        self.tellings = Tellings(sink)
         self.account: Account | None = None
         self.name = ""
         self.user = ""
@@ -105,6 +125,9 @@ class Connection:
         self.uncommitted = 0
         self.subscriptions: dict[str, ClientSubscription] = {}
         self._by_stream: dict[int, ClientSubscription] = {}
+        self._ended: dict[int, ClientSubscription] = {}
+        """Subscriptions that ended while the client was offlined: something of theirs may be in the spool."""
+        self.ended_messages = 0
         self._last_stream = 0
         self._flushes: list[str] = []
         self._reading = True
@@ -125,7 +148,9 @@ class Connection:
         self.heard_at = self.host.monotonic_ms()
         for frame in frames:
             if self.closed:
-                return
+                if frame.kind == COMMAND:
+                    self._last_words(frame.payload)
+                continue
             try:
                 if frame.kind == COMMAND:
                     self._command(parse_command(frame.payload))
@@ -138,11 +163,19 @@ class Connection:
         """Take one command as text."""
         self.heard_at = self.host.monotonic_ms()
         if self.closed:
+            self._last_words(text)
             return
         try:
             self._command(parse_command(text))
         except ClientError as error:
             self._refuse(error)
+
+    def _last_words(self, payload: bytearray | str) -> None:
+        """From a client that is being closed only its answer to the notice counts."""
+        with contextlib.suppress(ClientError):
+            command = parse_command(payload)
+            if isinstance(command, commands.Told):
+                self.tellings.heard(command.decision)
 
     def on_writable(self) -> None:
         """The transport takes bytes again."""
@@ -151,6 +184,7 @@ class Connection:
 
     def on_closed(self) -> None:
         """The transport is gone."""
+        self.tellings.lost()
         self.host.disconnected(self)
 
     # Answers.
@@ -181,18 +215,35 @@ class Connection:
         """Say what was wrong and end the connection."""
         if not self.closed:
             self.reply(replies.error_reply(error))
-            self.close(error.code, error.sentence, error.fix)
+            self.close(error.code, error.sentence, error.fix, error.details.get("retry_after_ms"))
 
     def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None:
         """End the connection with a last word. Everything that waits for it is forgotten."""
-        if self.closed:
-            return
+        if not self.closed:
+            self._say_closing(code, message, fix, retry_after_ms)
+            self.host.disconnected(self, code)
+            self.sink.close(code, message)
+
+    def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None:
+        """End the connection with a notice. It is closed when the client says that it has it, or at the deadline."""
+        code, message = notice.code, notice.message
+
+        def close(told: str) -> None:
+            self.host.parting.discard(self)
+            self.sink.close(code, message)
+            settled(told)
+
+        self.host.parting.add(self)
+
+        self.tellings.tell(identity, notice, close)
+        self._say_closing(code, message, "", notice.retry_after_ms)
+        self.host.disconnected(self, code)
+
+    def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
         come_back = retry_after_ms if retry_after_ms is not None else (
             1_000 if code in CLOSE_CODES and CLOSE_CODES[code].reconnect else None
         )
         self.reply(replies.Closing(code=code, message=message, fix=fix, retry_after_ms=come_back))
-        self.host.disconnected(self, code)
-        self.sink.close(code, message)
 
     # Commands.
 
@@ -216,12 +267,19 @@ class Connection:
                 self.committed(0)
             case commands.Heartbeat():
                 self.reply(replies.Heartbeat())
+            case commands.Acknowledge():
+                acknowledge(self, command)
+            case commands.Renew():
+                self.host.leases.renew(self, command.id, self.host.monotonic_ms())
+            case commands.Told():
+                self.tellings.heard(command.decision)
 
     def _logon(self, command: commands.Logon) -> None:
         if self.logged_on:
             raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
+        self.user = command.user or ""
         self.host.admit(self, command.name)
-        self.name, self.user = command.name, command.user or ""
+        self.name = command.name
         self.heartbeat_ms = command.heartbeat_ms or 0
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(replies.Ack(
@@ -275,35 +333,100 @@ class Connection:
             raise ClientError("too_many_subscriptions", f"A client has {MAX_SUBSCRIPTIONS} subscriptions at most.",
                               "Use topic patterns, or a second client.", c="subscribe", id=command.id)
         self._last_stream += 1
+        if needs_preparing(command):
+            self.host.spawn(prepare(self, command, self._last_stream))
+        else:
+            self.subscribe_now(command, self._last_stream)
+
+    def subscribe_now(self, command: commands.Subscribe, stream: int) -> None:
+        """Start a subscription whose preparations are done; ClientErrors as `Subscribing.add`."""
         try:
-            self.host.subscribing.add(self, command, self._last_stream)
+            if command.id in self.subscriptions:
+                raise ClientError("bad_command", f"There is a subscription {command.id!r} already.", "Use another id.")
+            self.host.subscribing.add(self, command, stream)
         except ClientError as error:
             error.details.setdefault("c", "subscribe")
             error.details.setdefault("id", command.id)
             raise
+        self._begin(self.subscriptions[command.id], command)
 
-    def add(self, subscription: ClientSubscription) -> None:
-        """Enter a subscription that the host has accepted."""
+    def _begin(self, target: ClientSubscription, command: commands.Subscribe) -> None:
+        """What a subscription has besides topic, filter and bookmark."""
+        if command.durable is not None:
+            self.host.durables.opened(target, command.durable)
+        if command.lease_ms is not None:
+            self.host.leases.begin(target, command.lease_ms, self.host.monotonic_ms())
+        self.host.events.add(
+            self.host.now_ns(), self.name, "subscribe", self.backlog.state.value, topic=target.topic, filter=target.filter_text or ""
+        )
+
+    def queue_first(self, entry: OutboxEntry) -> None:
+        """Queue what a subscription delivers before the log."""
+        target = self._by_stream.get(entry.stream)
+        if target is not None:
+            target.delivered_messages += entry.count
+            self.backlog.offer(entry)
+
+    def add(self, subscription: ClientSubscription, command: commands.Subscribe) -> None:
+        """Enter a subscription that the host has accepted. Its window is there before its first delivery."""
         self.subscriptions[subscription.subscription.id] = subscription
         self._by_stream[subscription.subscription.stream] = subscription
+        subscription.durable, subscription.snapshot_key = command.durable or "", command.snapshot_key
+        account = self.account
+        prefetch = self.host.judging.guard.prefetch_of(account, command.topic) if account is not None else None
+        self.backlog.measuring.begin(subscription, open_window(subscription, command, prefetch))
 
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
         subscription = self.subscriptions.pop(command.id, None)
         if subscription is None:
             raise ClientError("unknown_subscription", f"There is no subscription {command.id!r}.",
                               "Use the id it was subscribed with.", c="unsubscribe", id=command.id)
-        stream = subscription.subscription.stream
-        del self._by_stream[stream]
         self.host.subscribing.remove(subscription)
-        self.backlog.outbox.drop_stream(stream)
-        self.host.judging.judge(self)
+        self._forget(subscription, Cause.UNSUBSCRIBED, "")
+        if subscription.durable and command.delete:
+            self.host.durables.delete(self.name, subscription.durable)
         self.reply(replies.Ack(ack="processed", of="unsubscribe", id=command.id))
 
     def drop(self, subscription: ClientSubscription) -> None:
         """A subscription has come to its own end; the caller has told the client."""
         if self.subscriptions.pop(subscription.subscription.id, None) is not None:
-            del self._by_stream[subscription.subscription.stream]
+            self._forget(subscription, Cause.UNSUBSCRIBED, "")
         subscription.replaying, subscription.replay = False, None
+
+    def cancel(self, subscription: ClientSubscription, rule: str) -> None:
+        """A policy, or the end of its lease, ends a subscription; the caller tells the client."""
+        if self.subscriptions.pop(subscription.subscription.id, None) is not None:
+            self.host.subscribing.remove(subscription)
+            self._forget(subscription, Cause.CANCELLED, rule)
+
+    def _forget(self, subscription: ClientSubscription, cause: Cause, rule: str) -> None:
+        stream = subscription.subscription.stream
+        self.host.ending(subscription)
+        self.backlog.measuring.end(subscription)
+        del self._by_stream[stream]
+        if self.backlog.spool is not None:
+            self._ended[stream] = subscription
+        self.ended_messages += subscription.delivered_messages
+        self.backlog.drop_stream(stream, cause, rule)
+        self.host.judging.judge(self)
+        self.host.events.add(
+            self.host.now_ns(), self.name, "unsubscribe", self.backlog.state.value,
+            topic=subscription.topic, filter=subscription.filter_text or "",
+        )
+
+    def lost(self, stream: int, what: Tally, cause: Cause, rule: str) -> None:
+        """Deliveries of a subscription were given up."""
+        target = self._by_stream.get(stream) or self._ended.get(stream)
+        if target is not None:
+            target.lost_messages += what.messages
+            self.host.ledger.enter(
+                self.host.now_ns(), self.name, target.subscription.id, target.topic, cause, rule, what
+            )
+
+    @property
+    def matched_messages(self) -> int:
+        """Messages that were for this client, whatever became of them."""
+        return self.ended_messages + sum(target.delivered_messages for target in self.subscriptions.values())
 
     def has_stream(self, stream: int) -> bool:
         """Whether the subscription of that stream number is still there."""

@@ -1,4 +1,5 @@
-"""The broker's own records: what happens to clients, on `$SLUICE.clients`, and decisions, on `$SLUICE.decisions`.
+"""The broker's own records: what happens to clients, on `$SLUICE.clients`, decisions, on `$SLUICE.decisions`, and
+what subscriptions have lost, on `$SLUICE.ledger`.
 
 They are gathered and published once a second as batches, so that ten thousand clients that come at once make one
 batch and not ten thousand.
@@ -10,10 +11,11 @@ from typing import Any
 
 import orjson
 
-from broker_core.slow_clients.decision import Decision
+from broker_core.delivery import Loss
 
 CLIENTS_TOPIC = "$SLUICE.clients"
 DECISIONS_TOPIC = "$SLUICE.decisions"
+LEDGER_TOPIC = "$SLUICE.ledger"
 SAMPLE_EVERY_MS = 10_000
 
 
@@ -23,10 +25,12 @@ class ClientEvents:
     def __init__(self) -> None:
         self._clients: list[bytes] = []
         self._decisions: list[bytes] = []
+        self._losses: list[bytes] = []
 
-    def add(self, now_ns: int, client: str, event: str, state: str) -> None:
-        """A client connected, disconnected, was offlined, or went live again."""
-        self._clients.append(orjson.dumps({"at": now_ns // 1_000_000, "client": client, "event": event, "state": state}))
+    def add(self, now_ns: int, client: str, event: str, state: str, **details: str) -> None:
+        """A client connected, disconnected, subscribed (with topic and filter), was offlined, or went live again."""
+        made = {"at": now_ns // 1_000_000, "client": client, "event": event, "state": state, **details}
+        self._clients.append(orjson.dumps(made))
 
     def sample(self, now_ns: int, client: dict[str, Any]) -> None:
         """A client's lag at a moment; `client` is its entry of a snapshot."""
@@ -34,12 +38,16 @@ class ClientEvents:
         made = {"at": now_ns // 1_000_000, "client": client["name"], "event": "sample"}
         self._clients.append(orjson.dumps(made | {key: client[key] for key in keys}))
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: dict[str, Any]) -> None:
         """A decision was carried out."""
-        self._decisions.append(orjson.dumps(decision.as_dict()))
+        self._decisions.append(orjson.dumps(decision))
+
+    def lost(self, losses: list[Loss], instance: str) -> None:
+        """Intervals of messages that subscriptions will not get."""
+        self._losses += [orjson.dumps(loss.as_dict(instance)) for loss in losses]
 
     def take(self) -> dict[str, list[bytes]]:
         """What is to be published, by topic."""
-        taken = {CLIENTS_TOPIC: self._clients, DECISIONS_TOPIC: self._decisions}
-        self._clients, self._decisions = [], []
+        taken = {CLIENTS_TOPIC: self._clients, DECISIONS_TOPIC: self._decisions, LEDGER_TOPIC: self._losses}
+        self._clients, self._decisions, self._losses = [], [], []
         return {topic: bodies for topic, bodies in taken.items() if bodies}

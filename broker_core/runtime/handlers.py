@@ -13,19 +13,23 @@ from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
 from broker_core.protocols.names import check_topic
-from broker_core.runtime import browsing, listing
+from broker_core.runtime import listing
 from broker_core.runtime.control import Handler
+from broker_core.slow_clients.preview import compare
 
 if TYPE_CHECKING:
     from broker_core.runtime.broker import Broker
+
+MOST_PREVIEWED = 500
+"""Clients and decisions that a preview lists; it counts them all."""
 
 
 def handlers(broker: Broker) -> dict[str, Handler]:
     """The table of requests."""
     answers = _Answers(broker)
     names = (
-        "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "journals", "journal_plan", "journal_swap",
-        "journal_remove", "browse", "decisions", "publish",
+        "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "preview", "journals", "journal_plan", "journal_swap",
+        "journal_remove", "decisions", "durable_delete", "durables", "ledger", "publish",
     )
     return {name: getattr(answers, name) for name in names}
 
@@ -68,6 +72,21 @@ class _Answers:
         policy = PolicyDocument.from_dict(request.get("policy") or {})
         await self._broker.apply(policy)
         return {"revision": policy.revision}
+
+    async def preview(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Whom a policy would touch and who would be acted on at once; nothing changes."""
+        policy = PolicyDocument.from_dict(request.get("policy") or {})
+        guard = self._host.judging.guard
+        subjects = guard.subjects()
+        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), subjects)
+        decisions = guard.preview(policy, self._host.now_ns())
+        return {
+            "clients": sum(1 for subject in subjects if not subject.topic),
+            "touched": [one.as_dict() for one in touched[:MOST_PREVIEWED]],
+            "touched_in_all": len({one.client for one in touched}),
+            "acted_on": [decision.as_dict() for decision in decisions[:MOST_PREVIEWED]],
+            "acted_on_in_all": len(decisions),
+        }
 
     async def journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         return [
@@ -136,11 +155,21 @@ class _Answers:
 
     async def decisions(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         since = int(request.get("since") or 0)
-        return [made for decision in self._host.judging.decisions if (made := decision.as_dict())["at"] >= since]
+        return [decision for decision in self._host.judging.decisions if decision["at"] >= since]
 
-    async def browse(self, request: dict[str, Any]) -> dict[str, Any]:
-        journal, asked = self._host.journal, browsing.wanted(self._host.journal, request)
-        return await asyncio.to_thread(browsing.browse, journal, self._host.instance, asked, self._host.dispatched_sequence)
+    async def durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self._host.durables.listed()
+        return listed
+
+    async def durable_delete(self, request: dict[str, Any]) -> dict[str, Any]:
+        durables = self._host.durables
+        durable = durables.delete(_text(request, "client"), _text(request, "name"))
+        await asyncio.to_thread(durables.write, durables.content())
+        return {"client": durable.client, "name": durable.name}
+
+    async def ledger(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        client, ledger = request.get("client"), self._host.ledger
+        return [loss.as_dict(self._host.instance) for loss in ledger.recent if client in (None, loss.client)]
 
     async def publish(self, request: dict[str, Any]) -> dict[str, Any]:
         topic = check_topic(_text(request, "topic"))

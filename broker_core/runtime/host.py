@@ -18,7 +18,7 @@ import structlog
 from broker_core import batch as batches
 from broker_core.batch import Batch
 from broker_core.config import PolicyDocument
-from broker_core.delivery import OutboxEntry
+from broker_core.delivery import Ledger, OutboxEntry
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.acks import Publishers
 from broker_core.journal.held import Pin
@@ -27,11 +27,15 @@ from broker_core.journal.segment import Position
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_client_name, check_topic
 from broker_core.runtime import clock
-from broker_core.runtime.connection import Connection
+from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.durables import Durables
 from broker_core.runtime.events import ClientEvents
 from broker_core.runtime.group_commit import GroupCommit, Pending
+from broker_core.runtime.handoff import Held, Tokens, key_at
 from broker_core.runtime.journaled import JournaledTopics
 from broker_core.runtime.judging import Judging
+from broker_core.runtime.leases import Leases
+from broker_core.runtime.refused import RefusedNames
 from broker_core.runtime.sink import Sink
 from broker_core.runtime.steering import Steering
 from broker_core.runtime.subscribing import Subscribing
@@ -60,6 +64,7 @@ class Host:
         self.started_at = clock.now_ns()
         self.clients: dict[str, Connection] = {}
         self.connections: set[Connection] = set()
+        self.on_connected: Callable[[Connection], None] | None = None
         self.events = ClientEvents()
         self.dispatched_sequence = journal.next_sequence - 1
         self.messages_in = self.bytes_in = self.messages_out = self.bytes_out = 0
@@ -74,9 +79,18 @@ class Host:
         self.newest_sequence = self.dispatched_sequence
         self._readers = ThreadPoolExecutor(1, "reader")
         self._chores: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.journaled = JournaledTopics(policy.instance)
         self.judging = Judging(self, SlowClientGuard(policy, *self._surroundings))
+        self.ledger = Ledger()
+        self.refused = RefusedNames()
+        self.leases = Leases()
+        self.parting: set[Connection] = set()
+        """Clients that were told why they are closed, and may still answer."""
+        state = spool_directory.parent / "state"
+        self.durables = Durables(self, state / f"{self.instance}.durables.json")
+        self.tokens = Tokens(self.instance, key_at(state / f"{self.instance}.resume.key"))
 
     # Time and threads, for those who belong to this host.
 
@@ -112,6 +126,8 @@ class Host:
         """A transport has a new connection."""
         connection = Connection(self, transport, sink)
         self.connections.add(connection)
+        if self.on_connected is not None:
+            self.on_connected(connection)
         if len(self.connections) > MAX_CONNECTIONS:
             connection.close("too_many_connections", f"This instance takes {MAX_CONNECTIONS} connections.")
         return connection
@@ -119,11 +135,14 @@ class Host:
     def admit(self, connection: Connection, name: str) -> None:
         """Let a client log on by that name. A client of the same name that is connected is told, and replaced."""
         check_client_name(name)
+        self.refused.check(name, self.monotonic_ms())
         before = self.clients.get(name)
         if before is not None:
             before.close("client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}.")
         self.clients[name] = connection
-        connection.account = self.judging.guard.register(name, connection.transport, connection.backlog)
+        connection.account = self.judging.guard.register(
+            name, connection.transport, connection.backlog, connection.user
+        )
         self.events.add(self.now_ns(), name, "connect", "live")
 
     def disconnected(self, connection: Connection, why: str = "closed") -> None:
@@ -131,6 +150,8 @@ class Host:
         self.connections.discard(connection)
         if connection.closed:
             return
+        for subscription in connection.subscriptions.values():
+            self.ending(subscription)
         self.gone_messages += connection.backlog.sent_messages
         self.gone_bytes += connection.backlog.sent_bytes
         connection.backlog.close()
@@ -141,6 +162,22 @@ class Host:
             if self.clients.get(connection.name) is connection:
                 del self.clients[connection.name]
             self.events.add(self.now_ns(), connection.name, "disconnect", why)
+
+    def ending(self, target: ClientSubscription) -> None:
+        """A subscription is about to end. What waits for it is still there."""
+        if target.durable:
+            self.durables.closed(target)
+        if target.lease_ms:
+            self.leases.end(target)
+
+    def hand_off(self, connection: Connection) -> str:
+        """A resume token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""
+        held = [
+            Held(target.subscription.id, target.topic, target.filter_text, connection.backlog.position_of(target))
+            for target in connection.subscriptions.values()
+            if target.subscription.pattern.exact is None or self.journaled.is_journaled(target.topic)
+        ]
+        return self.tokens.make(connection.name, held, self.now_ns() // 1_000_000)
 
     def close_transport(self, name: str) -> None:
         """A transport was disabled or moved: its clients are told and closed."""
@@ -330,8 +367,9 @@ class Host:
     def tick(self) -> None:
         """Once a second: ages, logons that never came, heartbeats."""
         now = clock.monotonic_ms()
-        self.judging.tick()
         self.subscribing.acknowledge()
+        self.leases.expire(now)
+        self._save_durables()
         for connection in list(self.connections):
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:
@@ -341,14 +379,31 @@ class Host:
                     connection.close("heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms.")
                 elif now - connection.spoke_at >= connection.heartbeat_ms:
                     connection.reply(replies.Heartbeat())
+        self._publish_events()
+
+    def _publish_events(self) -> None:
+        self.events.lost(self.ledger.close_intervals(), self.instance)
         for topic, bodies in self.events.take().items():
             self.publish_own(topic, bodies)
+
+    def _save_durables(self) -> None:
+        if self.durables.look() and (self._saving is None or self._saving.done()):
+            self._saving = self.spawn(self._write_durables())
+
+    async def _write_durables(self) -> None:
+        try:
+            await asyncio.to_thread(self.durables.write, self.durables.content())
+        except JournalError as error:
+            # Tried again at the next tick; until then a crash means that acknowledged messages come again.
+            log.warning("durables_not_saved", code=error.code, why=error.sentence)
 
     def apply(self, policy: PolicyDocument) -> None:
         """Put a revision in force, whole. Clients that are over its limits are acted on at the next look."""
         self.journaled = JournaledTopics(policy.instance)
         self.policy = policy
         self.judging.guard.apply_policy(policy, *self._surroundings)
+        for connection in self.clients.values():
+            connection.backlog.measuring.refresh()
         self.judging.tick()
 
     def spawn(self, work: Any) -> asyncio.Task[None]:
@@ -361,11 +416,13 @@ class Host:
         """Tell the clients, finish what they have published, close the journal."""
         for connection in list(self.connections):
             connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
-        for topic, bodies in self.events.take().items():
-            self.publish_own(topic, bodies)
+        for connection in list(self.parting):
+            connection.tellings.lost()
+        self._publish_events()
         for task in list(self._tasks):
             task.cancel()
         await self._commit.close()
+        await self._write_durables()
         self._readers.shutdown(wait=True)
         self.journal.close()
 

@@ -1,34 +1,39 @@
-"""Carries out what slow-client policy decides. Deciding is `slow_clients`'; here stand the acts, and nowhere else."""
+"""An instance's guard: told about every change, asked about every client, its decisions handed to `acts`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from broker_core.delivery import ClientState
-from broker_core.protocols import replies
+import structlog
+
 from broker_core.runtime import clock
+from broker_core.runtime.acts import ACTS, UnderWay
 from broker_core.runtime.connection import Connection
 from broker_core.slow_clients.decision import Decision
 from broker_core.slow_clients.guard import SlowClientGuard
-from broker_core.slow_clients.rules import Action
+from broker_core.slow_clients.rules import Mode
 from broker_core.spool.spool import Spool
 
 if TYPE_CHECKING:
     from broker_core.runtime.host import Host
 
 DECISIONS_KEPT = 1_000
+PART_S = 0.125
+log = structlog.get_logger("sluice.judging")
 
 
 class Judging:
-    """An instance's guard, the acts on its clients, and the decisions made lately (`made` counts all of them)."""
+    """An instance's guard, and the decisions made lately, as JSON (`made` counts all of them)."""
 
     def __init__(self, host: Host, guard: SlowClientGuard) -> None:
         self._host = host
         self.guard = guard
-        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
+        self.decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self.made = 0
+        self._begun = 0
         self._spools = 0
 
     def judge(self, connection: Connection) -> None:
@@ -37,7 +42,7 @@ class Judging:
         if account is None or connection.closed:
             return
         decision = None
-        memory = backlog.outbox.nbytes + backlog.conflated_bytes - account.memory
+        memory = backlog.nbytes - account.memory
         if memory > 0:
             decision = self.guard.queued(account, memory, clock.now_ns())
         elif memory < 0:
@@ -51,27 +56,32 @@ class Judging:
             self.carry_out(decision)
 
     def carry_out(self, decision: Decision) -> None:
-        """Do what was decided, and keep the decision for everybody who asks."""
+        """Do what was decided, and keep the decision for everybody who asks. In shadow it is kept and nothing done."""
+        self._begun += 1
+        # Unique over restarts, and in order: the clients and the control plane know a decision by it.
+        act = UnderWay(decision, f"{self._host.instance}-{self._host.started_at // 1_000_000}-{self._begun}", self._keep)
         connection = self._host.clients.get(decision.client)
-        if connection is None:
-            return
-        if decision.action is Action.OFFLINE and connection.backlog.state is ClientState.LIVE:
-            try:
-                spool = self._new_spool(connection)
-            except OSError as problem:
-                connection.close("disk_full", f"This client must be offlined, and its spool can't be made: {problem}.")
-                return
-            connection.backlog.go_offline(spool)
-            self._host.events.add(decision.at, connection.name, "offline_start", "offlined")
-            self.judge(connection)
-        elif decision.action is Action.DISCONNECT:
-            connection.reply(replies.Notice(**decision.notice(), retry_after_ms=1_000))
-            connection.close(decision.reason.value, decision.sentence())
-        self.decisions.append(decision)
-        self.made += 1
-        self._host.events.decided(decision)
+        if decision.mode is Mode.SHADOW:
+            act.record()
+        elif connection is not None:
+            self._act(connection, act)
 
-    def _new_spool(self, connection: Connection) -> Spool:
+    def _act(self, connection: Connection, act: UnderWay) -> None:
+        try:
+            ACTS[act.decision.action](connection, act)
+        except Exception:
+            # Decisions are made while others' messages are delivered: one client's failure must stay its own.
+            log.exception("act_failed", client=connection.name, action=act.decision.action.value)
+            connection.close("internal_error", "What a policy decided about this client couldn't be carried out.")
+
+    def _keep(self, decision: Decision, identity: str) -> None:
+        made = decision.as_dict() | {"id": identity}
+        self.decisions.append(made)
+        self.made += 1
+        self._host.events.decided(made)
+
+    def new_spool(self, connection: Connection) -> Spool:
+        """A spool for a client that is offlined. Raises OSError."""
         self._spools += 1
         directory = Path(self.guard.pool_of(connection.transport).disk_path)
         directory.mkdir(parents=True, exist_ok=True)
@@ -85,6 +95,17 @@ class Judging:
         self._host.events.add(self._host.now_ns(), connection.name, "offline_stop", "live")
 
     def tick(self) -> None:
-        """Judge what time alone changes, and what a changed policy made too much."""
+        """Judge everybody at once: what time alone changes, and what a changed policy made too much."""
         for decision in self.guard.tick(self._host.now_ns()):
             self.carry_out(decision)
+
+    async def run(self) -> None:
+        """Judge everybody once a second, a part every PART_S, so that no turn of the loop takes long."""
+        while True:
+            await asyncio.sleep(PART_S)
+            try:
+                for decision in self.guard.tick_part(self._host.now_ns()):
+                    self.carry_out(decision)
+            except Exception:
+                # One client's failure must not end the judging of all others.
+                log.exception("judging_failed")

@@ -75,6 +75,11 @@ class Replay:
         return min(target.next_sequence for target in self.targets)
 
     @property
+    def _streams(self) -> list[int]:
+        """Where acknowledgements are awaited."""
+        return [target.subscription.stream for target in self.targets]
+
+    @property
     def _position(self) -> int:
         """The first record that may have to be read again."""
         return min(target.position for target in self.targets)
@@ -151,7 +156,7 @@ class Replay:
         if caught_up and not span.ends:
             await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
-            await self._connection.backlog.room()
+            await self._connection.backlog.room(self._streams)
             self._say_completed(caught_up)
         if self._next_sequence <= host.dispatched_sequence:
             await self._move()
@@ -188,7 +193,7 @@ class Replay:
         if ahead:
             # A fast client's next chunk is read and checked while the socket takes the one before.
             self._start_reading()
-        if not backlog.has_room and not await self._room():
+        if not backlog.has_room_for(self._streams) and not await self._room():
             return
         assert self._pin is not None
         self._pin.move(self._position)
@@ -207,7 +212,7 @@ class Replay:
         await self._deliver(chunk)
         if self.pace is None:
             turns.took(clock.seconds() - began)
-        if backlog.has_room and self.targets:
+        if backlog.has_room_for(self._streams) and self.targets:
             self._chunk_bytes = turns.grown(self._chunk_bytes)
 
     async def _room(self) -> bool:
@@ -215,13 +220,13 @@ class Replay:
         backlog = self._connection.backlog
         try:
             async with asyncio.timeout(STALLED_AFTER_S):
-                await backlog.room()
+                await backlog.room(self._streams)
             return True
         except TimeoutError:
             self._stop_reading()
             self._chunk_bytes = FIRST_CHUNK
             self._give_back()
-            await backlog.room()
+            await backlog.room(self._streams)
             return False
 
     def _give_back(self) -> None:
@@ -273,7 +278,7 @@ class Replay:
         self._waiting.extend(pieces)
         while self.pace is not None and self._waiting and self.targets:
             self._queue(await self.pace.admit(self._waiting))
-            await self._connection.backlog.room()
+            await self._connection.backlog.room(self._streams)
         self._queue(self._waiting)
         self._waiting.clear()
 
@@ -323,7 +328,7 @@ class Replay:
     async def _end(self) -> None:
         """The end point is reached: say so when everything before it was sent, and end the subscriptions."""
         await self._pass(self._conflated([], release=True))
-        await self._connection.backlog.room()
+        await self._connection.backlog.room(self._streams)
         self._say_completed(self.targets, ended=True)
         for target in self.targets:
             self._host.subscribing.ended(target)

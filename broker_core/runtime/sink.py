@@ -24,6 +24,10 @@ class Sink(Protocol):
     remote: str
     writable: bool
 
+    @property
+    def flushed(self) -> bool:
+        """Whether the kernel has everything that was handed over."""
+
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         """Hand deliveries to the transport, in order. Called only while `writable`."""
 

@@ -55,7 +55,7 @@ class Subscribing:
         if conflation is not None:
             target.conflating = Conflating(self._host, target, conflation)
         target.subscription.client = target
-        connection.add(target)
+        connection.add(target, command)
         if found is None:
             connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
             self.registry.add(target.subscription)
@@ -63,6 +63,26 @@ class Subscribing:
         self._bookmarked.add(target)
         self._say_where(target, command, found)
         self._begin(target, found.span, command.paused)
+
+    def position_of(self, command: commands.Subscribe) -> int:
+        """The first sequence a bookmark stands for, as near as can be said without reading the log."""
+        found = self._find(command, TopicPattern.parse(command.topic))
+        return found.span.first if found is not None else self._host.dispatched_sequence + 1
+
+    def continue_from_journal(self, target: ClientSubscription) -> None:
+        """Forget what waits of a live subscription and read it from the log instead, when all of it is there."""
+        backlog, stream = target.connection.backlog, target.subscription.stream
+        if target.replaying or not target.journaled_only:
+            return
+        taken = backlog.take_back(stream)
+        if not taken:
+            return
+        target.delivered_messages -= sum(entry.count for entry in taken)
+        if not self.registry.remove(target.subscription):
+            self._early.remove(target.subscription)
+        target.next_sequence = taken[0].batch.first_sequence
+        target.span = Span(target.next_sequence)
+        self._host.steering.start([target])
 
     def _find(self, command: commands.Subscribe, pattern: TopicPattern) -> Found | None:
         """Where a bookmark subscription begins and ends; None for one without a bookmark."""

@@ -93,6 +93,10 @@ class TcpProtocol(asyncio.BufferedProtocol):
 
     # The engine calls these: the Sink.
 
+    @property
+    def flushed(self) -> bool:
+        return self._transport is not None and self._transport.get_write_buffer_size() == 0
+
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         assert self._transport is not None
         parts: list[Any] = []

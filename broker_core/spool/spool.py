@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_core.batch import Batch
+from broker_core.delivery.ledger import Tally
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files, OpenFile, journal_error, write_all
 from broker_core.journal.segment import Position
@@ -66,6 +67,8 @@ class Spool:
         self.copied_messages = 0
         self.backlog_bytes = 0
         self.entries = 0
+        self.tallies: dict[int, Tally] = {}
+        """What waits, by stream; `first` is a lower bound once something was pulled."""
         self._files = files or Files()
         self._parts: deque[_Part] = deque()
         self._made = 0
@@ -105,6 +108,7 @@ class Spool:
         first_sequence: int,
         rows: Rows | None = None,
         nbytes: int | None = None,
+        last_sequence: int = 0,
     ) -> None:
         """Queue `count` records of the journaled batch of `length` bytes at `position`: all, or the given rows.
 
@@ -113,12 +117,12 @@ class Spool:
         """
         counted = length if nbytes is None else nbytes
         self._append(encode_reference(stream, position, length, count, counted, accepted_at, rows))
-        self._count(count, counted, first_sequence)
+        self._count(stream, count, counted, first_sequence, last_sequence or first_sequence + count - 1)
 
     def append_copy(self, stream: int, batch: Batch) -> None:
         """Queue a batch that isn't journaled, whole. Errors as for a reference."""
         self._append(encode_copy(stream, batch))
-        self._count(batch.count, batch.nbytes, 0)
+        self._count(stream, batch.count, batch.nbytes, batch.first_sequence, batch.last_sequence, copied=True)
         self.copied_messages += batch.count
 
     def _append(self, entry: bytes) -> None:
@@ -158,7 +162,10 @@ class Spool:
         self._parts.append(_Part(file))
         return self._parts[-1], file
 
-    def _count(self, count: int, nbytes: int, first_sequence: int) -> None:
+    def _count(
+        self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int, copied: bool = False
+    ) -> None:
+        self.tallies.setdefault(stream, Tally()).add(count, nbytes, first_sequence, last_sequence)
         self.entries += 1
         self.messages += count
         self.backlog_bytes += nbytes
@@ -167,7 +174,7 @@ class Spool:
         block = self._blocks[-1]
         block.added += 1
         block.waiting += 1
-        if first_sequence and (block.least == 0 or first_sequence < block.least):
+        if first_sequence and not copied and (block.least == 0 or first_sequence < block.least):
             block.least = first_sequence
 
     # Out.
@@ -205,6 +212,11 @@ class Spool:
         return taken
 
     def _uncount(self, entry: SpoolEntry) -> None:
+        tally = self.tallies[entry.stream]
+        tally.messages -= entry.count
+        tally.nbytes -= entry.nbytes
+        if entry.batch is not None and not entry.batch.first_sequence:
+            tally.unjournaled -= entry.count
         self.entries -= 1
         self.messages -= entry.count
         self.backlog_bytes -= entry.nbytes
@@ -279,6 +291,7 @@ class Spool:
             elif part.file is not None:
                 part.file.close()
         self._blocks.clear()
+        self.tallies.clear()
         self._unwritten = bytearray()
         self._window = memoryview(b"")
         self.entries = self.messages = self.copied_messages = self.backlog_bytes = self._read_at = 0

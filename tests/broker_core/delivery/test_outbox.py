@@ -40,11 +40,11 @@ def test_take_all_empties_in_order() -> None:
     assert (outbox.nbytes, outbox.messages, len(outbox)) == (0, 0, 0)
 
 
-def test_dropping_a_stream_keeps_the_others_in_order() -> None:
+def test_taking_a_stream_keeps_the_others_in_order() -> None:
     outbox = Outbox()
     for stream, size in ((1, 10), (2, 20), (1, 30), (3, 40)):
         outbox.offer(entry(size, stream=stream))
-    assert outbox.drop_stream(1) == 40
+    assert [taken.nbytes for taken in outbox.take_stream(1)] == [10, 30]
     assert [(left.stream, left.nbytes) for left in outbox.take_all()] == [(2, 20), (3, 40)]
 
 
@@ -77,7 +77,7 @@ def test_figures_equal_a_plain_list(steps: list[tuple[str, int, int]]) -> None:
             outbox.offer(made)
             model.append(made)
         elif what == "drop":
-            outbox.drop_stream(number)
+            outbox.take_stream(number)
             model = [kept for kept in model if kept.stream != number]
         else:
             taken = outbox.pull(size) if what == "pull" else outbox.take_all()

@@ -142,6 +142,8 @@ async def test_an_offlined_client_over_its_disk_share_gets_a_notice_and_is_disco
         for start in range(0, 12_000, 200):
             await writer.publish_many("scratch.a", [b"%08d" % n + b"x" * 1_000 for n in range(start, start + 200)])
         await until(lambda: "slow" not in broker.host.clients)
+        # The record says whether the client was told: it comes with the answer, or at the deadline.
+        await until(lambda: not broker.host.parting)
         decision = (await ask(broker, "decisions"))[-1]
         assert decision["reason"] == "slow_client_capacity"
         assert decision["observed"] > decision["limit"] == 1_000_000

@@ -1,0 +1,160 @@
+"""A lane: the waiting place of one subscription that can't share its client's outbox.
+
+Most subscriptions have none. One gets a lane when it has an acknowledgement window, when a policy pauses it, or when a
+policy discards or conflates what waits for it. Its deliveries wait here, in order, and move to the outbox as far as
+the window and the socket take them, so that a subscription whose window is full doesn't hold up its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import is_not
+
+import numpy as np
+
+from broker_core.delivery.outbox import OutboxEntry
+from broker_core.delivery.window import Window
+
+
+class Lane:
+    """What waits for one subscription. `window` None: no acknowledgements, only an order of its own."""
+
+    __slots__ = (
+        "_cut_at", "_entries", "busy", "full_since", "messages", "nbytes", "paused", "stream", "times_full", "window",
+    )
+
+    def __init__(self, stream: int, window: Window | None = None) -> None:
+        self.stream = stream
+        self.window = window
+        self.paused = False
+        self.busy = False
+        """Its entries are being conflated elsewhere; nothing may leave meanwhile."""
+        self.messages = 0
+        self.nbytes = 0
+        self.full_since = 0
+        """From when there was something to send and the window was full, ns; 0 while there is room (seed 003)."""
+        self.times_full = 0
+        self._entries: deque[OutboxEntry] = deque()
+        self._cut_at = 0
+        """How many records of the first entry have left."""
+
+    @property
+    def oldest_at(self) -> int:
+        """From when the first entry's age counts, ns; 0 when nothing waits."""
+        return self._entries[0].accepted_at if self._entries else 0
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence of the first journaled record that waits; 0 when there is none."""
+        for entry in self._entries:
+            if entry.batch.first_sequence:
+                return int(entry.batch.sequences()[self._cut_at if entry is self._entries[0] else 0])
+        return 0
+
+    @property
+    def unjournaled_messages(self) -> int:
+        """How many of those that wait no journal keeps. Walks the lane; for decisions."""
+        waiting = sum(entry.count for entry in self._entries if entry.source is None)
+        return waiting - (self._cut_at if self._entries and self._entries[0].source is None else 0)
+
+    def offer(self, entry: OutboxEntry) -> None:
+        """Queue one delivery behind the others."""
+        self._entries.append(entry)
+        self.messages += entry.count
+        self.nbytes += entry.nbytes
+
+    def take(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
+        """What may go to the outbox now, the last batch cut where the window ends; [] when nothing may."""
+        if self.paused or self.busy or not self._entries:
+            return []
+        taken: list[OutboxEntry] = []
+        size = 0
+        while self._entries and size < max_bytes:
+            room = self.window.room if self.window is not None else self.messages
+            if room <= 0:
+                break
+            entry = self._pop(room)
+            if self.window is not None:
+                self.window.sent(entry.batch, now_ns)
+            taken.append(entry)
+            size += entry.nbytes
+        self._note_full(bool(taken), now_ns)
+        return taken
+
+    def look(self, now_ns: int) -> None:
+        """Note whether the window is full with something waiting: asked after each offer and acknowledgement."""
+        self._note_full(False, now_ns)
+
+    def _note_full(self, moving: bool, now_ns: int) -> None:
+        full = bool(self._entries) and self.window is not None and self.window.room <= 0
+        if moving or not full:
+            self.full_since = 0
+        if full and self.full_since == 0:
+            self.full_since = now_ns
+            self.times_full += 1
+
+    def _pop(self, most: int) -> OutboxEntry:
+        """The first entry, or of a longer one its next `most` records.
+
+        The rest isn't made into a batch of its own each time: with a window of 1 that would copy a batch of a
+        thousand records a thousand times. Its bytes count until its last record leaves.
+        """
+        entry, at = self._entries[0], self._cut_at
+        self._cut_at = at + most if entry.count - at > most else 0
+        if self._cut_at == 0:
+            self._entries.popleft()
+            self.nbytes -= entry.nbytes
+        if at or self._cut_at:
+            entry = part(entry, at, self._cut_at or entry.count)
+        self.messages -= entry.count
+        return entry
+
+    def take_all(self) -> list[OutboxEntry]:
+        """Everything that waits, in order: for the spool, or because it is given up."""
+        taken = list(self._entries)
+        if self._cut_at:
+            taken[0] = part(taken[0], self._cut_at, taken[0].count)
+        self._entries.clear()
+        self.messages = self.nbytes = self._cut_at = 0
+        return taken
+
+    def put_back(self, entries: Sequence[OutboxEntry]) -> None:
+        """Put entries that `take` gave before everything that waits; they didn't leave after all."""
+        if self.window is not None:
+            self.window.take_back([entry.batch for entry in reversed(entries)])
+        for entry in (*entries, *self.take_all()):
+            self.offer(entry)
+
+    def peek(self) -> list[OutboxEntry]:
+        """What waits, in order, and stays."""
+        if self._cut_at:
+            for entry in self.take_all():
+                self.offer(entry)
+        return list(self._entries)
+
+    def replace_first(self, before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> bool:
+        """Put `after` in the place of `before`, which `peek` gave. False when those don't wait here any more."""
+        if self._cut_at or len(self._entries) < len(before) or any(map(is_not, self._entries, before)):
+            return False
+        for entry in (*after, *self.take_all()[len(before) :]):
+            self.offer(entry)
+        return True
+
+    def discard_oldest(self, keep_messages: int, keep_bytes: int) -> list[OutboxEntry]:
+        """Give up the oldest until at most so many messages and bytes wait; what was given up, in order."""
+        given_up: list[OutboxEntry] = []
+        while self._entries and (self.messages > keep_messages or self.nbytes > keep_bytes):
+            # By bytes whole batches go; by messages the last one is cut, so that exactly as many stay as may.
+            over = self.messages - keep_messages if self.nbytes <= keep_bytes else self._entries[0].count
+            given_up.append(self._pop(over))
+        return given_up
+
+
+def part(entry: OutboxEntry, start: int, stop: int) -> OutboxEntry:
+    """The records `start` to `stop` - 1 of an entry, as an entry."""
+    places = np.arange(start, stop)
+    rows = places if entry.rows is None else entry.rows[start:stop]
+    batch = entry.batch.select(places)
+    return replace(entry, batch=batch, rows=rows, count=stop - start, nbytes=batch.nbytes)

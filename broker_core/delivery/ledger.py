@@ -1,0 +1,141 @@
+"""The loss ledger: every interval of a subscription's messages that it will not get, and why.
+
+The law it makes checkable: what was published and matched is delivered, in the ledger, or still queued. So whoever
+gives up a delivery enters it here, and nobody gives one up elsewhere. What one rule takes from one subscription
+within one flush (a second) becomes one interval, however many batches it was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from broker_core.delivery.outbox import OutboxEntry
+
+KEPT: Final = 10_000
+"""Intervals in memory; all of them are published and stored by the control plane."""
+
+
+class Cause(StrEnum):
+    """Why messages are not delivered."""
+
+    DISCARDED = "discarded"
+    """A policy discarded the oldest."""
+    CONFLATED = "conflated"
+    """A later message of the same key took its place."""
+    EXPIRED = "expired"
+    """It waited longer than a policy allows."""
+    DISCONNECTED = "disconnected"
+    """The connection ended while it waited."""
+    UNSUBSCRIBED = "unsubscribed"
+    """The subscription ended while it waited."""
+    CANCELLED = "cancelled"
+    """A policy, or the end of its lease, ended the subscription while it waited."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Deliveries of one subscription as numbers: every one of their records lies between `first` and `last`.
+
+    Both are sequences, 0 when no journal keeps any of them.
+    """
+
+    messages: int = 0
+    nbytes: int = 0
+    first: int = 0
+    last: int = 0
+    unjournaled: int = 0
+    """How many of the messages no journal keeps."""
+
+    def add(self, messages: int, nbytes: int, first: int, last: int) -> None:
+        """More deliveries; `first` 0 when no journal keeps them."""
+        self.messages += messages
+        self.nbytes += nbytes
+        if first:
+            self.first = min(self.first or first, first)
+            self.last = max(self.last, last)
+        else:
+            self.unjournaled += messages
+
+    def add_entry(self, entry: OutboxEntry) -> None:
+        """One more delivery."""
+        batch = entry.batch
+        self.add(entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence)
+
+    def merge(self, other: Tally) -> None:
+        """All that another one holds."""
+        journaled = other.messages - other.unjournaled
+        self.add(other.unjournaled, 0, 0, 0)
+        if journaled:
+            self.add(journaled, 0, other.first, other.last)
+        self.nbytes += other.nbytes
+
+
+def tally_of(entries: Iterable[OutboxEntry]) -> Tally:
+    """Deliveries of one subscription, counted."""
+    tally = Tally()
+    for entry in entries:
+        tally.add_entry(entry)
+    return tally
+
+
+class Loss(NamedTuple):
+    """One interval: a subscription will not get `what`, because of `cause`, by `rule` ("" when none did it).
+
+    What no journal keeps nothing brings back; for the rest a bookmark before `what.first` does, as long as the log
+    holds it. `at` is ns UTC.
+    """
+
+    at: int
+    client: str
+    subscription: str
+    topic: str
+    cause: Cause
+    rule: str
+    what: Tally
+
+    def as_dict(self, instance: str) -> dict[str, Any]:
+        """The interval as JSON: `at` in ms, `from` and `to` as bookmarks of the first and last record, or ""."""
+        what = self.what
+        return {
+            "at": self.at // 1_000_000, "client": self.client, "subscription": self.subscription, "topic": self.topic,
+            "cause": self.cause.value, "rule": self.rule, "messages": what.messages, "bytes": what.nbytes,
+            "unjournaled": what.unjournaled,
+            "from": f"{instance}|{what.first}|" if what.first else "",
+            "to": f"{instance}|{what.last}|" if what.last else "",
+        }
+
+
+class Ledger:
+    """An instance's losses: those of this second, still growing, and the newest of all."""
+
+    def __init__(self) -> None:
+        self.recent: deque[Loss] = deque(maxlen=KEPT)
+        self.intervals = 0
+        self.messages = 0
+        self._open: dict[tuple[str, str, Cause, str], Loss] = {}
+
+    def enter(
+        self, now_ns: int, client: str, subscription: str, topic: str, cause: Cause, rule: str, what: Tally
+    ) -> None:
+        """Enter deliveries of one subscription that were given up."""
+        if not what.messages:
+            return
+        self.messages += what.messages
+        key = (client, subscription, cause, rule)
+        known = self._open.get(key)
+        if known is None:
+            self._open[key] = Loss(now_ns, client, subscription, topic, cause, rule, replace(what))
+        else:
+            known.what.merge(what)
+
+    def close_intervals(self) -> list[Loss]:
+        """End the intervals of this second; what is to be published."""
+        closed = list(self._open.values())
+        self._open.clear()
+        self.recent.extend(closed)
+        self.intervals += len(closed)
+        return closed

@@ -1,0 +1,205 @@
+"""An offlined client's way back: its spool, and the task that drains it as fast as the client takes it.
+
+What is pulled from the spool is on its way through the reader thread for a moment. It counts as waiting until it is
+queued in memory, and then until it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker_core.delivery import Cause, ClientState, Event, OutboxEntry, Tally, next_state
+from broker_core.errors import JournalError
+from broker_core.journal.held import Pin
+from broker_core.journal.journal import Journal
+from broker_core.journal.segment import Position
+from broker_core.runtime.sink import TRANSPORT_HIGH_BYTES, Sink
+from broker_core.spool.entries import SpoolEntry
+from broker_core.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from broker_core.runtime.backlog import Backlog
+    from broker_core.runtime.connection import Connection
+
+PULL_BYTES = TRANSPORT_HIGH_BYTES
+STALLED_AFTER_S = 1.0
+"""A draining client that takes nothing for this long counts as offlined again."""
+
+
+class Offline:
+    """One client's time on disk, from the decision until its spool is empty."""
+
+    def __init__(self, backlog: Backlog, connection: Connection, sink: Sink, spool: Spool) -> None:
+        self._backlog = backlog
+        self._connection = connection
+        self._sink = sink
+        self.spool = spool
+        self._in_flight: list[SpoolEntry] = []
+        self._pin: Pin | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wakened = asyncio.Event()
+
+    # What has left the spool and isn't queued yet.
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return sum(entry.nbytes for entry in self._in_flight)
+
+    @property
+    def in_flight_messages(self) -> int:
+        return sum(entry.count for entry in self._in_flight)
+
+    @property
+    def in_flight_oldest_at(self) -> int:
+        return self._in_flight[0].accepted_at if self._in_flight else 0
+
+    @property
+    def in_flight_first(self) -> int:
+        """The journal's sequences before this one aren't needed; 0 when nothing of it is journaled."""
+        return self._pin.sequence if self._in_flight and self._pin is not None else 0
+
+    @property
+    def copied_messages(self) -> int:
+        """Messages in the spool or on their way that no journal keeps."""
+        return self.spool.copied_messages + sum(e.count for e in self._in_flight if e.batch is not None)
+
+    def tallies(self) -> dict[int, Tally]:
+        """Everything that waits here, by stream."""
+        tallies = {stream: replace(tally) for stream, tally in self.spool.tallies.items() if tally.messages}
+        for entry in self._in_flight:
+            tally = tallies.setdefault(entry.stream, Tally())
+            first = 0 if entry.batch is not None else self.in_flight_first
+            tally.add(entry.count, entry.nbytes, first, first)
+        return tallies
+
+    def first_of(self, stream: int) -> int:
+        """A sequence no waiting record of a subscription is before; 0 when none waits."""
+        tally = self.tallies().get(stream)
+        return tally.first if tally is not None else 0
+
+    # In.
+
+    def start(self, entries: Sequence[OutboxEntry]) -> None:
+        """Take what waited in memory, and drain from now on whenever the client reads."""
+        for number, entry in enumerate(entries):
+            self.keep(entry)
+            if self._backlog.state is ClientState.CLOSED:
+                self._backlog.give_up_entries(entries[number + 1 :], Cause.DISCONNECTED)
+                return
+        self._task = asyncio.get_running_loop().create_task(self._drain(), name="drain")
+
+    def keep(self, entry: OutboxEntry) -> None:
+        """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
+        try:
+            self._to_spool(entry)
+        except JournalError as error:
+            self._backlog.give_up_entries([entry], Cause.DISCONNECTED)
+            self._connection.fail(error)
+
+    def _to_spool(self, entry: OutboxEntry) -> None:
+        if entry.source is None:
+            self.spool.append_copy(entry.stream, entry.batch)
+            return
+        if self._pin is None:
+            self._pin = self._connection.host.pin(entry.batch.first_sequence, f"spool of {self._connection.name}")
+        self.spool.append_reference(
+            entry.stream, Position(*entry.source), entry.source_length, entry.count, entry.accepted_at,
+            entry.batch.first_sequence, entry.rows, entry.nbytes, entry.batch.last_sequence,
+        )
+
+    # Out.
+
+    def wake(self) -> None:
+        """The socket or a window takes more."""
+        self._wakened.set()
+
+    async def _drain(self) -> None:
+        """From OFFLINED to LIVE, or to a closed connection."""
+        try:
+            while await self._until_wanted():
+                self._in_flight = self.spool.pull(PULL_BYTES)
+                if not self._in_flight:
+                    break
+                await self._bring_back()
+            if self._backlog.state is not ClientState.CLOSED:
+                self._task = None
+                self._backlog.back_to_live()
+        except JournalError as error:
+            self._connection.fail(error)
+
+    async def _bring_back(self) -> None:
+        host = self._connection.host
+        self._leave_out_ended()
+        loaded = await host.in_reader_thread(_load, host.journal, self._in_flight)
+        if self._backlog.state is ClientState.CLOSED:
+            return
+        self._in_flight = []
+        for entry in loaded:
+            if self._connection.has_stream(entry.stream):
+                self._backlog.queue(entry)
+            else:
+                self._backlog.give_up_entries([entry], Cause.UNSUBSCRIBED)
+        self._backlog.send_waiting()
+        if self._pin is not None and self.spool.first_sequence:
+            self._pin.move(self.spool.first_sequence)
+        host.judging.judge(self._connection)
+
+    def _leave_out_ended(self) -> None:
+        """What is for subscriptions that ended meanwhile needn't be read."""
+        ended: dict[int, Tally] = {}
+        staying = []
+        for entry in self._in_flight:
+            if self._connection.has_stream(entry.stream):
+                staying.append(entry)
+                continue
+            first = 0 if entry.batch is not None or self._pin is None else self._pin.sequence
+            ended.setdefault(entry.stream, Tally()).add(entry.count, entry.nbytes, first, first)
+        self._in_flight = staying
+        self._backlog.give_up(ended, Cause.UNSUBSCRIBED)
+
+    def _wanted(self) -> bool:
+        return self._sink.writable and not self._backlog.outbox.nbytes and self._backlog.held_bytes < PULL_BYTES
+
+    async def _until_wanted(self) -> bool:
+        """Wait for the client; say so in the state. False when it closed meanwhile."""
+        backlog = self._backlog
+        while not self._wanted() and backlog.state is not ClientState.CLOSED:
+            self._wakened.clear()
+            try:
+                async with asyncio.timeout(STALLED_AFTER_S if backlog.state is ClientState.DRAINING else None):
+                    await self._wakened.wait()
+            except TimeoutError:
+                backlog.state = next_state(backlog.state, Event.OFFLINE)
+        if backlog.state is ClientState.OFFLINED:
+            backlog.state = next_state(backlog.state, Event.READING)
+        return backlog.state is not ClientState.CLOSED
+
+    def close(self) -> None:
+        """Remove the spool and let go of the journal."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._in_flight = []
+        self.spool.close(remove=True)
+        if self._pin is not None:
+            self._pin.release()
+            self._pin = None
+
+
+def _load(journal: Journal, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
+    """Bring entries back. Runs in the reader thread."""
+    loaded = []
+    for entry in entries:
+        batch, source, length = entry.batch, None, 0
+        if batch is None:
+            batch = journal.read_at(entry.position, entry.length)
+            source, length = entry.position, entry.length
+            if entry.rows is not None:
+                batch = batch.select(entry.rows)
+        loaded.append(
+            OutboxEntry(entry.stream, batch, entry.rows, source, length, batch.count, batch.nbytes, entry.accepted_at)
+        )
+    return loaded

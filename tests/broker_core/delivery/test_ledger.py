@@ -1,0 +1,44 @@
+"""The loss ledger: intervals that hold every lost record, and counts that are exact."""
+
+from __future__ import annotations
+
+from broker_core.delivery import Cause, Ledger, Tally, tally_of
+from tests.support.slow_clients import SECOND, entry
+
+
+def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -> None:
+    ledger = Ledger()
+    for first in (7, 11):
+        ledger.enter(SECOND, "c", "s", "t.>", Cause.DISCARDED, "limit", tally_of([entry(10, sequence=first, count=2)]))
+    (loss,) = ledger.close_intervals()
+    assert loss.as_dict("i") == {
+        "at": 1_000, "client": "c", "subscription": "s", "topic": "t.>", "cause": "discarded", "rule": "limit",
+        "messages": 4, "bytes": 20, "unjournaled": 0, "from": "i|7|", "to": "i|12|",
+    }
+    assert ledger.close_intervals() == [] and ledger.messages == 4
+
+
+def test_subscriptions_causes_and_rules_are_kept_apart() -> None:
+    ledger = Ledger()
+    one = tally_of([entry(10)])
+    ledger.enter(1, "c", "s", "t", Cause.DISCARDED, "limit", one)
+    ledger.enter(1, "c", "other", "t", Cause.DISCARDED, "limit", one)
+    ledger.enter(1, "c", "s", "t", Cause.CONFLATED, "limit", one)
+    ledger.enter(1, "c", "s", "t", Cause.DISCARDED, "another", one)
+    assert [loss.what.messages for loss in ledger.close_intervals()] == [1, 1, 1, 1]
+    assert len(ledger.recent) == ledger.intervals == 4
+
+
+def test_what_no_journal_keeps_has_a_count_and_no_interval() -> None:
+    tally = tally_of([entry(10, journaled=False, count=3), entry(10, sequence=5)])
+    assert tally == Tally(messages=4, nbytes=20, first=5, last=5, unjournaled=3)
+    other = Tally()
+    other.merge(tally)
+    other.merge(Tally())
+    assert other == tally
+
+
+def test_nothing_given_up_is_no_interval() -> None:
+    ledger = Ledger()
+    ledger.enter(1, "c", "s", "t", Cause.DISCARDED, "limit", Tally())
+    assert ledger.close_intervals() == []

@@ -1,0 +1,115 @@
+"""The acknowledgement window against a plain set of message numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.delivery import AckMode, Window
+from broker_core.errors import ClientError
+
+
+def batch(first_sequence: int, count: int) -> Batch:
+    made = Batch.parse(build_one_topic("p", "t", [b"x"] * count), verify=False)
+    made.header = made.header._replace(first_sequence=first_sequence)
+    return made
+
+
+def filled(mode: AckMode = AckMode.CLIENT, prefetch: int = 10) -> Window:
+    """Records 101 to 103 and 111 to 112, sent as messages 1 to 5."""
+    window = Window(mode, prefetch)
+    window.sent(batch(101, 3), 1_000)
+    window.sent(batch(111, 2), 2_000)
+    return window
+
+
+def test_what_is_sent_takes_room_until_it_is_acknowledged() -> None:
+    window = filled()
+    assert (window.unacked, window.room, window.oldest_at, window.first_unacked) == (5, 5, 1_000, 101)
+    assert window.acknowledge(2, 2) == 2
+    assert (window.unacked, window.first_unacked, window.last_acked, window.oldest_at) == (3, 103, 102, 1_000)
+    assert window.acknowledge(4, 4) == 2
+    assert (window.unacked, window.first_unacked, window.oldest_at) == (1, 112, 2_000)
+
+
+def test_an_acknowledgement_that_comes_twice_counts_once() -> None:
+    window = filled()
+    window.acknowledge(1, 3)
+    assert window.acknowledge(2, 2) == 0
+    assert window.unacked == 2
+
+
+def test_single_acknowledgements_leave_what_is_before_them() -> None:
+    window = filled(AckMode.INDIVIDUAL)
+    assert window.acknowledge(2, 3) == 2
+    assert (window.unacked, window.first_unacked, window.last_acked) == (3, 101, 0)
+    assert window.acknowledge(1, 1) == 1
+    assert (window.unacked, window.first_unacked, window.last_acked) == (2, 111, 103)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 1), (6, 6), (3, 2), (1, 6)])
+def test_what_was_never_sent_cannot_be_acknowledged(first: int, last: int) -> None:
+    window = filled()
+    with pytest.raises(ClientError) as caught:
+        window.acknowledge(first, last)
+    assert caught.value.code == "bad_ack" and caught.value.details["sent"] == 5
+    assert window.unacked == 5
+
+
+def test_a_bookmark_names_a_message_also_in_a_batch_with_explicit_sequences() -> None:
+    window = Window(AckMode.CLIENT, 10)
+    window.sent(batch(101, 5).select(np.array([0, 3, 4])), 1)
+    window.sent(batch(110, 2), 2)
+    assert [window.number_of(sequence) for sequence in (101, 104, 105, 110)] == [1, 2, 3, 4]
+    with pytest.raises(ClientError):
+        window.number_of(102)
+    window.acknowledge(2, 2)
+    assert window.number_of(104) == 0
+
+
+def test_what_did_not_leave_after_all_is_taken_back_with_its_numbers() -> None:
+    window = filled()
+    window.take_back([batch(111, 2)])
+    assert (window.unacked, window.room) == (3, 7)
+    window.sent(batch(111, 1), 3_000)
+    assert window.number_of(111) == 4
+
+
+def test_messages_that_no_journal_keeps_are_acknowledged_by_number() -> None:
+    window = Window(AckMode.CLIENT, 4)
+    window.sent(batch(0, 3), 1)
+    assert window.acknowledge(3, 3) == 3
+    assert (window.unacked, window.first_unacked, window.last_acked) == (0, 0, 0)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(1, 5), st.just(0)),
+        st.tuples(st.just("ack"), st.integers(1, 30), st.integers(0, 4)),
+    ),
+    max_size=40,
+)
+
+
+@given(st.sampled_from(AckMode), steps)
+def test_a_window_equals_a_plain_set(mode: AckMode, plan: list[tuple[str, int, int]]) -> None:
+    window, open_numbers, sent = Window(mode, 1_000), set[int](), 0
+    for what, number, more in plan:
+        if what == "send":
+            window.sent(batch(1_000 + sent, number), sent + 1)
+            open_numbers |= set(range(sent + 1, sent + number + 1))
+            sent += number
+            continue
+        first, last = number, number + more
+        if last > sent:
+            with pytest.raises(ClientError):
+                window.acknowledge(first, last)
+            continue
+        gone = {n for n in open_numbers if n <= last and (mode is not AckMode.INDIVIDUAL or n >= first)}
+        assert window.acknowledge(first, last) == len(gone)
+        open_numbers -= gone
+        assert window.unacked == len(open_numbers)
+        assert window.first_unacked == (999 + min(open_numbers) if open_numbers else 0)
