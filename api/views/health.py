@@ -26,4 +26,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
     """200 when database, Redis, worker and broker answer, otherwise 503; which one doesn't is in the body."""
     parts = readiness()
     ok = all(part["ok"] for part in parts)
-    return JsonResponse({"ok": ok, "parts": parts}, status=200 if ok else 503)
+    answer = JsonResponse({"ok": ok, "parts": parts}, status=200 if ok else 503)
+    # Starting up is no error: without this Django would log one at each of the supervisor's questions.
+    answer._has_been_logged = True
+    return answer

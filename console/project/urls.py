@@ -5,10 +5,12 @@ from __future__ import annotations
 from django.urls import include, path
 
 from api.views.health import healthz, readyz
+from api.views.metrics import MetricsView
 
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),
+    path("metrics", MetricsView.as_view(), name="metrics"),
     path("api/v1/", include(("api.urls", "api"), namespace="v1")),
     path("", include("console.views.urls")),
 ]

@@ -45,6 +45,7 @@ def _api(method: str, path: str, need: Need, body: dict[str, Any] | None = None,
 DOORS = [
     Door("GET", "/healthz", Open.EVERYONE),
     Door("GET", "/readyz", Open.EVERYONE),
+    Door("GET", "/metrics", Open.EVERYONE),
     _api("GET", "schema", Open.OWN_ACCOUNT),
     _api("POST", "auth/login", Open.EVERYONE, {"username": "nobody", "password": "wrong"}),
     _api("POST", "auth/logout", Open.OWN_ACCOUNT),

@@ -10,8 +10,21 @@ const plot = timePlot(one("#rates"), [
   { label: "Messages out /s", colour: "--s-out", scale: "messages", format: rate },
 ], { live: true });
 
+// What was before this tab, from the server's own history: [at in ms, messages in, messages out].
+let earlier = [];
+
+async function fetchEarlier() {
+  try {
+    const answer = await fetch("/api/v1/statistics?of=instance&step=1", { headers: { Accept: "application/json" } });
+    if (!answer.ok) return;
+    earlier = (await answer.json()).points.map((point) => [point.at * 1000, point.messages_in, point.messages_out]);
+    drawRates();
+  } catch { /* the plot then begins with this tab */ }
+}
+
 function drawRates() {
-  const samples = feed.memory.rates;
+  const seen = feed.memory.rates, first = seen[0]?.[0] ?? Infinity, oldest = Date.now() - 15 * 60_000;
+  const samples = [...earlier.filter((s) => s[0] > oldest && s[0] < first), ...seen];
   plot.setData([samples.map((s) => s[0] / 1000), samples.map((s) => s[1]), samples.map((s) => s[2])]);
 }
 
@@ -118,3 +131,4 @@ function update() {
 feed.addEventListener("change", update);
 feed.addEventListener("decision", addDecision);
 drawRates();
+fetchEarlier();

@@ -1,5 +1,5 @@
 // uPlot with the console's colours. Every plot redraws its colours when the theme changes and its width when the page does.
-import { clock } from "./format.js";
+import { clock, count } from "./format.js";
 import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
 
 const LIVE_SPAN_S = 120;
@@ -13,13 +13,17 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 
 // Milliseconds fall on whole seconds, minutes and hours.
 const TIME_STEPS = [1, 5, 10, 50, 100, 500, 1e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
+// Things that are counted have no halves: without this a small axis would say 0, 1, 1, 2.
+const WHOLE_STEPS = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
+// Of ticks that read the same after rounding, the first alone is labelled.
+const onceEach = (labels) => labels.map((label, index) => (index > 0 && label === labels[index - 1] ? "" : label));
 const short = (text) => text.replace(/ 00 (s|min)$/, "").replace(/^0 ms$/, "0").replace(".0 s", " s");
 
 function axis(label, format, side) {
   return {
-    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : undefined, font: "12px system-ui, sans-serif",
+    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : format === count ? WHOLE_STEPS : undefined, font: "12px system-ui, sans-serif",
     stroke: () => colour("--s-muted"), grid: { show: side === 3, stroke: () => colour("--s-grid"), width: 1 },
-    ticks: { show: false }, values: (plot, values) => values.map((value) => short(format(value))),
+    ticks: { show: false }, values: (plot, values) => onceEach(values.map((value) => short(format(value)))),
   };
 }
 

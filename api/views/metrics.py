@@ -1,0 +1,40 @@
+"""/metrics, for Prometheus on this machine, or with a token that may view."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpResponse
+from drf_spectacular.utils import extend_schema
+from prometheus_client import CONTENT_TYPE_LATEST
+from rest_framework.exceptions import NotAuthenticated
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from console.choices import Permission
+from console.queries import metrics
+from console.rights import Open
+from console.services import access
+
+LOOPBACK = ("127.0.0.1", "::1")
+
+
+class MetricsView(APIView):
+    """Metrics in Prometheus' text format."""
+
+    needs = {"GET": Open.EVERYONE}  # from loopback; from elsewhere `get` asks for VIEW
+
+    @extend_schema(exclude=True)
+    def get(self, request: Request) -> HttpResponse:
+        """Everything, read now."""
+        if not _is_local(request):
+            if not request.user.is_authenticated:
+                raise NotAuthenticated("From another machine, send a token that may view.")
+            access.require(actor_of(request), Permission.VIEW)
+        return HttpResponse(metrics.text(), content_type=CONTENT_TYPE_LATEST)
+
+
+def _is_local(request: Request) -> bool:
+    """Behind a proxy everybody comes from loopback, so there a token is always needed."""
+    forwarded = settings.HTTPS or "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
+    return request.META.get("REMOTE_ADDR") in LOOPBACK and not forwarded

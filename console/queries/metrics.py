@@ -1,0 +1,105 @@
+"""What Prometheus scrapes: the broker's figures, the policy's, and the control plane's own. Read anew at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.db.models import Count
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broker_core.errors import OperatorError
+from console.broker_link import link_to
+from console.models import ActionRun, Instance
+from console.queries.policies import in_force
+
+SLOWEST = 100
+"""Clients with series of their own: those furthest behind, so that 10,000 clients don't make 10,000 series."""
+_TOTALS = {
+    "messages_in": "Messages accepted", "bytes_in": "Bytes accepted", "messages_out": "Messages delivered",
+    "bytes_out": "Bytes delivered", "decisions": "Decisions on slow clients",
+}  # fmt: skip
+_POOL = {
+    "memory_used": "Memory its clients' messages take", "memory_limit": "Memory they may take",
+    "disk_used": "Disk its clients' spools take", "disk_limit": "Disk they may take",
+}  # fmt: skip
+
+
+def text() -> bytes:
+    """Every instance's metrics in the text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Instances())
+    return generate_latest(registry)
+
+
+class _Instances(Collector):
+    """Collects when asked."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Metrics of all instances, a family after the other."""
+        up = GaugeMetricFamily("sluice_up", "Whether the broker answers", labels=["instance"])
+        revisions = GaugeMetricFamily("sluice_policy_revision", "Newest revision, and the one in force", labels=["instance", "which"])
+        families: dict[str, Metric] = {}
+        for instance in Instance.objects.all():
+            state = in_force(instance)
+            revisions.add_metric([instance.name, "wanted"], state["wanted"])
+            revisions.add_metric([instance.name, "running"], state["running"] or 0)
+            try:
+                link = link_to(instance.name)
+                status = link.call("status", timeout_s=2.0)
+                slowest = link.call("clients_page", sort="-lag_ms", limit=SLOWEST, timeout_s=2.0)["clients"]
+            except OperatorError:
+                up.add_metric([instance.name], 0)
+                continue
+            up.add_metric([instance.name], 1)
+            for family in (*_broker(instance.name, status), *_clients(instance.name, slowest)):
+                known = families.setdefault(family.name, family)
+                if known is not family:
+                    known.samples += family.samples
+        yield from (up, revisions, *families.values(), _runs())
+
+
+def _broker(instance: str, status: Mapping[str, Any]) -> Iterator[Metric]:
+    for key, words in _TOTALS.items():
+        counter = CounterMetricFamily(f"sluice_{key}", words, labels=["instance"])
+        counter.add_metric([instance], float((status.get("totals") or {}).get(key) or 0))
+        yield counter
+    clients = GaugeMetricFamily("sluice_clients", "Clients by state", labels=["instance", "state"])
+    for state, number in (status.get("clients_by_state") or {}).items():
+        clients.add_metric([instance, state], number)
+    yield clients
+    for key, words in _POOL.items():
+        pool = GaugeMetricFamily(f"sluice_pool_{key}_bytes", words, labels=["instance", "pool"])
+        for one in status.get("pools") or []:
+            pool.add_metric([instance, one["name"]], one.get(key) or 0)
+        yield pool
+    for key, value, words in (
+        ("journal_bytes", status["journal"]["bytes"], "Bytes of the journal's files"),
+        ("journal_segments", status["journal"]["segments"], "Files of the journal"),
+        ("next_sequence", status["next_sequence"], "Sequence of the next record"),
+        ("durable_sequence", status["durable_sequence"], "Newest record on disk"),
+        ("uptime_seconds", status["uptime_s"], "How long the broker has been up"),
+    ):
+        gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance"])
+        gauge.add_metric([instance], value)
+        yield gauge
+
+
+def _clients(instance: str, slowest: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    labels = ["instance", "client"]
+    age = GaugeMetricFamily("sluice_client_lag_seconds", "Age of the oldest message that waits, of the slowest", labels=labels)
+    messages = GaugeMetricFamily("sluice_client_lag_messages", "Messages that wait, of the slowest", labels=labels)
+    for client in slowest:
+        if client["lag_messages"]:
+            age.add_metric([instance, client["name"]], client["lag_ms"] / 1000)
+            messages.add_metric([instance, client["name"]], client["lag_messages"])
+    yield from (age, messages)
+
+
+def _runs() -> Metric:
+    runs = GaugeMetricFamily("sluice_runs", "Runs that are stored, by state", labels=["state"])
+    for row in ActionRun.objects.order_by().values("state").annotate(number=Count("pk")):
+        runs.add_metric([row["state"]], row["number"])
+    return runs

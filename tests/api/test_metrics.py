@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families
+from rest_framework.test import APIClient
+
+from console.models import Instance
+from tests.support.control_plane import person
+from tests.support.fake_broker import FakeBroker
+
+
+def values(text: str) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_what_the_broker_says(broker: FakeBroker) -> None:
+    found = values(Client().get("/metrics").content.decode())
+    assert found[("sluice_up", "sluice-1")] == 1
+    assert found[("sluice_messages_in_total", "sluice-1")] == 1_336_776
+    assert found[("sluice_pool_memory_limit_bytes", "sluice-1", "websocket")] == 256 * 2**20
+    assert found[("sluice_client_lag_messages", "board-jfk", "sluice-1")] == 184_220
+    assert ("sluice_client_lag_messages", "carrier-aa", "sluice-1") not in found
+    assert found[("sluice_policy_revision", "sluice-1", "wanted")] == 1
+
+
+def test_a_broker_that_is_away_is_down_and_not_an_error(instance: Instance) -> None:
+    answer = Client().get("/metrics")
+    assert (answer.status_code, values(answer.content.decode())[("sluice_up", "sluice-1")]) == (200, 0)
+
+
+def test_another_machine_needs_a_token_that_may_view(broker: FakeBroker, api: APIClient, settings: Any) -> None:
+    token = api.post("/api/v1/tokens", {"name": "prometheus", "scope": ["view"]}).data["token"]
+    stranger = Client(REMOTE_ADDR="10.0.0.9")
+    assert stranger.get("/metrics").status_code == 401
+    assert stranger.get("/metrics", HTTP_AUTHORIZATION=f"Bearer {token}").status_code == 200
+    assert Client().get("/metrics", HTTP_X_FORWARDED_FOR="10.0.0.9").status_code == 401
+    nobody = Client(REMOTE_ADDR="10.0.0.9")
+    nobody.force_login(person("nina"))
+    assert nobody.get("/metrics").status_code == 403
