@@ -14,6 +14,7 @@ from broker_core.errors import OperatorError
 from broker_core.journal import retention
 from broker_core.protocols.names import check_topic
 from broker_core.runtime import listing
+from broker_core.runtime.action_handlers import action_handlers
 from broker_core.runtime.control import Handler
 from broker_core.slow_clients.preview import compare
 
@@ -31,7 +32,7 @@ def handlers(broker: Broker) -> dict[str, Handler]:
         "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "preview", "journals", "journal_plan", "journal_swap",
         "journal_remove", "decisions", "durable_delete", "durables", "ledger", "publish",
     )
-    return {name: getattr(answers, name) for name in names}
+    return {name: getattr(answers, name) for name in names} | action_handlers(broker)
 
 
 class _Answers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ LONGEST_LINE = 4096
 
 
 class ChildLog:
-    """Appends to `path`; past `most_bytes` the file becomes `path.1` and a new one begins.
+    """Appends to `path`; past `most_bytes` the file becomes `path.1` and a new one begins, as when it was renamed.
 
     echo    called with each whole line, for those who want to see it in the terminal
     """
@@ -31,6 +32,8 @@ class ChildLog:
     def write(self, chunk: bytes) -> None:
         """Take output as it comes. A full disk loses text of the log, and must not stop the child."""
         try:
+            if self._renamed():
+                self._reopen()
             if self._file.tell() + len(chunk) > self._most_bytes:
                 self._roll()
             self._file.write(chunk)
@@ -57,6 +60,17 @@ class ChildLog:
         self._last.append(text)
         if self._echo is not None:
             self._echo(text)
+
+    def _renamed(self) -> bool:
+        """Whether an action rotated the log: the name stands for another file, or for none."""
+        try:
+            return not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return True
+
+    def _reopen(self) -> None:
+        self._file.close()
+        self._file = self.path.open("ab", buffering=0)
 
     def _roll(self) -> None:
         self._file.close()

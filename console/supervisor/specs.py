@@ -100,6 +100,7 @@ def broker(at: Installation) -> ChildSpec:
         needs=_needs_redis(at),
         ready_s=60.0,  # recovery of a large journal takes its time
         stop=(StopStep(signal.SIGTERM, 30.0), StopStep(signal.SIGKILL, 5.0)),
+        once=True,  # an action may shut it down, and then it stays down; whatever kills it starts it again
     )
 
 

@@ -27,6 +27,7 @@ STATES = {
     "sealed": ("Sealed", "lock"),
     "archived": ("Archived", "archive"),
     "waiting": ("Waiting", "clock"),
+    "approval": ("Awaiting approval", "lock"),
     "running": ("Running", "loader"),
     "succeeded": ("Succeeded", "circle-check"),
     "failed": ("Failed", "circle-x"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django import template
 from django.utils.html import format_html
@@ -124,3 +125,15 @@ def as_json(value: Any) -> str:
 def share(used: float | None, limit: float | None) -> float:
     """Percent of a limit, 0 to 100."""
     return min(100.0, 100.0 * float(used or 0) / float(limit)) if limit else 0.0
+
+
+@register.filter
+def moment_in(value: datetime, zone: ZoneInfo) -> str:
+    """A moment by the clock of a zone, with its offset: "Sat 2026-11-21 00:30 +0100"."""
+    return value.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %z")
+
+
+@register.filter
+def of(table: Any, key: Any) -> Any:
+    """An entry of a mapping; nothing when there is none."""
+    return table.get(key, {}) if isinstance(table, dict) else {}

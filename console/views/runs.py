@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, Permission
+from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, Permission, RunState
 from console.models import ActionRun
 from console.queries import runs as read
 from console.services import pipeline
@@ -62,19 +63,53 @@ def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
     return redirect("runs")
 
 
+@common.permitted(Permission.APPROVE)
+@require_POST
+def approve(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    """Let a run go on that somebody else asked for."""
+    try:
+        service.approve(common.actor_of(request), read.run(run_id))
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, "The run is approved.")
+    return redirect("runs")
+
+
+@common.permitted(Permission.RUN_ACTIONS)
+@require_POST
+def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
+    """Ask again for a run that came to nothing."""
+    try:
+        service.repeat(common.actor_of(request), read.run(run_id))
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, "The run is asked for again; steps that were done are left out.")
+    return redirect("runs")
+
+
 def _list(request: HttpRequest) -> dict[str, Any]:
     instance = common.own_instance()
     found = Paginator(read.runs(instance), PAGE).get_page(request.GET.get("page"))
-    for run in found:
+    listed(found)
+    return {"page": found, "active": any(run.is_active for run in found), "query": ""}
+
+
+def listed(runs: Iterable[Any]) -> Any:
+    """Runs as lists show them: with what they do in words, and what can be done with each."""
+    for run in runs:
         run.is_active = run.state in ACTIVE_RUN_STATES
         run.took_ms = _took_ms(run)
         run.what = what_of(run.parameters)
-    return {"page": found, "active": any(run.is_active for run in found), "query": ""}
+        run.repeatable = run.state in (RunState.LOST, RunState.FAILED, RunState.CANCELLED)
+    return runs
 
 
 def what_of(parameters: dict[str, Any]) -> str:
     """A run's parameters in words: "older than 7d", "client-history from=2026-11-01"."""
-    words = [f"older than {parameters['age']}"] if "age" in parameters else []
+    words = [str(parameters["action"])] if "action" in parameters else []
+    words += [f"older than {parameters['age']}"] if "age" in parameters else []
     if "job" in parameters:
         words.append(str(parameters["job"]))
     words += [f"{name}={value}" for name, value in (parameters.get("options") or {}).items()]

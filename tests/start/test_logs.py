@@ -44,3 +44,13 @@ def test_whole_lines_are_echoed(tmp_path: Path) -> None:
     echoed: list[str] = []
     ChildLog(tmp_path / "web.log", echoed.append).write(b"one\ntwo\nthr")
     assert echoed == ["one", "two"]
+
+
+def test_a_log_that_was_renamed_is_begun_anew(tmp_path: Path) -> None:
+    log = ChildLog(tmp_path / "web.log")
+    log.write(b"before\n")
+    (tmp_path / "web.log").rename(tmp_path / "web.20261121T003000.log")
+    log.write(b"after\n")
+    log.close()
+    assert (tmp_path / "web.20261121T003000.log").read_bytes() == b"before\n"
+    assert (tmp_path / "web.log").read_bytes() == b"after\n"

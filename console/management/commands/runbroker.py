@@ -46,6 +46,7 @@ async def _run(instance: str) -> None:
     from api.websocket_listener import WebSocketListener
     from broker_core.runtime.broker import Broker, BrokerPaths
     from console.broker_reporter import BrokerReporter
+    from console.event_reporter import EventReporter
     from console.services.journal_places import directories_to_open
     from console.services.policies import document_in_force
 
@@ -60,10 +61,18 @@ async def _run(instance: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(policy, paths, WebSocketListener)
-    reporter = BrokerReporter(broker)
-    await broker.start(reporter.report)
+    broker.on_shut_down = stopping.set
+    reporter, events = BrokerReporter(broker), EventReporter(broker)
+
+    async def tick(snapshot: dict[str, Any]) -> None:
+        events.tick()
+        await reporter.report(snapshot)
+
+    await broker.start(tick)
+    await events.started()
     try:
         await stopping.wait()
     finally:
         await broker.stop()
         await reporter.close()
+        await events.close()

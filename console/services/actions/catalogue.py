@@ -44,8 +44,8 @@ KINDS: dict[str, Kind] = {
             _NAME, Option("reason", "Reason, told to the client", default="an action of the operator's"),
         ), destructive=True),
         Kind("offline", "Offline a client", (_NAME,), destructive=True),
-        Kind("replay", "Pause or resume a replay", (
-            _NAME, Option("subscription", "Subscription"),
+        Kind("replay", "Pause or resume a managed replay", (
+            Option("name", "Managed replay"),
             Option("change", "Do", choices=(("pause", "Pause"), ("resume", "Resume")), default="pause"),
         )),
         Kind("revision", "Apply a policy revision", (Option("number", "Revision", number_between(1, 10**9)),), exclusive="policy", destructive=True),

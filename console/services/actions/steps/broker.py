@@ -20,7 +20,7 @@ def _publish(scene: Scene, options: Options) -> Done:
         raise OperatorError("topic_refused", "Topics that start with $ are the broker's own.", "Publish on another.")
     if len(body) > MOST_BODY:
         raise OperatorError("message_too_long", f"The message has {len(body):,} bytes, over {MOST_BODY:,}.", "Publish less.")
-    scene.link.call("publish", topic=options["topic"], body=base64.b64encode(body).decode())
+    scene.link.call("publish_bytes", topic=options["topic"], body=base64.b64encode(body).decode())
     return Done({"topic": options["topic"], "bytes": len(body)})
 
 
@@ -33,7 +33,7 @@ def _offline(scene: Scene, options: Options) -> Done:
 
 
 def _replay(scene: Scene, options: Options) -> Done:
-    return _client(scene, f"{options['change']}_replay", options["client"], subscription=options["subscription"])
+    return Done(scene.link.call(f"replay_{options['change']}", name=options["name"]) or {})
 
 
 def _shut_down(scene: Scene, options: Options) -> Done:
@@ -54,6 +54,6 @@ STEPS = {
     "publish": Step(_plan_publish, _publish),
     "disconnect": Step(says("disconnect {client}: {reason}"), _disconnect),
     "offline": Step(says("offline {client}"), _offline),
-    "replay": Step(says("{change} the replay {subscription} of {client}"), _replay),
+    "replay": Step(says("{change} the managed replay {name}"), _replay),
     "shut_down": Step(says("shut the broker down; its supervisor leaves it down"), _shut_down),
 }

@@ -1,0 +1,71 @@
+"""What the broker's process needs of actions: what to hear, and runs for what was heard. Called in its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from django.db import close_old_connections, connection
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.models import Action, Instance
+from console.services.actions import events
+from console.services.actions.performing import percent_used
+from console.services.actions.triggers import IN_THE_BROKER, Event
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Kinds of events, messages (kind, topic, filter), and file systems (place, percent) that enabled actions wait for."""
+
+    kinds: frozenset[str] = frozenset()
+    messages: frozenset[tuple[str, str, str]] = frozenset()
+    file_systems: frozenset[tuple[str, str]] = frozenset()
+
+
+def begin(instance_name: str) -> Wanted:
+    """The broker has started: intervals count from now, and actions on its start get their runs."""
+    _fresh_connection()
+    Instance.objects.filter(name=instance_name).update(started_at=timezone.now())
+    happened(instance_name, [Event("startup")])
+    return wanted(instance_name)
+
+
+def wanted(instance_name: str) -> Wanted:
+    """What enabled actions wait for."""
+    _fresh_connection()
+    kinds, messages, file_systems = set(), set(), set()
+    for when in Action.objects.filter(instance__name=instance_name, enabled=True).values_list("when", flat=True):
+        for trigger in when:
+            kind = trigger["on"]
+            if kind in (*IN_THE_BROKER, "journal_roll"):
+                kinds.add(kind)
+            elif kind in ("publish", "deliver"):
+                messages.add((kind, trigger["topic"], trigger.get("filter", "")))
+            elif kind == "file_system":
+                file_systems.add((trigger["place"], trigger["above"]))
+    return Wanted(frozenset(kinds), frozenset(messages), frozenset(file_systems))
+
+
+def happened(instance_name: str, found: Sequence[Event]) -> int:
+    """Start the runs that these events are for; how many."""
+    _fresh_connection()
+    instance = Instance.objects.filter(name=instance_name).first()
+    return len(events.happened(instance, found)) if instance is not None else 0
+
+
+def fullness(file_systems: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    """How full each is, in percent; one that can't be looked at is left out."""
+    found: dict[tuple[str, str], float] = {}
+    for place, above in file_systems:
+        with suppress(OperatorError):
+            found[place, above] = percent_used(place)
+    return found
+
+
+def _fresh_connection() -> None:
+    """Threads of the broker live for weeks, without the requests at whose ends Django drops dead connections."""
+    if not connection.in_atomic_block:
+        close_old_connections()

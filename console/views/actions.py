@@ -1,0 +1,211 @@
+"""Actions: the list, the editor with the next firings, and running one by hand after its plan was shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import OperatorError, SluiceError
+from console.choices import MissedPolicy, Permission
+from console.models import Action
+from console.queries import actions as read
+from console.queries import runs as read_runs
+from console.queries.policies import instance_named
+from console.services import audit
+from console.services.actions import asking, definition, editing, schedule
+from console.services.actions.schedules import next_firings, triggers_of
+from console.views import action_form, common
+from console.views.runs import listed
+
+NEWEST_RUNS = 10
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def actions(request: HttpRequest) -> HttpResponse:
+    """All actions by name."""
+    instance, now = common.own_instance(), timezone.now()
+    found = list(read.actions(instance)) if instance else []
+    rows = [{"action": one, "when": _when(one), "do": _do(one), "next_at": next(iter(next_firings(one, now, 1)), None)} for one in found]
+    return common.page(request, "actions.html", {"rows": rows})
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def action(request: HttpRequest, action_id: int) -> HttpResponse:
+    """One action: its editor, its next firings, its newest runs."""
+    try:
+        return _page(request, _action(action_id))
+    except OperatorError as problem:
+        common.tell(request, problem)
+        return redirect("actions")
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_GET
+def new(request: HttpRequest) -> HttpResponse:
+    """The editor of an action that isn't stored yet."""
+    return common.page(request, "action.html", _editor(None, {"enabled": True, "missed": MissedPolicy.RUN_ONCE, "when": [], "steps": []}))
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def draft(request: HttpRequest) -> HttpResponse:
+    """The editor after a button: a part added, removed or moved. Stores nothing."""
+    audit.changes_nothing(request)
+    values = _values(request)
+    said = action_form.edit(values, request.POST.get("edit", ""), request.POST)
+    return _again(request, values, {"said": said})
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def save(request: HttpRequest) -> HttpResponse:
+    """Store the action."""
+    values, actor = _values(request), common.actor_of(request)
+    try:
+        found = _posted(request)
+        if found is None:
+            stored = editing.create(actor, instance_named(), values)
+        else:
+            stored = editing.change(actor, found, values, int(request.POST.get("version") or 0))
+    except (SluiceError, ValueError) as problem:
+        told = problem if isinstance(problem, SluiceError) else OperatorError("bad_action", "The version isn't a number.", "Load the page again.")
+        return _again(request, values, {"problem": {"message": f"{told.sentence} {told.fix}".strip(), **told.details}}, status=422)
+    messages.success(request, f"{stored.name} is saved.")
+    return redirect("actions_one", stored.pk)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def delete(request: HttpRequest, action_id: int) -> HttpResponse:
+    """Delete an action; its runs stay."""
+    try:
+        found = _action(action_id)
+        editing.delete(common.actor_of(request), found)
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, f"{found.name} is deleted. Its runs stay.")
+    return redirect("actions")
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def firings(request: HttpRequest) -> HttpResponse:
+    """The next five firings of what is being typed."""
+    every = next((text for name, text in request.GET.items() if name.endswith("-every")), "")
+    return render(request, "components/firings.html", _firings(every))
+
+
+@common.permitted(Permission.RUN_ACTIONS)
+@require_POST
+def plan(request: HttpRequest, action_id: int) -> HttpResponse:
+    """What the action would do now. Changes nothing."""
+    audit.changes_nothing(request)
+    variables = _variables(request)
+    context: dict[str, Any] = {"variables": variables}
+    try:
+        found = _action(action_id)
+        context |= {"action": found, "plan": asking.plan(found, variables)}
+    except SluiceError as problem:
+        context["plan_problem"] = problem
+    if request.headers.get("HX-Request"):
+        return render(request, "components/action_plan.html", context)
+    return _page(request, _action(action_id), context)
+
+
+@common.permitted(Permission.RUN_ACTIONS)
+@require_POST
+def apply(request: HttpRequest, action_id: int) -> HttpResponse:
+    """Run the action, if its plan is still the one that was shown."""
+    try:
+        run = asking.apply(common.actor_of(request), _action(action_id), _variables(request), request.POST.get("plan", ""))
+    except SluiceError as problem:
+        common.tell(request, problem)
+        return redirect("actions")
+    messages.success(request, f"The run of {run.parameters['action']} is {run.get_state_display().lower()}.")
+    return redirect("runs")
+
+
+def _action(action_id: int) -> Action:
+    return read.action(instance_named(), action_id)
+
+
+def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = None) -> HttpResponse:
+    runs = listed(read_runs.runs(found.instance).filter(action=found)[:NEWEST_RUNS])
+    context = {
+        **_editor(found, editing.as_dict(found)), "action": found, "next": next_firings(found, timezone.now()), "runs": runs,
+        "parameters": _parameters(found), **(more or {}),
+    }  # fmt: skip
+    return common.page(request, "action.html", context)
+
+
+def _editor(found: Action | None, values: dict[str, Any], problem: dict[str, Any] | None = None) -> dict[str, Any]:
+    groups = [
+        {"name": group, "title": title, "empty": empty, "parts": action_form.shown(group, values[group], problem), "choices": action_form.choices(group)}
+        for group, title, empty in (
+            ("when", "When", "Nothing starts it: it runs when somebody asks for it."),
+            ("steps", "Do, in this order", "It does nothing yet."),
+        )
+    ]
+    return {"action": found, "values": values, "groups": groups, "missed": MissedPolicy.choices, "problem": problem,
+            "zone": settings.SLUICE_LOCAL_ZONE, "firings_of": {part.name: _firings(part.fields[0].value) for part in groups[0]["parts"] if part.kind.name == "schedule"}}  # fmt: skip
+
+
+def _again(request: HttpRequest, values: dict[str, Any], more: dict[str, Any], status: int = 200) -> HttpResponse:
+    """The editor as it was sent, not as it is stored."""
+    try:
+        found = _posted(request)
+    except OperatorError:
+        found = None
+    context = {**_editor(found, values, more.get("problem")), **more, "version": request.POST.get("version", "")}
+    if request.headers.get("HX-Request"):
+        return render(request, "components/action_editor.html", {**context, "may": common.may(request)})
+    return common.page(request, "action.html", context, status)
+
+
+def _posted(request: HttpRequest) -> Action | None:
+    number = request.POST.get("action_id", "")
+    return read.action(instance_named(), number) if number else None
+
+
+def _values(request: HttpRequest) -> dict[str, Any]:
+    post = request.POST
+    return {
+        **action_form.read(post), "name": post.get("name", ""), "description": post.get("description", ""),
+        "enabled": "enabled" in post, "missed": post.get("missed", MissedPolicy.RUN_ONCE), "needs_approval": "needs_approval" in post,
+    }  # fmt: skip
+
+
+def _variables(request: HttpRequest) -> dict[str, str]:
+    return {name.removeprefix("var-"): text for name, text in request.POST.items() if name.startswith("var-") and text}
+
+
+def _firings(every: str) -> dict[str, Any]:
+    zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
+    try:
+        return {"firings": schedule.firings(schedule.parse(every, zone), now, now), "zone": zone}
+    except OperatorError as problem:
+        return {"firings_problem": problem if every else None, "zone": zone}
+
+
+def _parameters(found: Action) -> list[str]:
+    """What requests of this action must bring."""
+    named = (name.strip() for trigger in found.when if trigger["on"] == "request" for name in trigger["parameters"].split(","))
+    return sorted({name for name in named if name})
+
+
+def _when(found: Action) -> list[str]:
+    words = [trigger["every"] for trigger, _ in triggers_of(found)]
+    return words + [definition.kind_of(trigger)[1].label for trigger in found.when if trigger["on"] != "schedule"]
+
+
+def _do(found: Action) -> list[str]:
+    return [definition.kind_of(step)[1].label for step in found.steps if "do" in step]

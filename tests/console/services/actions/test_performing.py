@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from console.choices import ActorKind, Permission, RunState
+from console.models import Action, ActionRun, AuditEvent, ClientSample, Instance, RunHold
+from console.rights import Access, Right
+from console.services import execution, runs
+from console.services.actions import editing, events
+from console.services.actions.triggers import Event
+from console.services.actors import Actor
+from tests.support.fake_broker import FakeBroker
+
+EVERYTHING = Access((Right(frozenset(Permission)),))
+MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EVERYTHING)
+
+
+def make(instance: Instance, steps: list[dict[str, Any]], name: str = "one", when: list[dict[str, Any]] | None = None, **more: Any) -> Action:
+    return editing.create(MARIA, instance, {"name": name, "when": when or [], "steps": steps, **more})
+
+
+def run_of(action: Action, **variables: str) -> ActionRun:
+    run = events.start(MARIA, action, {"on": "hand"}, variables, timezone.now())
+    done = execution.execute(run.pk)
+    assert done is not None
+    return done
+
+
+@pytest.fixture
+def listener() -> Iterator[Any]:
+    """An HTTP server; `asked` are its requests, `status` what it answers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.server.asked.append((self.path, dict(self.headers), body))  # type: ignore[attr-defined]
+            self.send_response(self.server.status)  # type: ignore[attr-defined]
+            self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+            self.end_headers()
+            self.wfile.write(b"thanks")
+
+        def log_message(self, *args: Any) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.asked, server.status = [], 200  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_steps_are_done_in_order_with_the_triggers_variables(instance: Instance, broker: FakeBroker) -> None:
+    action = make(instance, [
+        {"if": "client", "client": "board-*"},
+        {"do": "disconnect", "client": "{{AMPS_CLIENT_NAME}}", "reason": "at {{AMPS_INSTANCE_NAME}}"},
+        {"do": "event", "name": "done"},
+    ])  # fmt: skip
+    run = run_of(action, AMPS_CLIENT_NAME="board-jfk")
+    assert run.state == RunState.SUCCEEDED, run.log
+    assert broker.asked[-1] == {"do": "disconnect", "name": "board-jfk", "reason": "at sluice-1"}
+    assert [step["state"] for step in run.steps] == ["held", "done", "done"]
+    assert run.progress == 100
+    assert AuditEvent.objects.filter(action="run.action.end").count() == 1
+
+
+def test_a_condition_that_doesnt_hold_leaves_the_rest_out(instance: Instance, broker: FakeBroker) -> None:
+    action = make(instance, [{"if": "expression", "expression": "/AMPS_CLIENT_NAME = 'x'"}, {"do": "shut_down"}])
+    run = run_of(action, AMPS_CLIENT_NAME="y")
+    assert (run.state, [step["state"] for step in run.steps]) == (RunState.SUCCEEDED, ["not_held"])
+    assert broker.asked == []
+
+
+def test_a_failed_step_stops_the_rest(instance: Instance, broker: FakeBroker) -> None:
+    action = make(instance, [{"do": "disconnect", "client": "nobody"}, {"do": "disconnect", "client": "board-jfk"}])
+    run = run_of(action)
+    assert (run.state, run.error["code"]) == (RunState.FAILED, "unknown_client")
+    assert [step["state"] for step in run.steps] == ["failed"]
+    assert len(broker.asked) == 1
+
+
+def test_an_age_that_a_request_gives_is_checked_when_the_step_begins(instance: Instance, broker: FakeBroker) -> None:
+    action = make(instance, [{"do": "archive", "age": "{{AGE}}"}])
+    run = run_of(action, AGE="soon")
+    assert (run.state, run.error["code"]) == (RunState.FAILED, "bad_action")
+    assert broker.asked == []
+
+
+def test_old_samples_and_decisions_go(instance: Instance) -> None:
+    now = timezone.now()
+    for days in (1, 30):
+        ClientSample.objects.create(instance=instance, client="one", at=now - timedelta(days=days), state="live")
+    run = run_of(make(instance, [{"do": "truncate", "what": "statistics", "age": "7d"}]))
+    assert run.steps[0]["result"] == {"rows": {"statistics": 1}}
+    assert ClientSample.objects.count() == 1
+
+
+def test_a_webhook_gets_the_variables_and_a_key_for_repeats(instance: Instance, listener: Any, settings: Any) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS = [f"127.0.0.1:{listener.server_port}"]
+    url = f"http://127.0.0.1:{listener.server_port}/hook?x=1"
+    run = run_of(make(instance, [{"do": "webhook", "url": url}]), WHO="x")
+    assert run.state == RunState.SUCCEEDED, run.log
+    ((path, headers, body),) = listener.asked
+    assert path == "/hook?x=1"
+    assert json.loads(body)["variables"]["WHO"] == "x"
+    assert headers["Idempotency-Key"] == f"{run.pk}.0"
+
+
+@pytest.mark.parametrize("status", [302, 404, 500])
+def test_a_webhook_that_is_refused_or_sent_elsewhere_fails(
+    instance: Instance, listener: Any, settings: Any, status: int
+) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS, listener.status = ["127.0.0.1:" + str(listener.server_port)], status
+    run = run_of(make(instance, [{"do": "webhook", "url": f"http://127.0.0.1:{listener.server_port}/"}]))
+    assert (run.state, run.error["code"], len(listener.asked)) == (RunState.FAILED, "webhook_failed", 1)
+
+
+def test_a_webhook_whose_host_is_declared_no_longer_is_not_called(instance: Instance, listener: Any, settings: Any) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS = ["127.0.0.1:" + str(listener.server_port)]
+    action = make(instance, [{"do": "webhook", "url": f"http://127.0.0.1:{listener.server_port}/"}])
+    settings.SLUICE_WEBHOOK_HOSTS = []
+    assert run_of(action).error["code"] == "bad_action"
+    assert listener.asked == []
+
+
+def test_events_raise_each_other_only_so_often(instance: Instance) -> None:
+    make(instance, [{"do": "event", "name": "again"}], when=[{"on": "event", "name": "again"}])
+    (run,) = events.happened(instance, [Event("event", {"SLUICE_EVENT": "again"})])
+    depth = 0
+    while run is not None:
+        done = execution.execute(run.pk)
+        assert done is not None
+        run = ActionRun.objects.filter(state=RunState.WAITING).first()
+        depth += 1
+    assert done.error["code"] == "event_loop"
+    assert depth == events.MOST_DEPTH + 1
+
+
+def test_an_action_with_too_many_runs_waiting_takes_no_more(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_WAITING", 2)
+    make(instance, [{"do": "event", "name": "x"}], when=[{"on": "logon", "client": "risk-*"}])
+    logons = [Event("logon", {"AMPS_CLIENT_NAME": name}) for name in ("risk-1", "desk-1", "risk-2", "risk-3", "risk-4")]
+    assert len(events.happened(instance, logons)) == 2
+    assert events.refused["one"] >= 2
+
+
+def test_one_run_of_an_action_at_a_time_and_the_next_follows(instance: Instance) -> None:
+    action = make(instance, [{"do": "event", "name": "x"}])
+    first, second = (events.start(MARIA, action, {"on": "hand"}, {}, timezone.now()) for _ in range(2))
+    assert runs.claim(first.pk, timezone.now()) is not None
+    assert runs.claim(second.pk, timezone.now()) is None
+    runs.finish(first, RunState.SUCCEEDED)
+    assert RunHold.objects.count() == 0
+    assert runs.claim(second.pk, timezone.now()) is not None
+
+
+def test_an_action_waits_for_a_run_of_the_same_kind(instance: Instance, actor: Actor) -> None:
+    direct = runs.request(actor, instance, runs.RunKind.ARCHIVE, {"age": "7d", "age_s": 604_800})
+    run = events.start(MARIA, make(instance, [{"do": "archive", "age": "7d"}]), {"on": "hand"}, {}, timezone.now())
+    assert runs.claim(direct.pk, timezone.now()) is not None
+    assert runs.claim(run.pk, timezone.now()) is None
+    assert RunState(ActionRun.objects.get(pk=run.pk).state) == RunState.WAITING
+
+
+def test_a_lost_run_is_repeated_from_the_step_it_was_in(instance: Instance, broker: FakeBroker) -> None:
+    action = make(instance, [{"do": "disconnect", "client": "board-jfk"}, {"do": "event", "name": "x"}])
+    run = events.start(MARIA, action, {"on": "hand"}, {}, timezone.now())
+    taken = runs.claim(run.pk, timezone.now() - timedelta(minutes=5))
+    assert taken is not None
+    ActionRun.objects.filter(pk=run.pk).update(steps=[{"do": "disconnect", "state": "done", "result": {}, "variables": {"A": "1"}}])
+    assert [lost.pk for lost in runs.find_lost(timezone.now())] == [run.pk]
+    assert RunHold.objects.count() == 0
+    run.refresh_from_db()
+    again = runs.repeat(MARIA, run)
+    done = execution.execute(again.pk)
+    assert done is not None
+    assert (done.state, [step["state"] for step in done.steps]) == (RunState.SUCCEEDED, ["done", "done"])
+    assert done.first_id == run.pk
+    assert broker.asked == []  # what was done isn't done again
+
+
+def test_logs_are_rotated_and_never_over_another(instance: Instance, settings: Any, tmp_path: Path) -> None:
+    settings.SLUICE_HOME = tmp_path
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "broker.log").write_text("words")
+    (tmp_path / "log" / "web.log").write_text("")
+    run = run_of(make(instance, [{"do": "rotate_log"}]))
+    (name,) = run.steps[0]["result"]["rotated"]
+    assert (tmp_path / "log" / name).read_text() == "words"
+    assert not (tmp_path / "log" / "broker.log").exists()
+
+
+def test_a_transport_is_switched_off_as_a_new_revision(instance: Instance, broker: FakeBroker) -> None:
+    run = run_of(make(instance, [{"do": "transport", "name": "websocket", "enabled": "no"}]))
+    assert run.steps[0]["result"] == {"revision": 2, "in_force": True}
+    back = run_of(make(instance, [{"do": "revision", "number": 1}], name="two"))
+    assert back.steps[0]["result"] == {"revision": 3, "in_force": True}
+    assert instance.transports.get(name="websocket").enabled

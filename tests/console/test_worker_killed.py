@@ -1,0 +1,123 @@
+"""A real Celery worker, killed with SIGKILL in the middle of a step: its run is found, marked, and repeated safely."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from console.choices import ActorKind, Permission, RunState
+from console.models import ActionRun, RunHold
+from console.rights import Access, Right
+from console.services import execution, policies, runs
+from console.services.actions import editing, events
+from console.services.actors import Actor
+
+pytestmark = pytest.mark.django_db(transaction=True)
+MARIA = Actor(ActorKind.PERSON, "maria", 7, access=Access((Right(frozenset(Permission)),)))
+
+
+class Hook(BaseHTTPRequestHandler):
+    """Answers nothing while `server.hangs`."""
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        server.keys.append(self.headers["Idempotency-Key"])
+        if server.hangs.wait(0 if not server.slow else 30):
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def hook() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    server.daemon_threads, server.keys, server.hangs, server.slow = True, [], threading.Event(), True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def database_url() -> str:
+    """The test's own database, for another process."""
+    facts = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{facts['NAME']}"
+    where = quote(str(facts["HOST"]), safe="")
+    return f"postgres://{quote(facts['USER'])}:{quote(facts['PASSWORD'])}@{where}:{facts['PORT'] or 5432}/{facts['NAME']}"
+
+
+@pytest.fixture
+def worker(redis_url: str, hook: Any) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Starts real workers; those that are left are killed at the end."""
+    started: list[subprocess.Popen[bytes]] = []
+    declared = f"127.0.0.1:{hook.server_port}"
+    environment = {**os.environ, "DATABASE_URL": database_url(), "SLUICE_WEBHOOK_HOSTS": declared}
+
+    def start() -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "celery", "-A", "console.project", "worker", "--pool", "solo", "-n", f"w{len(started)}@test"]
+        process = subprocess.Popen(words, cwd=settings.BASE_DIR, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait(20)
+
+
+def until(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait for something that another process brings about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_run_whose_worker_was_killed_is_found_and_repeated_from_its_step(
+    hook: Any, worker: Callable[[], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "SLUICE_WEBHOOK_HOSTS", [f"127.0.0.1:{hook.server_port}"])
+    instance = policies.ensure_instance(settings.SLUICE_INSTANCE)
+    steps = [{"do": "truncate", "what": "statistics", "age": "30d"}, {"do": "webhook", "url": f"http://127.0.0.1:{hook.server_port}/"}]
+    action = editing.create(MARIA, instance, {"name": "killed", "steps": steps})
+    run = events.start(MARIA, action, {"on": "hand"}, {}, timezone.now())
+    process = worker()
+    until(lambda: hook.keys)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(20)
+    run.refresh_from_db()
+    assert (run.state, [step["do"] for step in run.steps]) == (RunState.RUNNING, ["truncate"])
+    assert runs.find_lost(timezone.now()) == []  # not yet: it was heard a moment ago
+    assert [lost.pk for lost in runs.find_lost(timezone.now() + timedelta(minutes=3))] == [run.pk]
+    assert RunHold.objects.count() == 0
+    run.refresh_from_db()
+    assert (run.state, run.error["code"]) == (RunState.LOST, "worker_lost")
+
+    hook.slow = False
+    assert execution.execute(run.pk) is None  # the queue may deliver the task again: nobody runs it twice
+    again = runs.repeat(MARIA, run)
+    worker()
+    until(lambda: ActionRun.objects.filter(pk=again.pk, state=RunState.SUCCEEDED).exists())
+    again.refresh_from_db()
+    assert [step["do"] for step in again.steps] == ["truncate", "webhook"]
+    assert hook.keys == [f"{run.pk}.1"] * 2
