@@ -24,10 +24,11 @@ from types import TracebackType
 from typing import Self
 
 from broker_core.batch import Batch
+from broker_core.bookmark import EPOCH_TEXT
 from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.addresses import parse_addresses
 from broker_core.client.bodies import BATCH_BYTES, Body
-from broker_core.client.bookmark_store import BookmarkStore, starting_point
+from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
 from broker_core.client.connector import Connector
 from broker_core.client.keeper import Keeper
 from broker_core.client.link import Link
@@ -129,6 +130,7 @@ class AsyncClient:
 
     def _fail(self, error: SluiceError) -> None:
         self._publisher.fail(error)
+        self._steerer.failed(error)
         for waiter in self._asked.values():
             if not waiter.done():
                 waiter.set_exception(error)
@@ -299,10 +301,12 @@ class AsyncClient:
             subscription.instance = self.instance
             link.send_command(self._keeper.command_of(subscription))
         self._keeper.resume_token = ""
+        self._steerer.connected()
         await self._publisher.connected(link, ack.sequence or 0)
 
     def _disconnected(self) -> None:
         self._up = False
+        self._steerer.disconnected()
         self._publisher.disconnected()
 
     def _on_frames(self, link: Link, frames: list[Frame]) -> None:

@@ -180,6 +180,15 @@ class SyncClient:
         )))
 
 
+    def pause(self, subscriptions: Sequence[SyncSubscription]) -> None:
+        """Pause several in one command; see AsyncClient.pause."""
+        self._ask(self._client.pause([one._subscription for one in subscriptions]))
+
+    def resume(self, subscriptions: Sequence[SyncSubscription]) -> None:
+        """Resume several in one command; see AsyncClient.resume."""
+        self._ask(self._client.resume([one._subscription for one in subscriptions]))
+
+
 class SyncSubscription:
     """A subscription of a SyncClient. Iterate it for messages, or `batches()` for record batches."""
 
@@ -226,6 +235,18 @@ class SyncSubscription:
     def bookmark_after(self, item: Message | Batch) -> str | None:
         """The bookmark to store with a result; see Subscription.bookmark_after."""
         return self._subscription.bookmark_after(item)
+
+    def pause(self) -> None:
+        """See Subscription.pause."""
+        self._client._ask(self._subscription.pause())
+
+    def resume(self) -> None:
+        """See Subscription.resume."""
+        self._client._ask(self._subscription.resume())
+
+    def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
+        """See Subscription.set_rate."""
+        self._client._ask(self._subscription.set_rate(rate, max_gap))
 
     def close(self) -> None:
         """Unsubscribe."""

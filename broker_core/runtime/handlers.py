@@ -14,9 +14,7 @@ from broker_core.errors import OperatorError
 from broker_core.journal import retention
 from broker_core.protocols.names import check_topic
 from broker_core.runtime import listing
-from broker_core.runtime.action_handlers import action_handlers
 from broker_core.runtime.control import Handler
-from broker_core.slow_clients.preview import compare
 
 if TYPE_CHECKING:
     from broker_core.runtime.broker import Broker
@@ -29,10 +27,10 @@ def handlers(broker: Broker) -> dict[str, Handler]:
     """The table of requests."""
     answers = _Answers(broker)
     names = (
-        "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "preview", "journals", "journal_plan", "journal_swap",
+        "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "journals", "journal_plan", "journal_swap",
         "journal_remove", "decisions", "durable_delete", "durables", "ledger", "publish",
     )
-    return {name: getattr(answers, name) for name in names} | action_handlers(broker)
+    return {name: getattr(answers, name) for name in names}
 
 
 class _Answers:
@@ -73,21 +71,6 @@ class _Answers:
         policy = PolicyDocument.from_dict(request.get("policy") or {})
         await self._broker.apply(policy)
         return {"revision": policy.revision}
-
-    async def preview(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Whom a policy would touch and who would be acted on at once; nothing changes."""
-        policy = PolicyDocument.from_dict(request.get("policy") or {})
-        guard = self._host.judging.guard
-        subjects = guard.subjects()
-        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), subjects)
-        decisions = guard.preview(policy, self._host.now_ns())
-        return {
-            "clients": sum(1 for subject in subjects if not subject.topic),
-            "touched": [one.as_dict() for one in touched[:MOST_PREVIEWED]],
-            "touched_in_all": len({one.client for one in touched}),
-            "acted_on": [decision.as_dict() for decision in decisions[:MOST_PREVIEWED]],
-            "acted_on_in_all": len(decisions),
-        }
 
     async def journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         return [

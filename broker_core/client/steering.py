@@ -1,0 +1,113 @@
+"""Pausing, resuming and pacing subscriptions from the client, one or many in one command.
+
+What was asked for is part of each subscription's own command, so a connection that is lost meanwhile costs nothing:
+the next one subscribes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker_core.errors import ClientError, SluiceError
+from broker_core.protocols import commands
+from broker_core.protocols.replies import Ack
+
+if TYPE_CHECKING:
+    from broker_core.client.subscription import Subscription
+
+STEERING_WORDS = ("pause", "resume", "rate")
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    word: str
+    left: set[str]
+    done: asyncio.Future[None]
+
+
+class Steerer:
+    """One client's. `send` drops commands while there is no connection."""
+
+    def __init__(self, send: Callable[[commands.Command], None]) -> None:
+        self._send = send
+        self._asked: list[_Asked] = []
+        self._up = False
+
+    async def pause(self, subscriptions: Sequence[Subscription]) -> None:
+        """Deliver nothing until they are resumed. What is on its way still comes."""
+        await self._steer(subscriptions, commands.Pause(ids=_ids(subscriptions)), paused=True)
+
+    async def resume(self, subscriptions: Sequence[Subscription]) -> None:
+        """Go on. Those that stand at the same bookmark with the same rate come in the journal's order across them."""
+        await self._steer(subscriptions, commands.Resume(ids=_ids(subscriptions)), paused=False)
+
+    async def set_rate(self, subscriptions: Sequence[Subscription], rate: str | None, max_gap: str | None) -> None:
+        """Another rate, or with None none, from now on."""
+        command = commands.Rate(ids=_ids(subscriptions), rate=rate, rate_max_gap=max_gap)
+        await self._steer(subscriptions, command, rate=rate, rate_max_gap=max_gap)
+
+    async def _steer(
+        self, subscriptions: Sequence[Subscription], command: commands.Pause | commands.Resume | commands.Rate,
+        **options: str | bool | None,
+    ) -> None:
+        before = [subscription.steer(**options) for subscription in subscriptions]
+        if not self._up:
+            return
+        word = str(command.__struct_config__.tag)
+        asked = _Asked(word, set(command.ids), asyncio.get_running_loop().create_future())
+        self._asked.append(asked)
+        self._send(command)
+        try:
+            await asked.done
+        except ClientError:
+            for subscription, options_before in zip(subscriptions, before, strict=True):
+                subscription.steer(**options_before)
+            raise
+        finally:
+            if asked in self._asked:
+                self._asked.remove(asked)
+
+    # What the client hears.
+
+    def connected(self) -> None:
+        """Subscriptions have been asked for again, as they were steered."""
+        self._up = True
+
+    def disconnected(self) -> None:
+        """What was asked on the lost connection is asked on the next, by the subscriptions themselves."""
+        self._up = False
+        self._settle(None)
+
+    def failed(self, error: SluiceError) -> None:
+        """The client can't go on."""
+        self._up = False
+        self._settle(error)
+
+    def _settle(self, error: SluiceError | None) -> None:
+        asked, self._asked = self._asked, []
+        for one in asked:
+            if not one.done.done():
+                one.done.set_result(None) if error is None else one.done.set_exception(error)
+
+    def acknowledged(self, ack: Ack) -> None:
+        """One subscription was steered."""
+        for asked in self._asked:
+            if asked.word == ack.of and ack.id in asked.left:
+                asked.left.discard(ack.id)
+                if not asked.left and not asked.done.done():
+                    asked.done.set_result(None)
+                return
+
+    def refused(self, word: str, error: ClientError) -> None:
+        """A command was refused, whole. Answers come in the order of the commands."""
+        for asked in self._asked:
+            if asked.word == word and not asked.done.done():
+                asked.done.set_exception(error)
+                return
+
+
+def _ids(subscriptions: Sequence[Subscription]) -> list[str]:
+    return [subscription.id for subscription in subscriptions]
