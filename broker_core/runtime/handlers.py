@@ -15,6 +15,7 @@ from broker_core.journal import retention
 from broker_core.protocols.names import check_topic
 from broker_core.runtime import listing
 from broker_core.runtime.control import Handler
+from broker_core.runtime.replay_handlers import replay_handlers
 
 if TYPE_CHECKING:
     from broker_core.runtime.broker import Broker
@@ -30,7 +31,7 @@ def handlers(broker: Broker) -> dict[str, Handler]:
         "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "journals", "journal_plan", "journal_swap",
         "journal_remove", "decisions", "durable_delete", "durables", "ledger", "publish",
     )
-    return {name: getattr(answers, name) for name in names}
+    return {name: getattr(answers, name) for name in names} | replay_handlers(broker)
 
 
 class _Answers:

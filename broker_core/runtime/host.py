@@ -35,12 +35,14 @@ from broker_core.runtime.handoff import Held, Tokens, key_at
 from broker_core.runtime.journaled import JournaledTopics
 from broker_core.runtime.judging import Judging
 from broker_core.runtime.leases import Leases
+from broker_core.runtime.managed import ManagedReplays
 from broker_core.runtime.refused import RefusedNames
 from broker_core.runtime.sink import Sink
 from broker_core.runtime.steering import Steering
 from broker_core.runtime.subscribing import Subscribing
 from broker_core.runtime.turns import Turns
 from broker_core.slow_clients.guard import SlowClientGuard
+from broker_core.slow_clients.staging import Stage
 from broker_core.subscriptions.registry import Registry
 
 log = structlog.get_logger("sluice.host")
@@ -80,6 +82,7 @@ class Host:
         self._readers = ThreadPoolExecutor(1, "reader")
         self._chores: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
+        self._saving_replays = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self.journaled = JournaledTopics(policy.instance)
         self.judging = Judging(self, SlowClientGuard(policy, *self._surroundings))
@@ -90,6 +93,7 @@ class Host:
         """Clients that were told why they are closed, and may still answer."""
         state = spool_directory.parent / "state"
         self.durables = Durables(self, state / f"{self.instance}.durables.json")
+        self.managed = ManagedReplays(self, journal.directory / f"{self.instance}.replays.json")
         self.tokens = Tokens(self.instance, key_at(state / f"{self.instance}.resume.key"))
 
     # Time and threads, for those who belong to this host.
@@ -165,6 +169,7 @@ class Host:
 
     def ending(self, target: ClientSubscription) -> None:
         """A subscription is about to end. What waits for it is still there."""
+        self.managed.closed(target)
         if target.durable:
             self.durables.closed(target)
         if target.lease_ms:
@@ -370,6 +375,8 @@ class Host:
         self.subscribing.acknowledge()
         self.leases.expire(now)
         self._save_durables()
+        if self.managed.look():
+            self.spawn(self.save_replays())
         for connection in list(self.connections):
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:
@@ -386,6 +393,16 @@ class Host:
         for topic, bodies in self.events.take().items():
             self.publish_own(topic, bodies)
 
+    async def save_replays(self) -> None:
+        """Store the managed replays if they have changed. One at a time: all write the same file."""
+        async with self._saving_replays:
+            if self.managed.changed:
+                try:
+                    await asyncio.to_thread(self.managed.write, self.managed.content())
+                except OSError as problem:
+                    # Tried again at the next tick; until then a crash means that records come again.
+                    log.warning("replays_not_saved", why=str(problem))
+
     def _save_durables(self) -> None:
         if self.durables.look() and (self._saving is None or self._saving.done()):
             self._saving = self.spawn(self._write_durables())
@@ -397,11 +414,11 @@ class Host:
             # Tried again at the next tick; until then a crash means that acknowledged messages come again.
             log.warning("durables_not_saved", code=error.code, why=error.sentence)
 
-    def apply(self, policy: PolicyDocument) -> None:
+    def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force, whole. Clients that are over its limits are acted on at the next look."""
         self.journaled = JournaledTopics(policy.instance)
         self.policy = policy
-        self.judging.guard.apply_policy(policy, *self._surroundings)
+        self.judging.guard.apply_policy(policy, *self._surroundings, stage)
         for connection in self.clients.values():
             connection.backlog.measuring.refresh()
         self.judging.tick()
@@ -423,6 +440,7 @@ class Host:
             task.cancel()
         await self._commit.close()
         await self._write_durables()
+        await self.save_replays()
         self._readers.shutdown(wait=True)
         self.journal.close()
 

@@ -122,7 +122,7 @@ class ManagedReplays:
         if replay is not None and self._active.get(replay.name) is target:
             self._look_at(replay, target)
             del self._active[replay.name]
-            self.changed = True
+            replay.caught_up, self.changed = False, True
 
     def completed(self, target: ClientSubscription) -> None:
         """It has come to its end point."""

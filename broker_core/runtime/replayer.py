@@ -51,7 +51,8 @@ LONGEST_SLEEP_S = 60.0
 class Replay:
     """The way through the log of subscriptions that go together. `run` is its task.
 
-    A replay with a pace also paces what is new: its subscriptions are never handed over to live delivery.
+    A replay with a pace also paces what is new, and a managed one keeps its place: their subscriptions are never
+    handed over to live delivery.
     """
 
     def __init__(
@@ -138,6 +139,9 @@ class Replay:
             # Records that are written and not dispatched yet may come before the moment: each batch is asked.
             for target in self.targets:
                 target.next_sequence = max(min(found, host.dispatched_sequence + 1), self._span.first)
+        for target in self.targets:
+            if target.managed is not None:
+                target.managed.began_at = target.managed.began_at or target.next_sequence
 
     async def _until(self, moment: int) -> None:
         while True:
@@ -160,7 +164,7 @@ class Replay:
             self._say_completed(caught_up)
         if self._next_sequence <= host.dispatched_sequence:
             await self._move()
-        elif span.ends or span.not_before or self.paces_news:
+        elif span.ends or span.not_before or self._follows:
             await self._pass(self._conflated([]))
             await self._news()
         elif due := self._conflated([]):
@@ -172,8 +176,9 @@ class Replay:
         return True
 
     @property
-    def paces_news(self) -> bool:
-        return self.pace is not None and self.pace.rate is not None
+    def _follows(self) -> bool:
+        """Whether what is new comes this way too: it is paced, or the broker keeps the place for an absent client."""
+        return (self.pace is not None and self.pace.rate is not None) or any(one.managed for one in self.targets)
 
     async def _news(self) -> None:
         """Wait until more is dispatched, or the end's moment has passed."""
@@ -287,11 +292,12 @@ class Replay:
         if connection.closed:
             raise asyncio.CancelledError
         targets = {target.subscription: target for target in self.targets}
-        for subscription, source, length, rows, batch, *_ in pieces:
+        for subscription, source, length, rows, batch, recorded_at, _ in pieces:
             target = targets.get(subscription)
             if target is None:
                 continue
             target.delivered_messages += batch.count
+            target.recorded_at = recorded_at
             connection.backlog.offer(
                 OutboxEntry(subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now)
             )

@@ -61,7 +61,8 @@ class Statistics:
             "pid": os.getpid(),
             "started_at": host.started_at // _MS,
             "uptime_s": (host.now_ns() - host.started_at) // 1_000_000_000,
-            "revision": host.policy.revision,
+            "revision": stage.document.revision if stage is not None else host.policy.revision,
+            "staged": {"base": host.policy.revision, "client": stage.client, "share": stage.share} if stage is not None else None,
             "next_sequence": host.journal.next_sequence,
             "durable_sequence": host.dispatched_sequence,
             "transports": self._transports(),
@@ -80,7 +81,8 @@ class Statistics:
     def snapshot(self) -> dict[str, Any]:
         """Status and clients at one moment."""
         self._recent = self.clients()
-        return {"at": self._host.now_ns() // _MS, "status": self.status(), "clients": self._recent}
+        return {"at": self._host.now_ns() // _MS, "status": self.status(), "clients": self._recent,
+                "replays": self._host.managed.listed()}
 
     def recent_clients(self) -> list[dict[str, Any]]:
         """The entries of the newest snapshot, a second old at most; few clients' are made anew."""
@@ -124,7 +126,7 @@ class Statistics:
             "pool": pool.name,
             "memory_percent": _percent(backlog.outbox.nbytes, pool.memory_limit),
             "disk_percent": _percent(backlog.spool_bytes, pool.disk_limit),
-            "revision": self._host.policy.revision,
+            "revision": self._host.judging.guard.revision_of(connection.name),
             "subscriptions": [self._subscription(target) for target in connection.subscriptions.values()],
         }
 

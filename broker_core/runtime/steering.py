@@ -39,6 +39,10 @@ class Steering:
             case commands.Rate():
                 self.set_rate(targets, _rate_of(command))
         for target in targets:
+            if target.managed is not None:
+                self._host.managed.steered(target.managed, target.paused)
+                if isinstance(command, commands.Rate):
+                    self._host.managed.rated(target.managed, command.rate, command.rate_max_gap)
             connection.reply(replies.Ack(
                 ack="processed", of=word, id=target.subscription.id, bookmark=connection.bookmark_before(target.position)
             ))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from broker_core.bookmark import Range, parse_bookmark
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
@@ -44,9 +46,18 @@ class Subscribing:
         """Start a subscription; ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled or bookmark_gone."""
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None
+        kept = self._host.managed.find(connection.name, command) if command.managed else None
+        if kept is not None:
+            # What operators have made of it since counts, and not what the client asked for at first.
+            command = structs.replace(
+                command, rate=kept.rate, rate_max_gap=kept.rate_max_gap, conflation=kept.conflation,
+                conflation_key=kept.conflation_key, paused=kept.paused,
+            )
         rate = parse_rate(command.rate, command.rate_max_gap) if command.rate else None
         conflation = parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
-        found = self._find(command, pattern)
+        found = self._find(command, pattern) if kept is None else self._host.managed.continued(kept, command)
+        if command.managed and kept is None and found is not None:
+            kept = self._host.managed.make(connection.name, command, found.span)
         target = ClientSubscription(
             connection, Subscription(None, command.id, stream, pattern, chosen, self._decoder_of), command.topic, command.filter,
             command.bookmark, found is not None, timestamp=command.timestamp,
@@ -60,6 +71,8 @@ class Subscribing:
             connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
             self.registry.add(target.subscription)
             return
+        if kept is not None:
+            self._host.managed.opened(kept, target)
         self._bookmarked.add(target)
         self._say_where(target, command, found)
         self._begin(target, found.span, command.paused)
@@ -68,6 +81,18 @@ class Subscribing:
         """The first sequence a bookmark stands for, as near as can be said without reading the log."""
         found = self._find(command, TopicPattern.parse(command.topic))
         return found.span.first if found is not None else self._host.dispatched_sequence + 1
+
+    def span_of(self, command: commands.Subscribe) -> Span:
+        """What of the log a bookmark names; ClientErrors as `add`."""
+        if command.rate:
+            parse_rate(command.rate, command.rate_max_gap)
+        if command.conflation:
+            parse_conflation(command.conflation, command.conflation_key)
+        if command.filter:
+            compile_filter(command.filter)
+        found = self._find(command, TopicPattern.parse(command.topic))
+        assert found is not None
+        return found.span
 
     def continue_from_journal(self, target: ClientSubscription) -> None:
         """Forget what waits of a live subscription and read it from the log instead, when all of it is there."""
@@ -128,7 +153,7 @@ class Subscribing:
         target.acknowledged = span.first - 1
         if paused:
             self._host.steering.hold(target)
-        elif span.first > self._host.dispatched_sequence and target.begun and not span.ends and target.rate is None:
+        elif span.first > self._host.dispatched_sequence and target.begun and not span.ends and not (target.rate or target.managed):
             self.make_live(target)
             target.completed = True
             target.connection.reply(replies.Ack(ack="completed", of="subscribe", id=target.subscription.id))
@@ -158,6 +183,7 @@ class Subscribing:
     def remove(self, target: ClientSubscription) -> None:
         """End a subscription, live or replaying."""
         self._bookmarked.discard(target)
+        self._host.managed.closed(target)
         if target.replay is not None:
             target.replay.leave(target)
         elif not target.replaying:
@@ -175,6 +201,7 @@ class Subscribing:
     def ended(self, target: ClientSubscription) -> None:
         """A replay has come to its end point."""
         self._bookmarked.discard(target)
+        self._host.managed.completed(target)
         target.connection.drop(target)
 
     # What those that follow the log wait for.

@@ -91,7 +91,7 @@ class ManagedReplay:
 
     def progress(self, newest: int) -> float:
         """From 0 to 1. A replay without an end has 1 when it has caught up."""
-        if self.ended == "completed":
+        if self.ended == "completed" or (self.caught_up and not self.paused and self.last == MAX_SEQUENCE):
             return 1.0
         begin, goal = self.began_at or self.position, self.goal(newest)
         total, done = goal - begin + 1, self.position - begin
