@@ -12,7 +12,7 @@ from broker_core.journal.index import SegmentIndex
 from broker_core.journal.reader import Source, open_source
 from broker_core.journal.scan import scan
 from broker_core.journal.segment import SegmentInfo, index_path
-from broker_core.journal.sidecar import load
+from broker_core.journal.sidecar import load, load_places
 
 MAX_OPEN_SOURCES = 64
 
@@ -34,17 +34,28 @@ class Segment:
         return self.index.first_sequence
 
     def located(self) -> SegmentIndex:
-        """The index with its entries, from the sidecar or, should that be gone or damaged, by reading the segment.
+        """The index with its places, from the sidecar or, should that be gone or damaged, by reading the segment.
 
         OSError when the segment's file can't be read; FileNotFoundError when a swap has just moved it.
         """
-        index = self.index
-        if not index.has_entries:
-            found = load(index_path(self.path), index.instance, index.first_sequence)
-            if found is None or found.end != index.end:
-                found = scan(open_source(self.path), index.instance, index.first_sequence).index
-            index.take_entries(found)
-        return index
+        if not self.index.has_entries:
+            self.index.take_entries(self._read(load_places))
+        return self.index
+
+    def whole_index(self) -> SegmentIndex:
+        """The index with everything that a sidecar says. Raises as `located`."""
+        if self.index.is_whole:
+            return self.index
+        found = self._read(load)
+        found.holes = self.index.holes
+        return found
+
+    def _read(self, way: Callable[[Path, str, int], SegmentIndex | None]) -> SegmentIndex:
+        instance, first = self.index.instance, self.index.first_sequence
+        found = way(index_path(self.path), instance, first)
+        if found is None or found.end != self.index.end:
+            return scan(open_source(self.path), instance, first).index
+        return found
 
     def info(self) -> SegmentInfo:
         """The segment as operators see it."""

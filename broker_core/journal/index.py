@@ -43,9 +43,11 @@ class Hole(NamedTuple):
 class Entries:
     """The stretches of a segment: columns of sequence, offset, time and topic numbers."""
 
-    __slots__ = ("ats", "numbers", "offsets", "sequences", "topics")
+    __slots__ = ("ats", "numbers", "offsets", "places_only", "sequences", "topics")
 
-    def __init__(self) -> None:
+    def __init__(self, *, places_only: bool = False) -> None:
+        self.places_only = places_only
+        """Whether only the places were read: no topics, and perhaps not every stretch."""
         self.sequences = array("Q")
         self.offsets = array("Q")
         self.ats = array("q")
@@ -154,17 +156,25 @@ class SegmentIndex:
     def topics(self) -> tuple[str, ...] | None:
         """All topics of the segment, or None when they aren't known, or too many to be listed."""
         entries = self._entries
-        if entries is None or entries.numbers is None:
+        if entries is None or entries.numbers is None or entries.places_only:
             return None
         return tuple(dict.fromkeys((*entries.numbers, *sorted(self._entry_topics))))
 
     def entries(self) -> list[tuple[int, int, int, list[int] | None]]:
         """(sequence, offset, at, topic numbers) of each stretch; for readers that split a segment among workers."""
-        entries = self._entries or Entries()
+        entries = self._entries
+        if entries is None or entries.places_only:
+            return []
         numbers = list(entries.topics)
         if len(numbers) < len(entries.sequences):
             numbers.append(entries.number(self._entry_topics))
         return list(zip(entries.sequences, entries.offsets, entries.ats, numbers, strict=True))
+
+    def places(self, limit: int) -> tuple[array[int], array[int], array[int]]:
+        """Sequences, offsets and times of at most `limit` stretches, evenly chosen."""
+        entries = self._entries or Entries()
+        step = -(-len(entries.sequences) // limit) or 1
+        return entries.sequences[::step], entries.offsets[::step], entries.ats[::step]
 
     # Entries come and go; who reads meanwhile keeps those it has.
 
@@ -172,6 +182,11 @@ class SegmentIndex:
     def has_entries(self) -> bool:
         """Whether places are found without walking."""
         return self._entries is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every entry is here with its topics."""
+        return self._entries is not None and not self._entries.places_only
 
     def set_entries(self, entries: Entries | None) -> None:
         """Take the entries of the same segment, or let go of them."""

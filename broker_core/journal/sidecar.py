@@ -5,28 +5,30 @@
      "entries":[[sequence, offset, at, [topic numbers]|null], …],
      "holes":[[offset, length, first_sequence, last_sequence, why], …]}
 
-The gzip header has an extra field (RFC 1952, 2.3.1.1) with the numbers, so that opening a log reads 96 bytes of each
-sidecar and inflates none. Little-endian:
+The gzip header has extra fields (RFC 1952, 2.3.1.1). The first holds the numbers, so that opening a log reads 96 bytes
+of each sidecar; the second the entries' places in columns, so that a seek inflates and parses nothing. Little-endian:
 
     +------------------------------------------------------------------------------------+
-    | 0 1f 8b 08 04 | 4 mtime u32 = 0 | 8 xfl u8 = 0 | 9 os u8 = 255 | 10 xlen u16 = 84   |
+    | 0 1f 8b 08 04 | 4 mtime u32 = 0 | 8 xfl u8 = 0 | 9 os u8 = 255 | 10 xlen u16         |
     | 12 "SI" | 14 field length u16 = 80 | 16 crc u32 | 20 holes u32 | 24 epoch u32        |
     | 28 zero u32 | 32 origin u64 | 40 segment u64 | 48 end u64 | 56 records u64            |
     | 64 last_sequence u64 | 72 first_at i64 | 80 last_at i64 | 88 length u64               |
-    | 96 deflate data ... | crc32 u32 | raw length u32                                       |
+    | 96 "SP" | 98 field length u16 = 4 + 24 n | 100 crc u32                                |
+    | 104 n sequences u64 | n offsets u64 | n ats i64                                       |
+    | deflate data ... | crc32 u32 | raw length u32                                         |
     +------------------------------------------------------------------------------------+
 
-crc is the CRC32C of bytes 20 to 95; length is the whole file's, so that one that was cut short is noticed. A sidecar
-without the field, as earlier versions wrote it, is read whole.
+Each crc is the CRC32C of what follows it in its field; length is the whole file's, so that one that was cut short is
+noticed. An extra field has 64 KiB at most: of more than 2,700 entries every second, third, … is a place. Where a field
+isn't, as in sidecars of earlier versions, the document is read.
 """
 
 from __future__ import annotations
 
-import gzip
 import struct
-import zlib
+from array import array
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from crc32c import crc32c
@@ -41,6 +43,11 @@ _HEAD = struct.Struct("<10sH2sHI")
 _SUMMARY = struct.Struct("<IIIQQQQQqqQ")
 _TAIL = struct.Struct("<II")
 SUMMARY_END = _HEAD.size + _SUMMARY.size
+_PLACES = struct.Struct("<2sHI")
+MAX_PLACES = 2_700
+_GZIP = 31
+"""wbits of the whole gzip format, checksum included."""
+_INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, ValueError, EOFError)
 
 
 def encode(index: SegmentIndex) -> bytes:
@@ -48,6 +55,7 @@ def encode(index: SegmentIndex) -> bytes:
     raw = _document(index)
     packer = isal_zlib.compressobj(1, isal_zlib.DEFLATED, -15)
     data = packer.compress(raw) + packer.flush()
+    places = _encode_places(index)
     summary = _SUMMARY.pack(
         len(index.holes),
         index.epoch,
@@ -59,10 +67,16 @@ def encode(index: SegmentIndex) -> bytes:
         index.last_sequence,
         index.first_at,
         index.last_at,
-        SUMMARY_END + len(data) + _TAIL.size,
+        SUMMARY_END + len(places) + len(data) + _TAIL.size,
     )
-    head = _HEAD.pack(_PREFIX, 4 + 4 + _SUMMARY.size, b"SI", 4 + _SUMMARY.size, crc32c(summary))
-    return head + summary + data + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
+    extra = 4 + 4 + _SUMMARY.size + len(places)
+    head = _HEAD.pack(_PREFIX, extra, b"SI", 4 + _SUMMARY.size, crc32c(summary))
+    return head + summary + places + data + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
+
+
+def _encode_places(index: SegmentIndex) -> bytes:
+    columns = b"".join(column.tobytes() for column in index.places(MAX_PLACES))
+    return _PLACES.pack(b"SP", 4 + len(columns), crc32c(columns)) + columns
 
 
 def _document(index: SegmentIndex) -> bytes:
@@ -88,7 +102,7 @@ def _document(index: SegmentIndex) -> bytes:
 def decode(raw: bytes) -> SegmentIndex:
     """A sidecar read back; ValueError when it isn't one."""
     try:
-        document = orjson.loads(gzip.decompress(raw))
+        document = orjson.loads(isal_zlib.decompress(raw, _GZIP))
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']} isn't known")
         made = SegmentIndex(document["instance"], document["segment"], document["epoch"])
@@ -97,7 +111,7 @@ def decode(raw: bytes) -> SegmentIndex:
         made.first_at, made.last_at = document["first_at"], document["last_at"]
         made.holes = tuple(Hole(made.first_sequence, *hole) for hole in document["holes"])
         made.set_entries(_entries(document))
-    except (OSError, EOFError, KeyError, TypeError, IndexError, OverflowError, zlib.error) as error:
+    except (*_INFLATE_ERRORS, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not an index: {error}") from None
     return made
 
@@ -105,11 +119,10 @@ def decode(raw: bytes) -> SegmentIndex:
 def _entries(document: dict[str, Any]) -> Entries:
     made, topics = Entries(), document["topics"]
     made.numbers = None if topics is None else {topic: number for number, topic in enumerate(topics)}
-    for sequence, offset, at, numbers in document["entries"]:
-        made.sequences.append(sequence)
-        made.offsets.append(offset)
-        made.ats.append(at)
-        made.topics.append(numbers)
+    if document["entries"]:
+        sequences, offsets, ats, numbers = zip(*document["entries"], strict=True)
+        made.sequences, made.offsets, made.ats = array("Q", sequences), array("Q", offsets), array("q", ats)
+        made.topics = list(numbers)
     return made
 
 
@@ -124,20 +137,49 @@ def load(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
 
 def load_summary(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
     """As `load`, without the entries where that can be: one read of 96 bytes. Holes are always there."""
+    found = _read_summary(*_front(path, SUMMARY_END), instance, first_sequence)
+    return load(path, instance, first_sequence) if found is None else found
+
+
+def load_places(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
+    """As `load`, with the entries' places alone where that can be: nothing is inflated and parsed."""
+    raw, length = _front(path, 2**16 + _HEAD.size)
+    found, entries = _read_summary(raw, length, instance, first_sequence), _read_places(raw)
+    if found is None or entries is None:
+        return load(path, instance, first_sequence)
+    found.set_entries(entries)
+    return found
+
+
+def _front(path: Path, size: int) -> tuple[bytes, int]:
+    """The first bytes of a file, and its length; nothing when it can't be read."""
     try:
         with path.open("rb", buffering=0) as file:
-            raw, length = file.read(SUMMARY_END), file.seek(0, 2)
+            return file.read(size), file.seek(0, 2)
     except OSError:
+        return b"", 0
+
+
+def _read_places(raw: bytes) -> Entries | None:
+    start = SUMMARY_END + _PLACES.size
+    if len(raw) < start:
         return None
-    found = _read_summary(raw, length, instance, first_sequence)
-    return load(path, instance, first_sequence) if found is None else found
+    tag, size, crc = _PLACES.unpack_from(raw, SUMMARY_END)
+    columns = raw[start : SUMMARY_END + 4 + size]
+    if tag != b"SP" or len(columns) != size - 4 or len(columns) % 24 or crc32c(columns) != crc:
+        return None
+    made, third = Entries(places_only=True), len(columns) // 3
+    made.sequences.frombytes(columns[:third])
+    made.offsets.frombytes(columns[third : 2 * third])
+    made.ats.frombytes(columns[2 * third :])
+    return made
 
 
 def _read_summary(raw: bytes, length: int, instance: str, first_sequence: int) -> SegmentIndex | None:
     if len(raw) < SUMMARY_END:
         return None
     prefix, _, tag, size, crc = _HEAD.unpack_from(raw)
-    if (prefix, tag, size) != (_PREFIX, b"SI", 4 + _SUMMARY.size) or crc32c(raw[_HEAD.size :]) != crc:
+    if (prefix, tag, size) != (_PREFIX, b"SI", 4 + _SUMMARY.size) or crc32c(raw[_HEAD.size : SUMMARY_END]) != crc:
         return None
     holes, epoch, _, origin, segment, *numbers, whole = _SUMMARY.unpack_from(raw, _HEAD.size)
     if holes or (origin, segment, whole) != (hash64(instance), first_sequence, length):

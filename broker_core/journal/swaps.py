@@ -112,7 +112,7 @@ class Swaps:
         freed = old.info().nbytes
         self._check(old, prepared, compressed=new.compressed)
         try:
-            encoded = sidecar.encode(old.located())
+            encoded = sidecar.encode(old.whole_index())
             self._files.rename(prepared, new.path)
             self._files.sync_directory(new.path.parent)
             replace_durably(self._files, index_path(new.path), encoded)

@@ -11,7 +11,7 @@ from broker_core.journal import acks, held
 from broker_core.journal.acks import Publishers, acks_path, read_acks
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.journal import Journal, JournalOptions
-from broker_core.journal.sidecar import SUMMARY_END, decode, encode, load_summary
+from broker_core.journal.sidecar import SUMMARY_END, decode, encode, load, load_places, load_summary
 
 from .support import INSTANCE, SMALL, batch_for, fill, flip, open_journal, read_all
 
@@ -61,7 +61,8 @@ def test_what_was_deleted_is_rebuilt(closed, tmp_path, pattern):
 
 def test_a_sidecar_damaged_behind_its_summary_is_noticed_when_it_is_needed(closed, tmp_path):
     sidecar = sorted(closed.glob("*.index.gz"))[0]
-    flip(sidecar, SUMMARY_END + 5)
+    flip(sidecar, SUMMARY_END + 9)  # the places
+    flip(sidecar, sidecar.stat().st_size - 20)  # the document
     journal = open_journal(tmp_path)
     assert journal.recovery.scanned_segments == 1
     assert read_all(journal, 4) == EVERYTHING[3:]
@@ -91,13 +92,46 @@ def test_a_sidecar_that_was_cut_short_has_no_summary(tmp_path):
 
 def test_golden_bytes_of_the_summary():
     raw = encode(SegmentIndex("a", 5, 2))
-    assert raw[:SUMMARY_END].hex() == (
-        "1f8b08040000000000ff540053495000fd5986bd"
-        "00000000020000000000000040f89e395b66422f"
+    assert raw[: SUMMARY_END + 8].hex() == (
+        "1f8b08040000000000ff5c00534950000a31cb7600000000020000000000000040f89e395b66422f"
         "05000000000000000010000000000000000000000000000004000000000000000000000000000000"
-        "0000000000000000de00000000000000"
+        "0000000000000000e6000000000000005350040000000000"
     )
     assert decode(raw).first_sequence == 5
+
+
+def test_a_seek_reads_places_and_not_the_document(closed, tmp_path):
+    sidecars = sorted(closed.glob("*.index.gz"))
+    for sidecar in sidecars:
+        flip(sidecar, sidecar.stat().st_size - 20)
+        assert load(sidecar, INSTANCE, int(sidecar.name.split(".")[1])) is None
+    journal = open_journal(tmp_path)
+    assert read_all(journal, 4) == EVERYTHING[3:]
+    assert [segment.index.has_entries for segment in journal._log.segments] == [True] * len(journal._log.segments)
+    assert not any(segment.index.is_whole for segment in journal._log.segments[:-1])
+    journal.close()
+
+
+def test_of_many_entries_some_are_places(tmp_path, monkeypatch):
+    monkeypatch.setattr("broker_core.journal.sidecar.MAX_PLACES", 3)
+    journal = open_journal(tmp_path, JournalOptions(1024 * 1024, 1))
+    index = journal_of_one(journal)
+    assert len(index.entries()) > 10
+    path = tmp_path / "x.index.gz"
+    path.write_bytes(encode(index))
+    found = load_places(path, INSTANCE, 1)
+    assert [len(column) for column in found.places(100)] == [3, 3, 3]
+    for sequence in range(1, index.last_sequence, 37):
+        assert found.find(sequence)[0] <= index.find(sequence)[0]
+    whole = load(path, INSTANCE, 1)
+    assert whole.entries() == index.entries()
+    journal.close()
+
+
+def journal_of_one(journal):
+    """The index of a segment with many entries."""
+    fill(journal, 200, size=1_000, count=4)
+    return journal._log.segments[0].index
 
 
 def test_entries_go_with_the_open_file(tmp_path, monkeypatch):
