@@ -82,10 +82,22 @@ def rules_of(rules: Rules, client: ClientView) -> Judged:
     return Judged(client, rules.of_client(Subject(client.transport, client.user, client.name)), narrow)
 
 
-def judge(clients: Sequence[Judged], pool_rules: Sequence[Rule], pools: Sequence[PoolSignals], now_ns: int) -> Verdict:
-    """`evaluate` for clients whose rules are at hand. Allocates next to nothing when nothing is over."""
+MODES: Final = (Mode.ENFORCE, Mode.SHADOW)
+
+
+def judge(
+    clients: Sequence[Judged],
+    pool_rules: Sequence[Rule],
+    pools: Sequence[PoolSignals],
+    now_ns: int,
+    modes: Sequence[Mode] = MODES,
+) -> Verdict:
+    """`evaluate` for clients whose rules are at hand, and the modes they are in.
+
+    Allocates next to nothing when nothing is over.
+    """
     outcome: _Outcome | None = None
-    for mode in (Mode.ENFORCE, Mode.SHADOW):
+    for mode in modes:
         outcome = _Pass(mode, clients, pools, now_ns, outcome).all(pool_rules)
     return NOTHING if outcome is None else Verdict(outcome.decisions, outcome.holds, outcome.pool_holds)
 

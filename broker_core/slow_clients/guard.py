@@ -18,150 +18,39 @@ recorded and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 
 from broker_core.config import PolicyDocument
 from broker_core.slow_clients.accounts import Account
 from broker_core.slow_clients.decision import Decision
 from broker_core.slow_clients.evaluate import Judged, Verdict, evaluate, judge
+from broker_core.slow_clients.forecast import Forecast, forecast
 from broker_core.slow_clients.holds import Hold
-from broker_core.slow_clients.pools import Pool, build_pools, nowhere
+from broker_core.slow_clients.pools import Pool, build_pools
+from broker_core.slow_clients.roll import Roll
 from broker_core.slow_clients.rulebook import RuleBook
 from broker_core.slow_clients.rules import (
     FINAL_ACTIONS,
     INSTANCE,
-    UNLIMITED,
     Action,
     Mode,
     Rule,
-    Signal,
-    client_limits,
 )
-from broker_core.slow_clients.scopes import Effective, Subject
-from broker_core.slow_clients.signals import Backlog, ClientSignals, Holds, SubscriptionSignals
+from broker_core.slow_clients.signals import ClientSignals, Holds, SubscriptionSignals
 from broker_core.slow_clients.snapshot import snapshot
 from broker_core.slow_clients.ticking import Ticking
 
 
-class SlowClientGuard:
-    """Accounts of all clients of an instance, its pools, and the rules in force."""
+class SlowClientGuard(Roll):
+    """The roll of an instance's clients, and the judgement of them."""
 
     def __init__(
         self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
     ) -> None:
-        self._accounts: dict[str, Account] = {}
-        self._written_off = nowhere()
-        self._connected = count(1)
         self._later: list[Decision] = []
         """Further decisions of calls that return one; they come with the next tick."""
         self._pool_holds: dict[str, dict[str, Hold]] = {}
         self._ticking = Ticking()
-        self.apply_policy(document, host_memory, ulimit, default_disk_path)
-
-    # ------------------------------------------------------------------------------------------ policies
-
-    def apply_policy(
-        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
-    ) -> None:
-        """Put a revision in force, whole. The next tick finds who is over its limits: call it at once."""
-        self._host = (host_memory, ulimit, default_disk_path)
-        self._pools = build_pools(document, *self._host)
-        self.revision = document.revision
-        self.book = RuleBook(document, {name: pool.limits for name, pool in self._pools.items()})
-        self._pool_rules = [rule for rule in self.book.pool_rules if rule.at_enqueue]
-        self._slow_pool_rules = [rule for rule in self.book.pool_rules if not rule.at_enqueue]
-        for account in self._accounts.values():
-            self._give_rules(account)
-            if not account.closing:
-                self.pool_of(account.transport).open(account)
-
-    def pool_of(self, transport: str) -> Pool:
-        """The pool that a transport's clients draw on."""
-        return self._pools.get(transport) or self._pools[INSTANCE]
-
-    def pools(self) -> dict[str, tuple[Pool, list[str]]]:
-        """Every pool by name, with the transports that share it."""
-        listed: dict[str, tuple[Pool, list[str]]] = {}
-        for transport, pool in self._pools.items():
-            transports = listed.setdefault(pool.name, (pool, []))[1]
-            if transport != INSTANCE:
-                transports.append(transport)
-        return listed
-
-    def effective(self, name: str) -> dict[str, Effective]:
-        """Every setting in force for a client with where it comes from; {} when it isn't registered."""
-        account = self._accounts.get(name)
-        return self.book.effective(_subject(account)) if account is not None else {}
-
-    def prefetch_of(self, account: Account, topic: str) -> int | None:
-        """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
-        return self.book.prefetch_of(_subject(account)._replace(topic=topic))
-
-    # ------------------------------------------------------------------------------------------ clients
-
-    def register(self, name: str, transport: str, backlog: Backlog, user: str = "") -> Account:
-        """Open an account. Raises ValueError when the name has one: unregister a replaced client first."""
-        if name in self._accounts:
-            raise ValueError(f"client {name} is registered")
-        pool = self.pool_of(transport)
-        account = Account(name, transport, user, backlog, pool, next(self._connected))
-        self._give_rules(account)
-        pool.open(account)
-        self._accounts[name] = account
-        return account
-
-    def unregister(self, account: Account) -> None:
-        """Close an account and give back all it uses. May be called twice."""
-        if self._accounts.get(account.name) is account:
-            del self._accounts[account.name]
-            if not account.closing:
-                self._write_off(account)
-
-    def account(self, name: str) -> Account | None:
-        """The account of that client."""
-        return self._accounts.get(name)
-
-    def returned(self, account: Account) -> None:
-        """The client's spool is empty and it is live again. Raises ValueError while its spool takes disk."""
-        if account.disk:
-            raise ValueError(f"client {account.name} can't be live with {account.disk} bytes in its spool")
-        if account.offlined:
-            account.pool.close(account)
-            account.offlined = False
-            account.offlined_at = 0
-            account.pool.open(account)
-
-    def subscribe(self, account: Account, subscription: SubscriptionSignals) -> None:
-        """A subscription begins. The caller keeps the object and writes its figures in place."""
-        account.subscriptions = (*account.subscriptions, subscription)
-        self._give_subscription_rules(account)
-
-    def unsubscribe(self, account: Account, subscription_id: str) -> None:
-        """A subscription has ended; what rules remember of it is forgotten."""
-        account.subscriptions = tuple(one for one in account.subscriptions if one.id != subscription_id)
-        account.holds = {key: hold for key, hold in account.holds.items() if key[1] != subscription_id}
-        self._give_subscription_rules(account)
-
-    def _give_rules(self, account: Account) -> None:
-        account.rules = self.book.of_client(_subject(account))
-        account.limits = client_limits(account.rules)
-        self._give_subscription_rules(account)
-        known = {(rule.name, "") for rule in account.rules}
-        known |= {(rule.name, one.id) for one, rules in account.narrow for rule in rules}
-        account.holds = {key: hold for key, hold in account.holds.items() if key in known}
-        account.freshen()
-
-    def _give_subscription_rules(self, account: Account) -> None:
-        narrow = []
-        for one in account.subscriptions:
-            subject = _subject(account)._replace(topic=one.topic, subscription=one.id, name=one.name)
-            rules = self.book.of_subscription(subject, durable=one.durable, prefetch=one.prefetch)
-            one.judged = bool(rules)
-            one.alarm_bytes = _alarm(rules, Signal.BACKLOG_BYTES)
-            one.alarm_messages = _alarm(rules, Signal.BACKLOG_MESSAGES)
-            if rules:
-                narrow.append((one, rules))
-        account.narrow = tuple(narrow)
+        super().__init__(document, host_memory, ulimit, default_disk_path)
 
     # ------------------------------------------------------------------------------------------ the hot path
 
@@ -246,6 +135,11 @@ class SlowClientGuard:
         book = RuleBook(document, {name: pool.limits for name, pool in pools.items()}, shadow=True)
         return list(evaluate(book, clients, list(seen.values()), now_ns).decisions)
 
+    def forecast(self, name: str, now_ns: int) -> Forecast | None:
+        """The limit a client comes to first; None when it isn't registered or there is no honest answer."""
+        account = self._accounts.get(name)
+        return forecast(account.rules, account.recent(now_ns)) if account is not None else None
+
     def signals(self, now_ns: int) -> list[ClientSignals]:
         """All clients as plain values: what a trace records and `evaluate` takes."""
         return [snapshot(a, a.pool, now_ns) for a in self._accounts.values() if not a.closing]
@@ -273,7 +167,7 @@ class SlowClientGuard:
         return self._judge_disk(account.pool, now_ns)
 
     def _judge_own(self, account: Account, now_ns: int) -> list[Decision]:
-        return self._heed(judge([Judged(account, account.rules, account.narrow)], (), (), now_ns))
+        return self._heed(judge([Judged(account, account.rules, account.narrow)], (), (), now_ns, self._modes))
 
     def _judge_subscription(
         self, account: Account, subscription: SubscriptionSignals, now_ns: int
@@ -281,7 +175,7 @@ class SlowClientGuard:
         if account.closing:
             return []
         narrow = [entry for entry in account.narrow if entry[0] is subscription]
-        return self._heed(judge([Judged(account, (), narrow)], (), (), now_ns))
+        return self._heed(judge([Judged(account, (), narrow)], (), (), now_ns, self._modes))
 
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.memory_used <= pool.memory_ceiling:
@@ -298,7 +192,9 @@ class SlowClientGuard:
 
         With only the two largest at hand a second decision would lack its runner-up.
         """
-        verdict = judge([Judged(account, ()) for account in accounts], self._pool_rules, [pool.signals()], now_ns)
+        # AMPS's pool rules are always enforced.
+        clients = [Judged(account, ()) for account in accounts]
+        verdict = judge(clients, self._pool_rules, [pool.signals()], now_ns, (Mode.ENFORCE,))
         return self._first(self._heed(verdict._replace(decisions=verdict.decisions[:1])))
 
     def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:
@@ -328,10 +224,8 @@ class SlowClientGuard:
             if decision.action in FINAL_ACTIONS:
                 self._write_off(account)
             elif decision.action is Action.OFFLINE and not account.offlined:
-                account.pool.close(account)
-                account.offlined = True
+                account.pool.offline(account)
                 account.offlined_at = decision.at
-                account.pool.open(account)
         return list(verdict.decisions)
 
     def _remember(self, account: Account, holds: Holds) -> None:
@@ -339,16 +233,3 @@ class SlowClientGuard:
             account.pool.by_disk.enter(account)
             if not account.offlined:
                 account.pool.by_memory.enter(account)
-
-    def _write_off(self, account: Account) -> None:
-        account.pool.close(account)
-        account.pool = self._written_off
-        account.closing = True
-
-
-def _subject(account: Account) -> Subject:
-    return Subject(account.transport, account.user, account.name)
-
-
-def _alarm(rules: Sequence[Rule], signal: Signal) -> int:
-    return min((rule.limit for rule in rules if rule.signal is signal and rule.at_enqueue), default=UNLIMITED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 from broker_core.config import PolicyDocument
 from broker_core.slow_clients.accounts import Account
@@ -38,8 +39,8 @@ class Pool:
         self.memory_ceiling = limits.memory
         self.disk_used = 0
         self.disk_ceiling = limits.disk
-        self.by_memory = Ranking(_memory, _bound_memory)
-        self.by_disk = Ranking(_disk, _bound_disk)
+        self.by_memory = Ranking(attrgetter("memory"), _bound_memory)
+        self.by_disk = Ranking(attrgetter("disk"), _bound_disk)
 
     @property
     def name(self) -> str:
@@ -65,6 +66,13 @@ class Pool:
         """Memory of offlined clients became more or less by delta."""
         self.memory_leaving += delta
         self.memory_ceiling = self.limits.memory + self.memory_leaving
+
+    def offline(self, account: Account) -> None:
+        """The client's memory is leaving: it is no longer ranked by it, nor does it count against the pool."""
+        account.offlined = True
+        account.memory_alarm = -1
+        self.by_memory.discard(account)
+        self.leave(account.memory)
 
     def open(self, account: Account) -> None:
         """Take over an account with what it uses; its limits are in force at once."""
@@ -106,17 +114,14 @@ def build_pools(
     return {transport: made[limits.name] for transport, limits in resolved.items()}
 
 
-def _memory(account: Account) -> int:
-    return account.memory
-
-
-def _disk(account: Account) -> int:
-    return account.disk
+# Called for each entry of a ranking, hence without `min`.
 
 
 def _bound_memory(account: Account, bound: int) -> None:
-    account.memory_alarm = min(bound, account.fresh.memory)
+    limit = account.fresh.memory
+    account.memory_alarm = bound if bound < limit else limit
 
 
 def _bound_disk(account: Account, bound: int) -> None:
-    account.disk_alarm = min(bound, account.fresh.disk)
+    limit = account.fresh.disk
+    account.disk_alarm = bound if bound < limit else limit

@@ -41,6 +41,14 @@ class RuleBook:
         """Whether any rule is about single subscriptions."""
         return bool(self._activemq or self._qpid or self._narrow)
 
+    @property
+    def has_shadow(self) -> bool:
+        """Whether any rule may be in shadow mode."""
+        document = self._document
+        presets = [entry.mode for entries in (document.xap, document.activemq, document.qpid) for entry in entries]
+        own = [entry.mode or Mode.SHADOW for entry in document.rules]
+        return self._shadow or Mode.SHADOW in (*presets, *own)
+
     def in_shadow(self) -> RuleBook:
         """The same rules, none of which is carried out."""
         return RuleBook(self._document, self._pools, shadow=True)

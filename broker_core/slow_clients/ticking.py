@@ -12,7 +12,7 @@ from broker_core.slow_clients.holds import wakes
 from broker_core.slow_clients.rules import TICK_MS, Rule, Shape, Signal
 from broker_core.slow_clients.signals import PoolSignals, age_ms
 
-HOT: Final = 1_000
+HOT: Final = 200
 """Suspects that are looked at anew in one part of a round."""
 _ROUND: Final = TICK_MS * 1_000_000
 _PART: Final = _ROUND // 8
@@ -44,7 +44,8 @@ class Ticking:
         if self._done >= len(self._accounts) and now_ns - self._began >= _ROUND:
             self._accounts, self._done = list(accounts.values()), 0
             # A round begins a second after the last one did, not after the call that was late; unless it is far behind.
-            self._began = max(self._began + _ROUND, now_ns - _ROUND)
+            behind = now_ns - self._began - _ROUND
+            self._began = now_ns - (behind if behind < _PART else 0)
         ahead = min(now_ns - self._called, _PART)
         self._called = now_ns
         target = -(-len(self._accounts) * (now_ns - self._began + ahead) // _ROUND)
