@@ -90,12 +90,9 @@ class SampleSerializer(serializers.Serializer[Any]):
     spool_bytes = serializers.IntegerField()
 
 
-class DecisionQuerySerializer(serializers.Serializer[Any]):
-    """What decisions are filtered by."""
+class InstanceQuerySerializer(serializers.Serializer[Any]):
+    """Another instance than this installation's own."""
 
-    client = serializers.CharField(required=False, default="")
-    action = serializers.CharField(required=False, default="")
-    since = serializers.DateTimeField(required=False)
     instance = serializers.CharField(required=False, default="")
 
 

@@ -15,15 +15,17 @@ from api.auth import actor_of
 from api.serializers.clients import (
     ClientQuerySerializer,
     ClientSerializer,
-    DecisionQuerySerializer,
     DecisionSerializer,
     DisconnectSerializer,
     HistoryQuerySerializer,
+    InstanceQuerySerializer,
     SampleSerializer,
 )
 from api.views.base import PagedView, instance_name, patterns_of, read
+from api.views.lists import filtered, query_of
 from console.choices import Permission
 from console.queries import clients, history, live
+from console.queries.filters import DecisionFilter
 from console.queries.policies import in_force, instance_named
 from console.services import clients as services
 
@@ -110,15 +112,8 @@ class DecisionsView(PagedView):
 
     needs = {"GET": Permission.VIEW}
 
-    @extend_schema(parameters=[DecisionQuerySerializer], responses=DecisionSerializer(many=True))
+    @extend_schema(parameters=[InstanceQuerySerializer, *query_of(DecisionFilter)], responses=DecisionSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Decisions on clients, newest first."""
-        asked = read(DecisionQuerySerializer, request.query_params)
-        found = history.decisions(
-            instance_named(asked["instance"] or None),
-            client=asked["client"],
-            action=asked["action"],
-            since=asked.get("since"),
-            patterns=patterns_of(request),
-        )
-        return self.page(found, DecisionSerializer)
+        found = history.decisions(instance_named(instance_name(request)), patterns=patterns_of(request))
+        return self.page(filtered(DecisionFilter, request, found), DecisionSerializer)

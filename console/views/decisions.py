@@ -10,6 +10,7 @@ from broker_core.slow_clients.rules import Action, Reason
 from console.choices import Permission
 from console.models import Decision
 from console.queries import history
+from console.queries.filters import DecisionFilter
 from console.views import common
 
 PAGE = 50
@@ -25,9 +26,7 @@ def decisions(request: HttpRequest) -> HttpResponse:
     instance = common.own_instance()
     found = Decision.objects.none()
     if instance is not None:
-        found = history.decisions(instance, client=chosen["client"], action=chosen["action"], patterns=common.patterns(request))
-        if chosen["reason"]:
-            found = found.filter(reason=chosen["reason"])
+        found = DecisionFilter(chosen, history.decisions(instance, patterns=common.patterns(request))).qs
     context = {
         "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "actions": ACTIONS,
         "reasons": REASONS, "filtered": any(chosen.values()), "query": query_of(chosen),

@@ -8,7 +8,7 @@ import pytest
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.test import Client
-from django.urls import resolve
+from django.urls import Resolver404, resolve
 
 from api.permissions import need_of
 from console.choices import ROLE_PERMISSIONS, Permission, Role
@@ -26,6 +26,14 @@ BOOKKEEPING = {"django_session", "axes_accesslog", "axes_accessattempt", "axes_a
 def declared(callback: Any) -> Any:
     view = getattr(callback, "cls", None)
     return view.needs if view is not None and "needs" in vars(view) else getattr(callback, "needs", None)
+
+
+def route_of(door: Door) -> str | None:
+    """The pattern that a door's path meets; None when there is none, which is for that door's own test to say."""
+    try:
+        return str(resolve(door.route).route)
+    except Resolver404:
+        return None
 
 
 def logged_in(user: Any) -> Client:
@@ -48,7 +56,7 @@ def test_every_address_declares_what_it_needs_and_is_walked(route: str, pattern:
     methods = {"get", "post", "put", "patch", "delete"}
     offered = {name.upper() for name in methods if view is not None and hasattr(view, name)}
     assert not offered or offered == set(needs), f"{route} offers {offered} and declares {set(needs)}"
-    walked = {door.method for door in DOORS if resolve(door.route).route == route}
+    walked = {door.method for door in DOORS if route_of(door) == route}
     assert walked >= (offered or {"GET"} & walked), f"{route}: add its methods to tests/api/doors.py"
     assert walked, f"{route} isn't in tests/api/doors.py"
 

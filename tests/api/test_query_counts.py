@@ -1,0 +1,71 @@
+"""How many queries each page and endpoint asks: the same for twice as many rows, and no more than was recorded.
+
+    SLUICE_RECORD_QUERIES=1 python -m pytest tests/api/test_query_counts.py     # records anew, in query_counts.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from console.choices import Permission, Role
+from console.models import Instance
+from console.services import audit, operators, policies
+from console.services.actors import Actor
+from tests.api.doors import READS, Door
+from tests.support.control_plane import person
+from tests.support.fake_broker import FakeBroker
+from tests.support.seed import seed_decisions, seed_runs, seed_samples
+
+FILE = Path(__file__).with_name("query_counts.json")
+RECORDED: dict[str, int] = json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
+    """Some of everything that lists show."""
+    for number in range(3):
+        user = person(f"person-{turn}-{number}", Role.VIEWER, Role.OPERATOR, instance=instance)
+        operators.create_token(actor, user, "ci", lifetime=timedelta(days=1), scope=[Permission.VIEW])
+        audit.record(actor, "policy.change", f"try {turn} {number}")
+        change = {"client_policy": {"client_max_capacity": 10 + 3 * turn + number}}
+        policies.change_instance_policy(actor, change, reason=f"turn {turn}")
+    seed_decisions(instance)
+    seed_samples(instance, hours=1) if turn == 0 else None
+    if turn == 0:
+        seed_runs(instance)
+    else:
+        instance.runs.update(state="failed", ended_at=timezone.now())
+        seed_runs(instance)
+
+
+def queries(client: Client, door: Door) -> int:
+    client.get(door.path)  # what is read once a process, such as content types, isn't the page's
+    with CaptureQueriesContext(connection) as captured:
+        client.get(door.path)
+    return len(captured)
+
+
+@pytest.mark.parametrize("door", READS, ids=str)
+def test_queries_don_t_grow_with_rows_and_not_unseen(door: Door, broker: FakeBroker, instance: Instance, actor: Actor) -> None:
+    client = Client()
+    client.force_login(person("maria", Role.ADMINISTRATOR))
+    more_rows(instance, actor, 0)
+    few = queries(client, door)
+    more_rows(instance, actor, 1)
+    assert queries(client, door) == few
+    if os.environ.get("SLUICE_RECORD_QUERIES"):
+        RECORDED[str(door)] = few
+        FILE.write_text(json.dumps(dict(sorted(RECORDED.items())), indent=1) + "\n")
+    assert few <= RECORDED.get(str(door), -1), f"{door} asks {few} queries: record it if they are meant"
+
+
+def test_nothing_recorded_is_of_an_address_that_is_gone() -> None:
+    assert set(RECORDED) <= {str(door) for door in READS}
