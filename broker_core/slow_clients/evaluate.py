@@ -177,22 +177,13 @@ class _Pass:
         if hold is None and not wakes(rule, value):
             return
         looked = look(rule, value, hold or NO_HOLD, self._now, client.sent_bytes)
-        kept = looked.hold
         if looked.rung is not None:
-            action = self._act(rule, looked.rung, client, subscription, looked.observed)
-            if self._mode is Mode.ENFORCE and action in RELIEVING and rule.signal in measures.OUTBOUND:
-                kept = NO_HOLD  # the act takes the signal away; when it is back it is judged anew, at once
-        if kept != (hold or NO_HOLD):
-            self._remember(client, key, kept)
-
-    def _act(
-        self, rule: Rule, rung: int, client: ClientView, subscription: SubscriptionSignals | None, observed: int
-    ) -> Action | None:
-        decision = decide(rule, rung, client, subscription, observed, observed, None, self._now)
-        if decision is None:
-            return None
-        self._take(decision, client)
-        return decision.action
+            observed = looked.observed
+            decision = decide(rule, looked.rung, client, subscription, observed, observed, None, self._now)
+            if decision is not None:
+                self._take(decision, client)
+        if looked.hold != (hold or NO_HOLD):
+            self._remember(client, key, looked.hold)
 
     def _take(self, decision: Decision, client: ClientView) -> None:
         """Note a decision, and what it will bring about."""

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from broker_core.config import PolicyDocument
 from broker_core.slow_clients.accounts import Account
 from broker_core.slow_clients.decision import Decision
-from broker_core.slow_clients.evaluate import Judged, Verdict, evaluate, judge
+from broker_core.slow_clients.evaluate import RELIEVING, Judged, Verdict, evaluate, judge
 from broker_core.slow_clients.forecast import Forecast, forecast
 from broker_core.slow_clients.holds import Hold
+from broker_core.slow_clients.measures import OUTBOUND
 from broker_core.slow_clients.pools import Pool, build_pools
 from broker_core.slow_clients.roll import Roll
 from broker_core.slow_clients.rulebook import RuleBook
@@ -223,7 +224,12 @@ class SlowClientGuard(Roll):
                 continue
             if decision.action in FINAL_ACTIONS:
                 self._write_off(account)
-            elif decision.action is Action.OFFLINE and not account.offlined:
+                continue
+            if decision.action in RELIEVING and decision.signal in OUTBOUND:
+                # The act takes the signal away. When it is back, it is judged anew and at once.
+                key = (decision.rule, decision.subscription)
+                self._remember(account, {other: hold for other, hold in account.holds.items() if other != key})
+            if decision.action is Action.OFFLINE and not account.offlined:
                 account.pool.offline(account)
                 account.offlined_at = decision.at
         return list(verdict.decisions)
