@@ -38,7 +38,7 @@ from broker_core.journal.segment import (
     parse_name,
 )
 
-_ENDINGS = (".lock", ".durable", ".clients.ack", SUFFIX_INDEX)
+_ENDINGS = (".lock", ".durable", ".clients.ack", ".prepared", SUFFIX_INDEX)
 
 
 @dataclass(slots=True)

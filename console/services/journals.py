@@ -24,7 +24,7 @@ from console.services.actors import Actor
 from console.services.progress import Progress
 
 SWAP_TIMEOUT_S = 60.0
-PREPARED_FOLDER = ".prepared"
+PREPARED_FOLDER = "{instance}.prepared"
 
 
 def plan(action: str, age: str | int, instance_name: str | None = None) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _prepared_folder(run: ActionRun, source: Path) -> Iterator[Path]:
     What runs left that were killed goes too; the broker ignores the folder.
     """
     home = Path(run.plan["archive_directory"]) if run.kind == RunKind.ARCHIVE else source.parent
-    shelf = home / PREPARED_FOLDER
+    shelf = home / PREPARED_FOLDER.format(instance=run.instance.name)  # instances may share the directory
     folder = shelf / str(run.pk)
     folder.mkdir(parents=True, exist_ok=True)
     active = {str(pk) for pk in ActionRun.objects.filter(state=RunState.RUNNING).values_list("pk", flat=True)}

@@ -57,7 +57,7 @@ def test_archive_moves_sealed_segments_and_replay_still_finds_them(
     assert len(run.result["segments"]) == sealed
     assert all(len(segment["sha256"]) == 64 for segment in run.result["segments"])
     assert len(list((tmp_path / "archive").glob("*.journal"))) == sealed
-    assert not list(tmp_path.rglob(".prepared"))
+    assert not list(tmp_path.rglob("*.prepared"))
 
 
 def test_compress_in_place_after_archiving(broker: JournalBroker, actor: Actor) -> None:
@@ -101,16 +101,8 @@ def test_cancelled_run_leaves_no_half_made_file(
     done = execution.execute(run.pk)
     assert done is not None
     assert done.state == RunState.CANCELLED
-    assert not list(tmp_path.rglob(".prepared"))
+    assert not list(tmp_path.rglob("*.prepared"))
     assert states(broker)[0] == ("sealed", False)
-
-
-def test_what_a_killed_run_left_is_cleared_by_the_next(broker: JournalBroker, actor: Actor, tmp_path: Path) -> None:
-    left = tmp_path / "archive" / journals.PREPARED_FOLDER / "a-run-that-was-killed"
-    left.mkdir(parents=True)
-    (left / "half.journal").write_bytes(b"half")
-    assert carry_out(actor, "archive").state == RunState.SUCCEEDED
-    assert not left.exists()
 
 
 def test_swap_that_the_broker_refuses_fails_the_run_with_its_reason(
@@ -121,7 +113,7 @@ def test_swap_that_the_broker_refuses_fails_the_run_with_its_reason(
     run = carry_out(actor, "archive")
     assert (run.state, run.error["code"]) == (RunState.FAILED, "bad_prepared_file")
     assert states(broker)[0] == ("sealed", False)
-    assert not list(tmp_path.rglob(".prepared"))
+    assert not list(tmp_path.rglob("*.prepared"))
 
 
 def test_action_that_does_not_exist_is_refused(broker: JournalBroker, actor: Actor) -> None:
@@ -176,3 +168,19 @@ def test_the_plan_names_sizes_and_reasons(broker: JournalBroker) -> None:
     assert reasons[0] == "managed_replay"
     assert reasons[-1] == "current"
     pin.release()
+
+
+def test_what_a_killed_worker_left_goes_with_the_next_run_and_other_instances_keep_theirs(
+    broker: JournalBroker, actor: Actor, instance: Instance, tmp_path: Path
+) -> None:
+    """The file it was writing stands in its run's folder; the log never knew of it."""
+    name = broker.journal.segments()[0].name
+    for owner in (instance.name, "other"):
+        left = tmp_path / "archive" / f"{owner}.prepared" / "7c1c4c05-9f4c-4b0e-9e0c-1f1f6a3f2f11" / name
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"half a segment")
+    before = broker.records()
+    run = carry_out(actor, "archive")
+    assert run.state == RunState.SUCCEEDED, run.log
+    assert broker.records() == before
+    assert [path.parent.name for path in tmp_path.glob("archive/*.prepared/*")] == ["other.prepared"]
