@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic, stamp
@@ -214,3 +214,26 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path, content: by
         FileBookmarkStore(path)
     assert caught.value.code == "bad_store"
     assert path.read_bytes() == content
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=20), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_resume_point_is_taken_when_everything_before_it_is_done_and_never_earlier(
+    steps: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Batches of `count` records with gaps of `gap` that don't match; after each, perhaps, the broker's resume point."""
+    progress, following, open_, points = Progress(), 1, set[int](), [0]
+    for count, gap in steps:
+        progress.add(batch(following, count))
+        open_ |= set(range(following, following + count))
+        following += count + gap
+        if data.draw(st.booleans()):
+            points.append(following - 1)
+            progress.reached(following - 1)
+        while open_ and data.draw(st.booleans()):
+            done = data.draw(st.sampled_from(sorted(open_)))
+            open_.discard(done)
+            progress.done(done)
+        assert progress.most_recent < min(open_, default=following), "something before it isn't done"
+        reachable = [point for point in points if point < min(open_, default=following)]
+        assert progress.most_recent >= reachable[-1]

@@ -174,3 +174,12 @@ def test_text_mode_gives_json_as_it_is_text_as_a_string_and_bytes_as_base64() ->
 def test_text_mode_of_what_no_journal_keeps_has_no_bookmark() -> None:
     batch = Batch.parse(build("p", ["a"], [b"1"]))
     assert "bookmark" not in json.loads(message_texts(batch, "s", "inst")[0])
+
+
+def test_a_text_says_when_the_record_was_accepted_if_that_is_asked_for() -> None:
+    buf = build("p", ["a"], [b"1"])
+    stamp(buf, origin=1, epoch=1, first_sequence=7, accepted_at=1_795_268_700_250_000_999)
+    batch = Batch.parse(buf)
+    assert "timestamp" not in json.loads(message_texts(batch, "s", "inst")[0])
+    (text,) = message_texts(batch, "s", "inst", timestamp=True)
+    assert json.loads(text)["timestamp"] == "20261121T134500.250000Z"
