@@ -39,6 +39,7 @@ class WebSocketSink:
 
     def __init__(self, send: Callable[[dict[str, Any]], Awaitable[None]], remote: str, instance: str) -> None:
         self.remote = remote
+        self.peer_names: frozenset[str] = frozenset()
         self.writable = True
         self.text_mode = False
         self.connection: Connection | None = None
@@ -143,6 +144,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
         """The life of a connection; replaces Channels' per-event dispatch."""
         peer = scope.get("client") or ["?", 0]
         sink = WebSocketSink(send, f"{peer[0]}:{peer[1]}", self.host.instance)
+        sink.peer_names = scope.get("peer_names", frozenset())
         connection = self.host.connected(self.transport, sink)
         sink.connection = connection
         sender = asyncio.create_task(sink.run(), name=f"websocket-sender-{sink.remote}")

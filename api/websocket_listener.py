@@ -24,4 +24,4 @@ class WebSocketListener(PacedServer):
             await send({"type": "http.response.start", "status": 426, "headers": headers})
             await send({"type": "http.response.body", "body": _ANSWER})
 
-        super().__init__(application, settings.host, settings.port)
+        super().__init__(application, settings.host, settings.port, settings.tls)

@@ -20,10 +20,12 @@ from daphne.http_protocol import HTTPFactory
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 from twisted.internet import reactor
-from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint
 from twisted.internet.interfaces import IListeningPort, IPushProducer
 from zope.interface import implementer
 
+from api.websocket_tls import context_factory, peer_names
+from broker_core.config import TlsSettings
 from broker_core.protocols.native import MAX_FRAME
 from broker_core.runtime import socket_options
 
@@ -78,7 +80,9 @@ class PacedProtocol(WebSocketProtocol):
 class PacedServer(Server):
     """daphne's server on an event loop that somebody else runs, with paced protocols. One per transport."""
 
-    def __init__(self, application: Callable[..., Awaitable[None]], host: str, port: int) -> None:
+    def __init__(
+        self, application: Callable[..., Awaitable[None]], host: str, port: int, tls: TlsSettings | None = None
+    ) -> None:
         super().__init__(
             application,
             endpoints=[f"tcp:port={port}:interface={host}"],
@@ -101,12 +105,16 @@ class PacedServer(Server):
             closeHandshakeTimeout=2,
         )
         self._address = (host, port)
+        self._tls = tls
         self._listening: IListeningPort | None = None
 
     async def listen(self) -> tuple[str, int]:
-        """Start listening; returns the address. Raises OSError when the port is taken."""
+        """Start listening; returns the address. Raises OSError when the port is taken, OperatorError bad_certificate."""
         host, port = self._address
-        endpoint = TCP4ServerEndpoint(reactor, port, backlog=1024, interface=host)
+        endpoint: Any = (
+            TCP4ServerEndpoint(reactor, port, backlog=1024, interface=host) if self._tls is None
+            else SSL4ServerEndpoint(reactor, port, context_factory(self._tls), backlog=1024, interface=host)
+        )
         self._listening = await endpoint.listen(self.http_factory).asFuture(asyncio.get_running_loop())
         reactor.callLater(1, self.application_checker)
         reactor.callLater(2, self.timeout_checker)
@@ -133,6 +141,7 @@ class PacedServer(Server):
             return message
 
         scope.setdefault("asgi", {"version": "3.0"})
+        scope["peer_names"] = peer_names(protocol.transport)
         if protocol not in self.connections:
             return None
         self.connections[protocol]["application_instance"] = asyncio.ensure_future(

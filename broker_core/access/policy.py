@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from broker_core.access.rights import EVERYTHING, Entitled, Rights
+from broker_core.access.rights import Entitled, Rights
 from broker_core.access.secrets import hash_token, password_hash_problem, token_hash_problem
 from broker_core.config import EntitlementSettings, PolicyDocument, UserSettings
 from broker_core.errors import OperatorError, SluiceError
@@ -24,12 +24,13 @@ class AccessPolicy:
         self._users = {user.name: user for user in policy.access.users}
         self._by_token = {user.token: user.name for user in policy.access.users if user.token}
         self._by_certificate = {user.certificate: user.name for user in policy.access.users if user.certificate}
+        self._rights: dict[tuple[str, str], Rights] = {}
         self._entitlements = [(settings, _compiled(settings)) for settings in policy.access.entitlements]
 
-    def authentication(self, transport: str) -> str:
-        """What clients of a transport must show: none, token, password or certificate."""
+    def authentication(self, transport: str) -> str | None:
+        """What clients of a transport must show: none, token, password or certificate. None: there is no such transport."""
         found = self._transports.get(transport)
-        return found.authentication if found is not None else "none"
+        return found.authentication if found is not None else None
 
     def user_of_token(self, token: str) -> str | None:
         """Whose token this is."""
@@ -45,11 +46,22 @@ class AccessPolicy:
         found = self._users.get(user)
         return found.password if found is not None else None
 
+    def may_be(self, user: str, client: str) -> bool:
+        """Whether a user may log on as a client of that name."""
+        found = self._users.get(user)
+        return found is None or not found.clients or any(_fits(name, client) for name in found.clients)
+
     def rights(self, transport: str, user: str) -> Rights:
         """What a user may do on a transport; "" is somebody whom nobody asked who they are."""
+        made = self._rights.get((transport, user))
+        if made is None:
+            made = self._rights[transport, user] = self._make_rights(transport, user)
+        return made
+
+    def _make_rights(self, transport: str, user: str) -> Rights:
         found = self._transports.get(transport)
         if found is None:
-            return EVERYTHING
+            return Rights(())
         known = self._users.get(user)
         if not found.restricted:
             return Rights(None, (found.authentication, known))
@@ -61,15 +73,17 @@ class AccessPolicy:
 
 def _means(settings: EntitlementSettings, user: str, known: UserSettings | None) -> bool:
     for who in settings.who:
-        if who == "*" or (user and who == user):
+        if who == "*":
             return True
         if known is None:
             continue
-        if who.startswith("group:") and who.removeprefix("group:") in known.groups:
-            return True
-        if who.endswith("*") and user.startswith(who[:-1]):
+        if who.removeprefix("group:") in known.groups if who.startswith("group:") else _fits(who, user):
             return True
     return False
+
+
+def _fits(name: str, given: str) -> bool:
+    return given.startswith(name[:-1]) if name.endswith("*") else given == name
 
 
 def _compiled(settings: EntitlementSettings) -> Entitled:

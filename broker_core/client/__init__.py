@@ -22,9 +22,10 @@ from broker_core.client.publisher import Rejection
 from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.client.subscription import Subscription
 from broker_core.client.sync_client import SyncClient, SyncSubscription
+from broker_core.client.tls import tls_context
 
 __all__ = [
     "EPOCH", "MOST_RECENT", "NOW", "AsyncClient", "BookmarkStore", "FileBookmarkStore", "FilePublishStore",
     "MemoryBookmarkStore", "MemoryPublishStore", "Message", "PublishStore", "ReconnectPolicy", "Rejection",
-    "Subscription", "SyncClient", "SyncSubscription",
+    "Subscription", "SyncClient", "SyncSubscription", "tls_context",
 ]

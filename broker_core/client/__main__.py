@@ -13,7 +13,14 @@ from typing import Any, cast
 
 import orjson
 
-from broker_core.client import AsyncClient, FileBookmarkStore, FilePublishStore, Message, ReconnectPolicy
+from broker_core.client import (
+    AsyncClient,
+    FileBookmarkStore,
+    FilePublishStore,
+    Message,
+    ReconnectPolicy,
+    tls_context,
+)
 from broker_core.errors import SluiceError
 
 USUAL_ADDRESS = "tcp://127.0.0.1:9007"
@@ -25,7 +32,10 @@ Publish messages to a Sluice broker, or watch them.
   python -m broker_core.client subscribe 'orders.>'
 
 Each has its own --help with more examples. The address comes from --address, else SLUICE_ADDRESS, else
-{USUAL_ADDRESS}; ws://127.0.0.1:9008/ works the same.
+{USUAL_ADDRESS}; ws://127.0.0.1:9008/ works the same. Several, by commas, are tried in turn.
+
+A transport may ask who you are: --user with SLUICE_PASSWORD in the environment, SLUICE_TOKEN, or --certificate.
+tcps:// and wss:// are reached by TLS; --ca names the authorities to trust. docs/client.md has the same for programs.
 """
 
 _PUBLISH = """\
@@ -35,8 +45,8 @@ It ends when the broker has acknowledged all of them, which for a journaled topi
   python -m broker_core.client publish orders.eu '{"id": 1}' '{"id": 2}'
   seq 1 100000 | python -m broker_core.client publish numbers
   python -m broker_core.client publish orders.eu --store unsent.store < orders.jsonl
-      (with a store, what was not acknowledged is sent by the next run, if this one is interrupted;
-       such a run needs the same --name)
+      (with a store, what was not acknowledged is sent by the next run, if this one is interrupted, and nothing
+       is stored twice; such a run needs the same --name)
 """
 
 _SUBSCRIBE = """\
@@ -49,7 +59,9 @@ Print the messages of a topic or a pattern, one line each, until interrupted.
   python -m broker_core.client subscribe 'orders.>' --bookmark 0 --replay-only --format line
   python -m broker_core.client subscribe 'orders.>' --bookmark 20261121T134500Z
   python -m broker_core.client subscribe 'orders.>' --bookmark MOST_RECENT --store marks.store --name screen-1
-      (goes on after the last message that the previous run printed)
+      (goes on after the last message that the previous run printed; if that was killed, one may come twice)
+  python -m broker_core.client subscribe 'orders.>' --address tcp://10.0.0.1:9007,tcp://10.0.0.2:9007 --bookmark 0
+      (goes on by the other transport when one is lost, and misses and repeats nothing)
 
 Formats: body (just the message), line (bookmark, topic, message), json (one object with all of it).
 """
@@ -60,9 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m broker_core.client", description=_ABOUT, formatter_class=shape)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--address", default=os.environ.get("SLUICE_ADDRESS", USUAL_ADDRESS),
-                        help="transport's address (%(default)s)")
+                        help="transport's address, or several by commas (%(default)s)")
     common.add_argument("--name", help="unique client name; a second client of that name replaces the first")
     common.add_argument("--user", help="user name; the password is read from SLUICE_PASSWORD")
+    common.add_argument("--ca", type=Path, help="authorities to trust for tcps:// and wss:// (PEM; default the system's)")
+    common.add_argument("--certificate", type=Path, help="client certificate to show (PEM)")
+    common.add_argument("--key", type=Path, help="its key, when it isn't in the same file")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="publish | subscribe")
     publish = kinds.add_parser("publish", parents=[common], description=_PUBLISH, formatter_class=shape,
                                help="publish messages to a topic")
@@ -84,11 +99,14 @@ def _parser() -> argparse.ArgumentParser:
 def _client(options: argparse.Namespace) -> AsyncClient:
     store = str(options.store) if options.store else None
     publishes = options.kind == "publish"
+    tls = tls_context(options.ca, options.certificate, options.key) if options.ca or options.certificate else None
     return AsyncClient(
-        options.address,
+        options.address.split(","),
         options.name or f"{options.kind}-{os.getpid()}",
         user=options.user,
         password=os.environ.get("SLUICE_PASSWORD") if options.user else None,
+        token=os.environ.get("SLUICE_TOKEN"),
+        tls=tls,
         publish_store=FilePublishStore(store) if store and publishes else None,
         bookmark_store=FileBookmarkStore(store) if store and not publishes else None,
         reconnect=ReconnectPolicy(first_connect_timeout=3.0),

@@ -1,4 +1,4 @@
-"""Addresses of transports: `tcp://host:port`, `ws://host:port/path`, `wss://…`."""
+"""Addresses of transports: `tcp://host:port`, `ws://host:port/path`, and with TLS `tcps://…`, `wss://…`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from broker_core.errors import OperatorError
 
-DEFAULT_PORTS = {"tcp": 9007, "ws": 9008, "wss": 443}
+DEFAULT_PORTS = {"tcp": 9007, "tcps": 9007, "ws": 9008, "wss": 443}
 
 
 class Address(NamedTuple):
@@ -18,6 +18,11 @@ class Address(NamedTuple):
     host: str
     port: int
     text: str
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is reached by TLS."""
+        return self.scheme in ("tcps", "wss")
 
 
 def parse_address(text: str) -> Address:
@@ -43,5 +48,5 @@ def parse_addresses(texts: str | Sequence[str]) -> tuple[Address, ...]:
 def _bad(text: str) -> OperatorError:
     return OperatorError(
         "bad_address", f"{text[:200]!r} isn't the address of a transport.",
-        "Write tcp://host:9007, ws://host:9008/ or wss://host/.",
+        "Write tcp://host:9007 or ws://host:9008/, with TLS tcps://host:9007 or wss://host/.",
     )

@@ -37,6 +37,7 @@ from broker_core.client.publisher import Publisher, Rejection
 from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.client.steering import STEERING_WORDS, Steerer
 from broker_core.client.subscription import Subscription, default_id
+from broker_core.client.tls import Tls, context_of
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name, check_subscription_id
@@ -69,6 +70,7 @@ class AsyncClient:
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        tls: Tls = None,
         publish_store: PublishStore | None = None,
         bookmark_store: BookmarkStore | None = None,
         reconnect: ReconnectPolicy | None = None,
@@ -81,9 +83,11 @@ class AsyncClient:
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
 
-        `verify=False` trusts the network with received batches.
+        `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
+        authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
         """
         self._addresses = parse_addresses(address)
+        self._tls = context_of(tls) if any(address.secure for address in self._addresses) else None
         self.name = check_client_name(name)
         self.instance = ""
         self.notices: deque[Notice] = deque(maxlen=100)
@@ -116,7 +120,7 @@ class AsyncClient:
         self._publisher = Publisher(self.name, self._publish_store, loop, self._batch_bytes, self._on_rejection)
         self._publisher.check_store()
         self._connector = Connector(
-            self._addresses, self._logon, self._policy, self._on_frames, self._connected, self._disconnected
+            self._addresses, self._logon, self._policy, self._on_frames, self._connected, self._disconnected, self._tls
         )
         self._task = loop.create_task(self._run(), name=f"client {self.name}")
         await asyncio.wait([self._task, self._connector.first], return_when=asyncio.FIRST_COMPLETED)

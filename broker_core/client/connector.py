@@ -6,6 +6,7 @@ What the frames mean is the client's; this is only when there is a link, and who
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class Connector:
 
     def __init__(
         self, addresses: Sequence[Address], logon: commands.Logon, policy: ReconnectPolicy, on_frames: OnFrames,
-        on_up: Callable[[Link, Ack], Awaitable[None]], on_down: Callable[[], None],
+        on_up: Callable[[Link, Ack], Awaitable[None]], on_down: Callable[[], None], tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.first: asyncio.Future[None] = self._loop.create_future()
@@ -39,6 +40,7 @@ class Connector:
         self._on_frames = on_frames
         self._on_up = on_up
         self._on_down = on_down
+        self._tls = tls
         self._answer: asyncio.Future[Ack] | None = None
         self._wanted_delay = 0.0
         self._last_word: SluiceError | None = None
@@ -82,7 +84,7 @@ class Connector:
         self._last_word = None
         self._heard_heartbeat = False
         self._answer = self._loop.create_future()
-        link = await open_link(address, self._receive, self._policy.connect_timeout)
+        link = await open_link(address, self._receive, self._policy.connect_timeout, self._tls)
         self.link = link
         link.send_command(self._logon)
         async with asyncio.timeout(self._policy.connect_timeout):

@@ -144,17 +144,19 @@ class TcpLink(Link, asyncio.BufferedProtocol):
             self._transport.writelines(parts)
 
 
-async def open_link(address: Address, on_frames: OnFrames, time_out: float) -> Link:
-    """A link that is ready for the logon. Raises OSError, TimeoutError or ClientError."""
+async def open_link(
+    address: Address, on_frames: OnFrames, time_out: float, tls: ssl.SSLContext | None = None
+) -> Link:
+    """A link that is ready for the logon, with `tls` when the address wants it. Raises OSError, TimeoutError, ClientError."""
     loop = asyncio.get_running_loop()
     link: Link
     async with asyncio.timeout(time_out):
-        if address.scheme == "tcp":
-            _, link = await loop.create_connection(lambda: TcpLink(on_frames), address.host, address.port)
+        context = tls if address.secure else None
+        if address.scheme.startswith("tcp"):
+            _, link = await loop.create_connection(lambda: TcpLink(on_frames), address.host, address.port, ssl=context)
         else:
             from broker_core.client.websocket_link import WebSocketLink  # TCP clients don't need the package
 
-            context = ssl.create_default_context() if address.scheme == "wss" else None
             _, link = await loop.create_connection(
                 lambda: WebSocketLink(on_frames, address), address.host, address.port, ssl=context
             )

@@ -43,6 +43,7 @@ class UserSettings:
     password      the hash of one; token: the hash of one
     certificate   the common name or a subject alternative name in the client's certificate
     groups        names that entitlements may speak of as `group:name`
+    clients       client names that the user may take, `feed-*` for those that begin so; none means any
     """
 
     name: str
@@ -50,6 +51,7 @@ class UserSettings:
     token: str | None = None
     certificate: str | None = None
     groups: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
     return UserSettings(
         str(name), reader.text(source, "password", where), reader.text(source, "token", where),
         reader.text(source, "certificate", where), reader.texts(source, "groups", where, (), "names"),
+        reader.texts(source, "clients", where, (), "names"),
     )
 
 

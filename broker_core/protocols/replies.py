@@ -158,10 +158,11 @@ def error_reply(
     sequence: int | None = None,
 ) -> Error:
     """The reply that carries an error, to the command or the published records it is about."""
-    details = {key: value for key, value in error.details.items() if key not in ("c", "id")}
+    details = {key: value for key, value in error.details.items() if key not in ("c", "id", "first", "sequence")}
     return Error(
         code=error.code, message=error.sentence, fix=error.fix, details=details, of=of or error.details.get("c"),
-        id=id or error.details.get("id"), first=first, sequence=sequence,
+        id=id or error.details.get("id"), first=first or error.details.get("first"),
+        sequence=sequence or error.details.get("sequence"),
     )
 
 

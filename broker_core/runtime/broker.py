@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from broker_core.access import AccessPolicy
+from broker_core.access.tls import server_context
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.appender import JournalOptions
@@ -95,7 +97,13 @@ class Broker:
         """Put a revision in force without a restart: limits at once, transports started and stopped as it says."""
         if policy.instance.name != self.host.instance:
             raise OperatorError("bad_policy", f"The policy is for {policy.instance.name}, not {self.host.instance}.")
-        await self._listen(policy)
+        check_access(policy)
+        self.host.logons.apply(policy)  # before a transport opens that asks for more than it did
+        try:
+            await self._listen(policy)
+        except OperatorError:
+            self.host.logons.apply(self.host.policy)
+            raise
         self.host.apply(policy)
         self.host.journal.use(journal_options(policy))
         log.info("policy_applied", revision=policy.revision)
@@ -104,7 +112,7 @@ class Broker:
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
         for name, (settings, listener) in list(self._listeners.items()):
             there = wanted.get(name)
-            if there is None or (there.kind, there.host, there.port) != (settings.kind, settings.host, settings.port):
+            if there is None or _listens(there) != _listens(settings):
                 await listener.stop_listening()
                 del self._listeners[name]
                 self.host.close_transport(name)
@@ -155,6 +163,19 @@ class Broker:
 def journal_options(policy: PolicyDocument) -> JournalOptions:
     """JournalSize and PreallocatedJournalFiles."""
     return JournalOptions(policy.instance.journal_size, policy.instance.preallocated_files)
+
+
+def _listens(settings: TransportSettings) -> tuple[Any, ...]:
+    """What a listener can't change while it listens."""
+    return settings.kind, settings.host, settings.port, settings.tls
+
+
+def check_access(policy: PolicyDocument) -> None:
+    """Raise what is wrong with users, entitlements and certificates before anything of a revision is in force."""
+    AccessPolicy(policy)
+    for transport in policy.transports:
+        if transport.enabled and transport.tls is not None:
+            server_context(transport.tls)
 
 
 def host_memory() -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker_core import batch as batches
+from broker_core.access import EVERYTHING
 from broker_core.batch import Batch
 from broker_core.bookmark import Bookmark
 from broker_core.delivery import Cause, ClientState, Event, OutboxEntry, Tally, next_state
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from broker_core.journal.held import Pin
     from broker_core.runtime.holding import Conflating
     from broker_core.runtime.host import Host
+    from broker_core.runtime.logons import Identity
     from broker_core.runtime.replayer import Replay
 
 MAX_SUBSCRIPTIONS = 1_000
@@ -117,6 +119,10 @@ class Connection:
         self.account: Account | None = None
         self.name = ""
         self.user = ""
+        self.identity: Identity | None = None
+        self.rights = EVERYTHING
+        self._held: list[Frame | str] | None = None
+        """What came after a logon that is still being checked; at most what had been read by then."""
         self.connected_at = host.now_ns()
         self.heard_at = host.monotonic_ms()
         self.heartbeat_ms = 0
@@ -147,6 +153,9 @@ class Connection:
         """Take whole frames, in order."""
         self.heard_at = self.host.monotonic_ms()
         for frame in frames:
+            if self._held is not None:
+                self._held.append(frame)
+                continue
             if self.closed:
                 if frame.kind == COMMAND:
                     self._last_words(frame.payload)
@@ -162,6 +171,9 @@ class Connection:
     def receive_text(self, text: str) -> None:
         """Take one command as text."""
         self.heard_at = self.host.monotonic_ms()
+        if self._held is not None:
+            self._held.append(text)
+            return
         if self.closed:
             self._last_words(text)
             return
@@ -277,7 +289,30 @@ class Connection:
     def _logon(self, command: commands.Logon) -> None:
         if self.logged_on:
             raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
-        self.user = command.user or ""
+        identity = self.host.logons.identify(self, command)
+        if identity is not None:
+            self._log_on(command, identity)
+        else:
+            self._held = []
+            self.sink.pause_reading()
+
+    def identified(self, command: commands.Logon, identity: Identity) -> None:
+        """It is known who this is: log on, and take what came meanwhile."""
+        held, self._held = self._held or [], None
+        self.sink.resume_reading()
+        try:
+            self._log_on(command, identity)
+        except ClientError as error:
+            self._refuse(error)
+        for item in held:
+            if isinstance(item, str):
+                self.receive_text(item)
+            else:
+                self.receive((item,))
+
+    def _log_on(self, command: commands.Logon, identity: Identity) -> None:
+        self.host.logons.check_name(command.name, identity)
+        self.identity, self.rights, self.user = identity, identity.rights, identity.user
         self.host.admit(self, command.name)
         self.name = command.name
         self.heartbeat_ms = command.heartbeat_ms or 0
@@ -293,13 +328,25 @@ class Connection:
             raise ClientError("not_logged_on", "The first command must be a logon.", "Log on before publishing.")
         batch = Batch.parse(payload)
         self.published_messages += batch.count
-        self.host.publish(self, batch, ())
+        try:
+            self.rights.check_publish(batch.topics)
+            self.host.publish(self, batch, ())
+        except ClientError as error:
+            if batch.first_publisher_sequence:
+                error.details |= {"first": batch.first_publisher_sequence, "sequence": batch.last_publisher_sequence}
+            error.details["c"] = "publish"
+            raise
 
     def _publish_one(self, command: commands.Publish) -> None:
         built = batches.build_one_topic(self.name, command.topic, [command.body()], command.sequence or 0)
         self.published_messages += 1
         answers = [replies.Ack(ack=ack, of="publish", id=command.id) for ack in command.ack]
-        self.host.publish(self, Batch.parse(built, verify=False), answers)
+        try:
+            self.rights.check_publish((command.topic,))
+            self.host.publish(self, Batch.parse(built, verify=False), answers)
+        except ClientError as error:
+            error.details |= {"c": "publish", "id": command.id}
+            raise
 
     def submitted(self) -> None:
         """One of its batches is on its way to the disk; read no more from it while too much is."""

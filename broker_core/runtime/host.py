@@ -35,6 +35,7 @@ from broker_core.runtime.handoff import Held, Tokens, key_at
 from broker_core.runtime.journaled import JournaledTopics
 from broker_core.runtime.judging import Judging
 from broker_core.runtime.leases import Leases
+from broker_core.runtime.logons import Logons
 from broker_core.runtime.managed import ManagedReplays
 from broker_core.runtime.refused import RefusedNames
 from broker_core.runtime.sink import Sink
@@ -73,6 +74,7 @@ class Host:
         self.gone_messages = self.gone_bytes = 0
         """What clients that have left were sent; the others keep their own counts."""
         self._surroundings = (host_memory, ulimit, str(spool_directory))
+        self.logons = Logons(self, policy)
         self.subscribing = Subscribing(self)
         self.turns = Turns()
         self.steering = Steering(self)
@@ -415,7 +417,7 @@ class Host:
             log.warning("durables_not_saved", code=error.code, why=error.sentence)
 
     def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
-        """Put a revision in force, whole. Clients that are over its limits are acted on at the next look."""
+        """Put a revision in force, but for access. Clients over its limits are acted on at the next look."""
         self.journaled = JournaledTopics(policy.instance)
         self.policy = policy
         self.judging.guard.apply_policy(policy, *self._surroundings, stage)
@@ -438,6 +440,7 @@ class Host:
         self._publish_events()
         for task in list(self._tasks):
             task.cancel()
+        self.logons.close()
         await self._commit.close()
         await self._write_durables()
         await self.save_replays()

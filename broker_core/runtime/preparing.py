@@ -47,7 +47,7 @@ async def prepare(connection: Connection, command: commands.Subscribe, stream: i
     """Make ready, and subscribe; or say what is wrong."""
     host = connection.host
     try:
-        prepared = await _prepared(host, connection.name, command, stream)
+        prepared = await _prepared(host, connection, command, stream)
         if not connection.closed:
             connection.subscribe_now(prepared.command, stream)
             for entry in prepared.first:
@@ -59,13 +59,14 @@ async def prepare(connection: Connection, command: commands.Subscribe, stream: i
         connection.reply(replies.error_reply(error, of="subscribe", id=command.id))
 
 
-async def _prepared(host: Host, client: str, command: commands.Subscribe, stream: int) -> Prepared:
-    pattern = TopicPattern.parse(command.topic)
+async def _prepared(host: Host, connection: Connection, command: commands.Subscribe, stream: int) -> Prepared:
+    client, pattern = connection.name, TopicPattern.parse(command.topic)
     if pattern.exact is not None and not host.journaled.is_journaled(pattern.exact):
         raise ClientError("not_journaled", f"{command.topic} isn't journaled: nothing of it is kept for a subscription.",
                           "Have the topic journaled, or leave durable, snapshot_key and resume out.")
     chosen = compile_filter(command.filter) if command.filter else None
-    subscription = Subscription(None, command.id, stream, pattern, chosen, host.journaled.decoder_of)
+    granted = connection.rights.subscription(pattern, chosen)
+    subscription = Subscription(None, command.id, stream, granted.pattern, granted.filter, host.journaled.decoder_of)
     if command.durable is not None:
         return await _durable(host, client, command)
     if command.resume is not None:

@@ -23,6 +23,8 @@ class Sink(Protocol):
     protocol: str
     remote: str
     writable: bool
+    peer_names: frozenset[str]
+    """Names in the certificate that the peer showed in its TLS handshake."""
 
     @property
     def flushed(self) -> bool:

@@ -46,6 +46,7 @@ class Subscribing:
         """Start a subscription; ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled or bookmark_gone."""
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None
+        pattern, chosen, narrowed = connection.rights.subscription(pattern, chosen)
         kept = self._host.managed.find(connection.name, command) if command.managed else None
         if kept is not None:
             # What operators have made of it since counts, and not what the client asked for at first.
@@ -66,6 +67,8 @@ class Subscribing:
         if conflation is not None:
             target.conflating = Conflating(self._host, target, conflation)
         target.subscription.client = target
+        if narrowed:
+            connection.reply(_notice_narrowed(command, pattern))
         connection.add(target, command)
         if found is None:
             connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
@@ -243,4 +246,11 @@ def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.Notice
     return replies.Notice(
         code="bookmark_unknown", message=f"{names} was never in this log; in the subscription {command.id} {then}.",
         details={"id": command.id, "unknown": [str(bookmark) for bookmark in found.unknown[:100]]},
+    )
+
+
+def _notice_narrowed(command: commands.Subscribe, pattern: TopicPattern) -> replies.Notice:
+    return replies.Notice(
+        code="narrowed", message=f"You aren't entitled to all of {command.topic}: {command.id} gets {pattern.text}.",
+        details={"id": command.id, "topics": pattern.text},
     )

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from broker_core.access.tls import names_in, server_context
 from broker_core.config import TransportSettings
 from broker_core.delivery.outbox import OutboxEntry
 from broker_core.errors import ClientError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from broker_core.runtime.connection import Connection
     from broker_core.runtime.host import Host
 
+HANDSHAKE_S = 10.0
+"""How long a peer may take for its TLS handshake."""
 CLOSE_AFTER_S = 2.0
 """How long a closing connection may take to read its last notice."""
 
@@ -45,6 +48,7 @@ class TcpProtocol(asyncio.BufferedProtocol):
         self._connection: Connection | None = None
         self.remote = "?"
         self.writable = True
+        self.peer_names: frozenset[str] = frozenset()
 
     # asyncio calls these.
 
@@ -58,6 +62,9 @@ class TcpProtocol(asyncio.BufferedProtocol):
             socket_options.prepare(raw)
         peer: Any = transport.get_extra_info("peername")
         self.remote = f"{peer[0]}:{peer[1]}" if peer else "?"
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.peer_names = names_in(tls.getpeercert(binary_form=True))
         self._connection = self._host.connected(self._transport_name, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -135,10 +142,12 @@ class TcpListener:
         self._server: asyncio.Server | None = None
 
     async def listen(self) -> tuple[str, int]:
-        """Start listening; the address. Raises OSError when the port is taken."""
+        """Start listening; the address. Raises OSError when the port is taken, OperatorError bad_certificate."""
         settings = self._settings
+        tls = server_context(settings.tls) if settings.tls is not None else None
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: TcpProtocol(self._host, settings.name), settings.host, settings.port, backlog=1024
+            lambda: TcpProtocol(self._host, settings.name), settings.host, settings.port, backlog=1024,
+            ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
         )
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address

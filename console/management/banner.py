@@ -7,13 +7,13 @@ from pathlib import Path
 from broker_core.config import PolicyDocument, TransportSettings
 from console.supervisor.specs import Installation
 
-SCHEMES = {"tcp": "tcp://{host}:{port}", "websocket": "ws://{host}:{port}/"}
+SCHEMES = {"tcp": "tcp{s}://{host}:{port}", "websocket": "ws{s}://{host}:{port}/"}
 
 
 def address(transport: TransportSettings) -> str:
     """A transport's address as clients are given it."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(transport.host, transport.host)
-    return SCHEMES[transport.kind].format(host=host, port=transport.port)
+    return SCHEMES[transport.kind].format(s="s" if transport.tls else "", host=host, port=transport.port)
 
 
 def up(at: Installation, policy: PolicyDocument, project: Path) -> str:

@@ -16,9 +16,9 @@ from broker_core.config import (
 )
 
 
-def user(name: str, *, groups: tuple[str, ...] = (), **proofs: str) -> UserSettings:
+def user(name: str, *, groups: tuple[str, ...] = (), clients: tuple[str, ...] = (), **proofs: str) -> UserSettings:
     """A user with a token of their name, and other proofs."""
-    return UserSettings(name, **{"token": hash_token(name), **proofs}, groups=groups)
+    return UserSettings(name, **{"token": hash_token(name), **proofs}, groups=groups, clients=clients)
 
 
 def entitlement(who: str, *, publish: str = "", subscribe: str = "", filter: str | None = None,

@@ -8,13 +8,13 @@ import pytest
 
 from broker_core.access import AccessPolicy, hash_password, hash_token
 from broker_core.config import PolicyDocument, TlsSettings, default_policy
-from broker_core.errors import OperatorError
+from broker_core.errors import ClientError, OperatorError
 from tests.broker_core.access.making import entitlement, policy, user
 
 
 def test_a_document_with_access_is_the_same_after_json() -> None:
     made = policy(
-        user("maria", password=hash_password("x"), groups=("desk",)), user("gate", certificate="gate.example"),
+        user("maria", password=hash_password("x"), groups=("desk",), clients=("desk-*",)), user("gate", certificate="gate.example"),
         entitlement("group:desk", publish="a.> b", subscribe="a", filter="/x = 1", transports=("tcp",)),
         tls=TlsSettings("/c.pem", "/k.pem", "/ca.pem"),
     )
@@ -85,6 +85,19 @@ def test_tokens_and_certificates_say_who_it_is() -> None:
     assert access.user_of_certificate([]) is None
     assert access.password_hash("maria") is None
     assert access.password_hash("nobody") is None
+
+
+def test_on_a_transport_that_is_not_there_nobody_may_do_anything() -> None:
+    access = AccessPolicy(policy(user("maria"), entitlement("*", publish="a")))
+    assert access.authentication("udp") is None
+    with pytest.raises(ClientError):
+        access.rights("udp", "maria").check_publish(["a"])
+
+
+def test_a_user_may_be_kept_to_names_of_clients() -> None:
+    access = AccessPolicy(policy(user("maria", clients=("maria", "desk-*")), user("vera")))
+    assert [access.may_be("maria", name) for name in ("maria", "desk-1", "maria-2", "desk")] == [True, True, False, False]
+    assert access.may_be("vera", "anything") and access.may_be("", "anything")
 
 
 def test_a_revision_that_changes_what_a_user_may_do_gives_other_rights() -> None:

@@ -1,0 +1,43 @@
+"""TLS of WebSocket transports: Twisted's contexts from the same settings as asyncio's, with the same demands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from OpenSSL import SSL, crypto
+from twisted.internet.ssl import Certificate, CertificateOptions, TLSVersion, trustRootFromCertificates
+
+from broker_core.access.tls import names_in, server_context, unusable
+from broker_core.config import TlsSettings
+
+
+def context_factory(settings: TlsSettings) -> CertificateOptions:
+    """What Twisted's endpoint wants. Reads the files. Raises OperatorError bad_certificate."""
+    server_context(settings)  # the same files are refused with the same words
+    try:
+        key = load_pem_private_key(Path(settings.key).read_bytes(), None)
+        first, *others = _certificates(settings.certificate)
+        trusted = _certificates(settings.client_ca) if settings.client_ca is not None else None
+        return CertificateOptions(
+            privateKey=crypto.PKey.from_cryptography_key(key),
+            certificate=first,
+            extraCertChain=others,
+            raiseMinimumTo=TLSVersion.TLSv1_2,
+            # A trust root also makes a certificate of it a condition of the handshake.
+            trustRoot=trustRootFromCertificates([Certificate(one) for one in trusted]) if trusted else None,
+        )
+    except (OSError, ValueError, TypeError, SSL.Error, crypto.Error) as problem:
+        raise unusable(settings, problem) from None
+
+
+def _certificates(path: str) -> list[crypto.X509]:
+    return list(map(crypto.X509.from_cryptography, x509.load_pem_x509_certificates(Path(path).read_bytes())))
+
+
+def peer_names(transport: Any) -> frozenset[str]:
+    """Names in the certificate that a peer has shown; none over a plain connection."""
+    shown = getattr(transport, "getPeerCertificate", lambda: None)()
+    return names_in(crypto.dump_certificate(crypto.FILETYPE_ASN1, shown)) if shown is not None else frozenset()

@@ -1,0 +1,37 @@
+"""Hashes for a policy document: `python -m broker_core.access password` or `token`."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+
+from broker_core.access.secrets import MAX_SECRET, hash_password, hash_token, make_token
+
+_ABOUT = """\
+Make what a user's entry in a policy document holds instead of the secret.
+
+  python -m broker_core.access password      asks for a password (or reads a line of standard input); prints its hash
+  python -m broker_core.access token         makes a token; prints it once, and its hash
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; 0 when it went well."""
+    parser = argparse.ArgumentParser("python -m broker_core.access", description=_ABOUT,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("password", "token"))
+    if parser.parse_args(arguments).kind == "token":
+        token = make_token()
+        print(f"token {token}\nhash  {hash_token(token)}")
+        return 0
+    password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not 0 < len(password) <= MAX_SECRET:
+        print(f"A password has 1 to {MAX_SECRET} characters.", file=sys.stderr)
+        return 1
+    print(hash_password(password))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""A broker with both kinds of transports as a process of its own, on the loop it really runs on, with a policy of ours.
+
+`python -m tests.support.transports_process HOME POLICY`, where POLICY is the JSON of a document. Prints a line for
+each transport: its name and its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import uvloop
+
+from broker_core.config import PolicyDocument
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def broker_process(policy: PolicyDocument) -> Iterator[dict[str, int]]:
+    """Run a broker; the ports of its transports by name."""
+    with tempfile.TemporaryDirectory(prefix="sluice-") as home:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.transports_process", home, json.dumps(policy.to_dict())], cwd=ROOT,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "console.project.settings_test"},
+        )
+        try:
+            assert process.stdout is not None
+            yield dict(_ports(process.stdout, len(policy.transports)))
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def _ports(lines: Iterator[str], number: int) -> Iterator[tuple[str, int]]:
+    for line in lines:
+        if line.startswith("port "):
+            _, name, port = line.split()
+            yield name, int(port)
+            number -= 1
+            if number == 0:
+                return
+    raise AssertionError("the broker didn't start")
+
+
+async def _run(home: Path, policy: PolicyDocument) -> None:
+    from api.websocket_listener import WebSocketListener
+    from broker_core.runtime.broker import Broker, BrokerPaths
+
+    paths = replace(BrokerPaths.under(home, policy.instance.name), control=home / "control.sock")
+    broker = Broker(policy, paths, WebSocketListener)
+    await broker.start()
+    for transport in broker.statistics.transports:
+        print("port", transport["name"], transport["port"], flush=True)
+    await asyncio.Event().wait()
+
+
+def _main(home: str, document: str) -> None:
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    # As runbroker does: Twisted takes the loop that is there when its reactor is installed.
+    from twisted.internet import asyncioreactor
+
+    asyncioreactor.install(loop)
+    from twisted.internet import reactor
+
+    reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
+    import django
+
+    django.setup()
+    loop.run_until_complete(_run(Path(home), PolicyDocument.from_dict(json.loads(document))))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
