@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.access import hash_password, hash_token
+from broker_core.access import Attempts, hash_password, hash_token
 from broker_core.batch import Batch
 from broker_core.client import EPOCH, AsyncClient, Message, ReconnectPolicy, Rejection, Subscription
 from broker_core.config import PolicyDocument
@@ -106,20 +106,18 @@ async def test_too_many_passwords_at_once_are_told_to_come_back(tmp_path: Path, 
 async def test_guesses_get_slower_and_then_have_to_wait_whatever_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept: list[float] = []
-    original = asyncio.sleep
+    delays: list[int] = []
+    original = Attempts.failed
 
-    async def sleep(seconds: float) -> None:
-        if seconds >= 0.1:
-            slept.append(seconds)
-            seconds = 0
-        await original(seconds)
+    def failed(self: Attempts, remote: str, user: str, now: int) -> int:
+        delays.append(original(self, remote, user, now))
+        return 0
 
+    monkeypatch.setattr(Attempts, "failed", failed)
     async with running_broker(tmp_path, PASSWORDS) as broker:
-        monkeypatch.setattr(logons.asyncio, "sleep", sleep)
         for _ in range(10):
             assert await refused(address_of(broker), user="maria", password="wrong") == "bad_logon"
-        assert [delay for delay in slept if delay < 1] == [0.1, 0.2, 0.4, 0.8]
+        assert delays[:5] == [100, 200, 400, 800, 1_600]
         assert await refused(address_of(broker), user="maria", password="right") == "too_many_attempts"
 
 
