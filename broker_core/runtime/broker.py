@@ -97,19 +97,15 @@ class Broker:
         """Put a revision in force without a restart: limits at once, transports started and stopped as it says."""
         if policy.instance.name != self.host.instance:
             raise OperatorError("bad_policy", f"The policy is for {policy.instance.name}, not {self.host.instance}.")
-        check_access(policy)
-        self.host.logons.apply(policy)  # before a transport opens that asks for more than it did
-        try:
-            await self._listen(policy)
-        except OperatorError:
-            self.host.logons.apply(self.host.policy)
-            raise
+        await self._listen(policy)
         self.host.apply(policy)
         self.host.journal.use(journal_options(policy))
         log.info("policy_applied", revision=policy.revision)
 
     async def _listen(self, policy: PolicyDocument) -> None:
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
+        check_access(policy)
+        self.host.logons.apply(policy)  # before a transport opens that asks for more than it did
         for name, (settings, listener) in list(self._listeners.items()):
             there = wanted.get(name)
             if there is None or _listens(there) != _listens(settings):
@@ -122,6 +118,7 @@ class Broker:
                 try:
                     _, port = await listener.listen()
                 except OSError as problem:
+                    self.host.logons.apply(self.host.policy)
                     raise OperatorError(
                         "port_taken", f"Transport {name} can't listen on {settings.host}:{settings.port}: {problem}.",
                         "Stop what listens there, or give the transport another port.",
