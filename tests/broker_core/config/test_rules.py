@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +116,11 @@ def test_two_entries_for_one_scope_are_refused() -> None:
 def test_presets_refuse_what_they_do_not_know(changes: dict[str, Any], problem: str) -> None:
     found = problems(**changes)
     assert any(problem in one for one in found), found
+
+
+def test_the_examples_of_the_documentation_are_policies() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "slow-clients.md").read_text()
+    examples = [json.loads(block.split("```")[0]) for block in text.split("```json\n")[1:]]
+    assert len(examples) == 2
+    for example in examples:
+        assert PolicyDocument.from_dict(document(**example))

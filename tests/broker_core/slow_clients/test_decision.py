@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from broker_core.protocols.close_codes import CLOSE_CODES
 from broker_core.slow_clients import Action, Candidate, Decision, Mode, Reason, Sample
 from broker_core.slow_clients.rules import Choice, Signal, Unit
 from broker_core.slow_clients.sentences import quantity
@@ -93,3 +95,10 @@ def test_every_signal_has_a_sentence(signal: Signal, choose: Choice) -> None:
 )
 def test_quantities(value: int, unit: Unit, text: str) -> None:
     assert quantity(value, unit) == text
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_can_close_a_connection_and_is_documented(reason: Reason) -> None:
+    entry = CLOSE_CODES[reason.value]
+    protocol = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+    assert f"| `{reason.value}` | {entry.number} | {'yes' if entry.reconnect else 'no'} |" in protocol

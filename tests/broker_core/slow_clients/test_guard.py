@@ -88,6 +88,15 @@ def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
     assert (decision.observed, decision.used) == (1_050, 450)
 
 
+def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
+    made = guard(policy(SMALL, 100))
+    for name, age in (("young", 1), ("old", 9), ("middle", 5)):
+        assert made.queued(made.register(name, "tcp", Still(START - age * SECOND)), 300, START) is None
+    other = made.register("new", "tcp", Still(START))
+    decision = made.queued(other, 101, START)
+    assert decision is not None and (decision.client, decision.chosen_over) == ("old", Candidate("middle", 300))
+
+
 def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
     made = guard(policy(SMALL))
     account = offlined(made, "a")

@@ -32,6 +32,7 @@ def run(made: SlowClientGuard, backlog: Still, seconds: float, rate: int, start:
 def test_the_documents_defaults() -> None:
     (rule,) = [r for r in rule_book(policy(xap=[{"enabled": True}])).of_client(Subject("tcp")) if r.name == "xap.throughput"]
     assert (rule.limit, rule.hold_ms, rule.count, rule.check_ms) == (5_000, 500, 3, 125)
+    assert rule.worst_case_ms() == 2_625
     assert not any(r.name.startswith("xap") for r in rule_book(policy()).of_client(Subject("tcp")))
     assert not any(r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).of_client(Subject("tcp"))), "enabled is false"
 
