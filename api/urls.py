@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from api.schema import SchemaView
-from api.views import access, actions, audit, clients, messages, people, policies, runs, statistics
+from api.views import access, actions, audit, clients, ledger, messages, people, policies, runs, statistics
 
 app_name = "api"
 
@@ -26,6 +26,9 @@ urlpatterns = [
     path("clients/<str:name>", clients.ClientView.as_view(), name="client"),
     path("clients/<str:name>/disconnect", clients.DisconnectView.as_view(), name="disconnect"),
     path("clients/<str:name>/history", clients.ClientHistoryView.as_view(), name="client-history"),
+    path("clients/<str:name>/durables/<str:durable>", ledger.DurableView.as_view(), name="durable"),
+    path("durables", ledger.DurablesView.as_view(), name="durables"),
+    path("ledger", ledger.LedgerView.as_view(), name="ledger"),
     path("decisions", clients.DecisionsView.as_view(), name="decisions"),
     path("journals", runs.JournalsView.as_view(), name="journals"),
     path("journals/<str:action>", runs.JournalActionView.as_view(), name="journal-action"),

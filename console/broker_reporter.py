@@ -15,6 +15,7 @@ from channels.layers import get_channel_layer
 from broker_core.config import PolicyDocument
 from broker_core.runtime.broker import Broker
 from console.services import policies, reports
+from console.services.ledger import record_losses
 
 LIVE_GROUP = "live"
 RECONCILE_EVERY = 5
@@ -31,6 +32,7 @@ class BrokerReporter:
         self._stored: asyncio.Task[None] | None = None
         self._told = 0
         self._kept = 0
+        self._lost = 0
         self._ticks = 0
 
     async def report(self, snapshot: dict[str, Any]) -> None:
@@ -65,10 +67,18 @@ class BrokerReporter:
             await asyncio.to_thread(reports.record_report, snapshot)
             await asyncio.to_thread(reports.record_decisions, decisions, self._broker.host.instance)
             self._kept = made
+            await self._store_losses()
             if self._ticks % RECONCILE_EVERY == 0:
                 await self._reconcile()
         except Exception as problem:
             log.warning("report_not_stored", why=repr(problem))
+
+    async def _store_losses(self) -> None:
+        ledger, instance = self._broker.host.ledger, self._broker.host.instance
+        entered, number = ledger.intervals, min(ledger.intervals - self._lost, len(ledger.recent))
+        losses = [loss.as_dict(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
+        await asyncio.to_thread(record_losses, losses, instance)
+        self._lost = entered
 
     async def _reconcile(self) -> None:
         """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""

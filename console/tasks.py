@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from console.services import audit, execution, policies, rollup, runs
+from console.services import audit, execution, ledger, policies, rollup, runs
 from console.services.actions import schedules
 
 
@@ -24,4 +24,5 @@ def tick() -> None:
     policies.reconcile()
     rollup.roll_up(now)
     rollup.forget_old(now)
+    ledger.forget_old(now)
     audit.forget_expired(now)

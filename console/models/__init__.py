@@ -8,6 +8,7 @@ from console.models.audit import AuditEvent
 from console.models.draft import PolicyDraft, PolicyRollout
 from console.models.history import ClientMinute, ClientSample, Decision, PlaceSample
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
+from console.models.ledger import Loss
 from console.models.policy import BrokerUser, Entitlement, PolicyEntry
 from console.models.revision import PolicyRevision, RevisionReport
 from console.models.run import ActionRun
@@ -25,6 +26,7 @@ __all__ = [
     "Entitlement",
     "Grant",
     "Instance",
+    "Loss",
     "PlaceSample",
     "PolicyDraft",
     "PolicyEntry",

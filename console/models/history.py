@@ -33,6 +33,7 @@ class Decision(models.Model):
         indexes = [
             models.Index(fields=["instance", "-at"], name="decision_newest"),
             models.Index(fields=["instance", "client", "-at"], name="decision_of_client"),
+            models.Index(fields=["instance", "rule", "-at"], name="decision_of_rule"),
         ]
 
     def __str__(self) -> str:

@@ -37,6 +37,7 @@ SLUICE_LOCAL_ZONE = local_zone(env.str("SLUICE_TIME_ZONE", default=""))
 SLUICE_ACTION_FOLDERS = env.list("SLUICE_ACTION_FOLDERS", default=[str(SLUICE_HOME / "log")])
 SLUICE_WEBHOOK_HOSTS = env.list("SLUICE_WEBHOOK_HOSTS", default=[])
 SLUICE_APPROVE_KINDS = env.list("SLUICE_APPROVE_KINDS", default=[])  # of archive, compress, remove, pipeline
+SLUICE_DECISION_RETENTION_DAYS = env.int("SLUICE_DECISION_RETENTION_DAYS", default=30)
 SLUICE_MINUTE_RETENTION_DAYS = env.int("SLUICE_MINUTE_RETENTION_DAYS", default=14)
 # Days that audit events are kept, by action or its beginning; "*" is every other, 0 is for ever.
 SLUICE_AUDIT_RETENTION_DAYS = {

@@ -27,3 +27,16 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
         raise
     audit.record(actor, "client.disconnect", target, after=result, reason=why)
     return result
+
+
+def delete_durable(actor: Actor, client: str, name: str, instance_name: str | None = None) -> Any:
+    """Delete a durable subscription: nothing is kept for it any more. Raises OperatorError unknown_durable, or BrokerAway."""
+    instance = instance_named(instance_name)
+    target = f"{instance.name}: durable subscription {name} of {client}"
+    try:
+        result = link_to(instance.name).call("durable_delete", client=client, name=name)
+    except SluiceError as problem:
+        audit.record(actor, "client.durable_delete", target, result=AuditResult.FAILED, message=problem.sentence)
+        raise
+    audit.record(actor, "client.durable_delete", target, after=result)
+    return result

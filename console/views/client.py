@@ -17,11 +17,12 @@ from console.choices import Permission
 from console.forms import DisconnectForm
 from console.models import Instance
 from console.queries import clients as read
-from console.queries import history, pipeline_history
+from console.queries import history, ledger, pipeline_history
 from console.services import clients as service
 from console.views import common
 
 DECISIONS = 20
+LOSSES = 20
 
 
 @common.permitted(Permission.VIEW, client="name")
@@ -69,9 +70,10 @@ def _ask(name: str) -> tuple[dict[str, Any] | None, SluiceError | None]:
 
 def _history(instance: Instance | None, name: str) -> dict[str, Any]:
     if instance is None:
-        return {"samples": [], "decisions": []}
+        return {"samples": [], "decisions": [], "losses": []}
     minutes = settings.SLUICE_SAMPLE_RETENTION_HOURS * 60
     return {
         "samples": history.recent_samples(instance, name, timezone.now(), minutes),
         "decisions": list(history.decisions(instance, client=name)[:DECISIONS]),
+        "losses": list(ledger.losses(instance, client=name)[:LOSSES]),
     }

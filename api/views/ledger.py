@@ -1,0 +1,60 @@
+"""The loss ledger, and durable subscriptions."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.serializers.ledger import DurableSerializer, LossQuerySerializer, LossSerializer
+from api.views.base import PagedView, instance_name, patterns_of, read
+from broker_core.names import name_fits
+from console.choices import Permission
+from console.queries import ledger
+from console.queries.policies import instance_named
+from console.services import clients as services
+
+
+class LedgerView(PagedView):
+    """Losses."""
+
+    needs = {"GET": Permission.VIEW}
+
+    @extend_schema(parameters=[LossQuerySerializer], responses=LossSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Intervals of messages that subscriptions did not get, newest first."""
+        asked = read(LossQuerySerializer, request.query_params)
+        found = ledger.losses(
+            instance_named(asked["instance"] or None), client=asked["client"], subscription=asked["subscription"],
+            cause=asked["cause"], rule=asked["rule"], since=asked.get("since"), patterns=patterns_of(request),
+        )  # fmt: skip
+        return self.page(found, LossSerializer)
+
+
+class DurablesView(APIView):
+    """Durable subscriptions."""
+
+    needs = {"GET": Permission.VIEW}
+
+    @extend_schema(responses=DurableSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """All of them, also those whose client is away."""
+        patterns, found = patterns_of(request), ledger.durables(instance_name(request))
+        if patterns is not None:
+            found = [one for one in found if any(name_fits(pattern, one["client"]) for pattern in patterns)]
+        return Response(found)
+
+
+class DurableView(APIView):
+    """One durable subscription."""
+
+    needs = {"DELETE": Permission.ACT_ON_CLIENTS}
+    scope = {"client": "name"}
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, name: str, durable: str) -> Response:
+        """Delete it: nothing is kept for it any more."""
+        services.delete_durable(actor_of(request), name, durable, instance_name(request))
+        return Response(status=204)

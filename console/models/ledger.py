@@ -1,0 +1,35 @@
+"""The loss ledger: intervals of messages that subscriptions did not get."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from console.models.instance import Instance
+
+
+class Loss(models.Model):
+    """One interval. `first` and `last` are bookmarks of its first and last record; "" when no journal keeps any."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
+    at = models.DateTimeField()
+    client = models.CharField(max_length=64)
+    subscription = models.CharField(max_length=128)
+    topic = models.CharField(max_length=1024, blank=True)
+    cause = models.CharField(max_length=32)
+    rule = models.CharField(max_length=100, blank=True)
+    messages = models.BigIntegerField()
+    bytes = models.BigIntegerField(default=0)
+    unjournaled = models.BigIntegerField(default=0)
+    first = models.CharField(max_length=128, blank=True)
+    last = models.CharField(max_length=128, blank=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        indexes = [
+            models.Index(fields=["instance", "-at"], name="loss_newest"),
+            models.Index(fields=["instance", "client", "-at"], name="loss_of_client"),
+            models.Index(fields=["instance", "rule", "-at"], name="loss_of_rule"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.client}/{self.subscription}: {self.messages} {self.cause}"

@@ -1,0 +1,31 @@
+"""The loss ledger, as stored, and the durable subscriptions, as a broker has them now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+
+from console.broker_link import link_to
+from console.models import Instance, Loss
+from console.queries.policies import instance_named
+from console.queries.scoping import visible
+
+
+def losses(
+    instance: Instance, *, client: str = "", subscription: str = "", cause: str = "", rule: str = "",
+    since: datetime | None = None, patterns: Sequence[str] | None = None,
+) -> QuerySet[Loss]:
+    """Intervals, newest first; only of clients whose names fit one of `patterns`, None being all."""
+    found = visible(Loss.objects.filter(instance=instance), patterns)
+    wanted = {"client": client, "subscription": subscription, "cause": cause, "rule": rule}
+    found = found.filter(**{key: value for key, value in wanted.items() if value})
+    return found.filter(at__gte=since) if since is not None else found
+
+
+def durables(instance_name: str | None = None) -> list[dict[str, Any]]:
+    """Durable subscriptions, with their position and whether their client is there. Raises BrokerAway."""
+    found: list[dict[str, Any]] = link_to(instance_named(instance_name).name).call("durables")
+    return found
