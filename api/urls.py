@@ -5,7 +5,20 @@ from __future__ import annotations
 from django.urls import path
 
 from api.schema import SchemaView
-from api.views import access, actions, audit, clients, ledger, messages, people, policies, runs, statistics
+from api.views import (
+    access,
+    actions,
+    audit,
+    clients,
+    drafts,
+    ledger,
+    messages,
+    people,
+    policies,
+    replays,
+    runs,
+    statistics,
+)
 
 app_name = "api"
 
@@ -20,8 +33,20 @@ urlpatterns = [
     path("transports", policies.TransportsView.as_view(), name="transports"),
     path("transports/<str:name>", policies.TransportView.as_view(), name="transport"),
     path("policies", policies.PolicyView.as_view(), name="policies"),
+    path("drafts", drafts.DraftsView.as_view(), name="drafts"),
+    path("drafts/<int:draft_id>", drafts.DraftView.as_view(), name="draft"),
+    path("drafts/<int:draft_id>/preview", drafts.DraftPreviewView.as_view(), name="draft-preview"),
+    path("drafts/<int:draft_id>/publish", drafts.DraftPublishView.as_view(), name="draft-publish"),
+    path("rollouts", drafts.RolloutsView.as_view(), name="rollouts"),
+    path("rollouts/promote", drafts.RolloutPromoteView.as_view(), name="rollout-promote"),
+    path("rollouts/stop", drafts.RolloutStopView.as_view(), name="rollout-stop"),
     path("policies/revisions", policies.RevisionsView.as_view(), name="revisions"),
     path("policies/revisions/<int:number>", policies.RevisionView.as_view(), name="revision"),
+    path("replays", replays.ReplaysView.as_view(), name="replays"),
+    path("replays/<str:name>", replays.ReplayView.as_view(), name="replay"),
+    path("replays/<str:name>/pause", replays.SteerReplayView.as_view(word="pause"), name="replay_pause"),
+    path("replays/<str:name>/resume", replays.SteerReplayView.as_view(word="resume"), name="replay_resume"),
+    path("replays/<str:name>/cancel", replays.SteerReplayView.as_view(word="cancel"), name="replay_cancel"),
     path("clients", clients.ClientsView.as_view(), name="clients"),
     path("clients/<str:name>", clients.ClientView.as_view(), name="client"),
     path("clients/<str:name>/disconnect", clients.DisconnectView.as_view(), name="disconnect"),

@@ -14,7 +14,9 @@ from channels.layers import get_channel_layer
 
 from broker_core.config import PolicyDocument
 from broker_core.runtime.broker import Broker
-from console.services import policies, reports
+from broker_core.slow_clients.staging import read_stage
+from console.queries.policies import instance_named
+from console.services import policies, reports, rollouts
 from console.services.ledger import record_losses
 
 LIVE_GROUP = "live"
@@ -68,6 +70,8 @@ class BrokerReporter:
             await asyncio.to_thread(reports.record_decisions, decisions, self._broker.host.instance)
             self._kept = made
             await self._store_losses()
+            if decisions:
+                await asyncio.to_thread(lambda: rollouts.check(instance_named(self._broker.host.instance)))
             if self._ticks % RECONCILE_EVERY == 0:
                 await self._reconcile()
         except Exception as problem:
@@ -82,9 +86,12 @@ class BrokerReporter:
 
     async def _reconcile(self) -> None:
         """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""
-        document = await asyncio.to_thread(policies.document_in_force, self._broker.host.instance)
-        if document["revision"] != self._broker.host.policy.revision:
-            await self._broker.apply(PolicyDocument.from_dict(document))
+        wanted = await asyncio.to_thread(policies.orders, self._broker.host.instance)
+        host, stage = self._broker.host, read_stage(wanted["staged"])
+        running = host.judging.guard.stage
+        now = (host.policy.revision, running.document.revision if running is not None else None)
+        if now != (wanted["policy"]["revision"], stage.document.revision if stage is not None else None):
+            await self._broker.apply(PolicyDocument.from_dict(wanted["policy"]), stage)
 
     async def close(self) -> None:
         """Store the last decisions."""

@@ -134,3 +134,9 @@ class ChangeSerializer(serializers.Serializer[Any]):
     document = serializers.DictField(source="revision.document")
     applied = serializers.BooleanField()
     problem = serializers.CharField(allow_blank=True)
+    findings = serializers.SerializerMethodField()
+
+    @extend_schema_field({"type": "array", "items": {"type": "object"}})
+    def get_findings(self, change: Any) -> list[dict[str, str]]:
+        """What is allowed and unwise: severity, where, sentence, fix."""
+        return [{key: str(value) for key, value in one._asdict().items()} for one in change.findings]

@@ -28,6 +28,7 @@ from broker_core.runtime.handlers import handlers
 from broker_core.runtime.host import Host
 from broker_core.runtime.statistics import Statistics
 from broker_core.runtime.tcp import TcpListener
+from broker_core.slow_clients.staging import Stage
 from broker_core.spool.spool import clean_up
 
 log = structlog.get_logger("sluice.broker")
@@ -93,14 +94,14 @@ class Broker:
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
         log.info("broker_started", instance=self.host.instance, recovery=self.host.journal.recovery.as_dict())
 
-    async def apply(self, policy: PolicyDocument) -> None:
+    async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force without a restart: limits at once, transports started and stopped as it says."""
         if policy.instance.name != self.host.instance:
             raise OperatorError("bad_policy", f"The policy is for {policy.instance.name}, not {self.host.instance}.")
         await self._listen(policy)
-        self.host.apply(policy)
+        self.host.apply(policy, stage)
         self.host.journal.use(journal_options(policy))
-        log.info("policy_applied", revision=policy.revision)
+        log.info("policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None)
 
     async def _listen(self, policy: PolicyDocument) -> None:
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}

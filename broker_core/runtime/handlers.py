@@ -13,9 +13,12 @@ from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
 from broker_core.protocols.names import check_topic
-from broker_core.runtime import listing
+from broker_core.runtime import browsing, listing
+from broker_core.runtime.action_handlers import action_handlers
 from broker_core.runtime.control import Handler
 from broker_core.runtime.replay_handlers import replay_handlers
+from broker_core.slow_clients.preview import compare
+from broker_core.slow_clients.staging import read_stage
 
 if TYPE_CHECKING:
     from broker_core.runtime.broker import Broker
@@ -28,10 +31,10 @@ def handlers(broker: Broker) -> dict[str, Handler]:
     """The table of requests."""
     answers = _Answers(broker)
     names = (
-        "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "journals", "journal_plan", "journal_swap",
-        "journal_remove", "decisions", "durable_delete", "durables", "ledger", "publish",
+        "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "preview", "journals", "journal_plan", "journal_swap",
+        "journal_remove", "browse", "decisions", "durable_delete", "durables", "ledger", "publish",
     )
-    return {name: getattr(answers, name) for name in names} | replay_handlers(broker)
+    return {name: getattr(answers, name) for name in names} | replay_handlers(broker) | action_handlers(broker)
 
 
 class _Answers:
@@ -70,8 +73,24 @@ class _Answers:
 
     async def apply(self, request: dict[str, Any]) -> dict[str, Any]:
         policy = PolicyDocument.from_dict(request.get("policy") or {})
-        await self._broker.apply(policy)
-        return {"revision": policy.revision}
+        stage = read_stage(request.get("staged"))
+        await self._broker.apply(policy, stage)
+        return {"revision": stage.document.revision if stage is not None else policy.revision}
+
+    async def preview(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Whom a policy would touch and who would be acted on at once; nothing changes."""
+        policy = PolicyDocument.from_dict(request.get("policy") or {})
+        guard = self._host.judging.guard
+        subjects = guard.subjects()
+        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), subjects)
+        decisions = guard.preview(policy, self._host.now_ns())
+        return {
+            "clients": sum(1 for subject in subjects if not subject.topic),
+            "touched": [one.as_dict() for one in touched[:MOST_PREVIEWED]],
+            "touched_in_all": len({one.client for one in touched}),
+            "acted_on": [decision.as_dict() for decision in decisions[:MOST_PREVIEWED]],
+            "acted_on_in_all": len(decisions),
+        }
 
     async def journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         return [
@@ -155,6 +174,10 @@ class _Answers:
     async def ledger(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         client, ledger = request.get("client"), self._host.ledger
         return [loss.as_dict(self._host.instance) for loss in ledger.recent if client in (None, loss.client)]
+
+    async def browse(self, request: dict[str, Any]) -> dict[str, Any]:
+        journal, asked = self._host.journal, browsing.wanted(self._host.journal, request)
+        return await asyncio.to_thread(browsing.browse, journal, self._host.instance, asked, self._host.dispatched_sequence)
 
     async def publish(self, request: dict[str, Any]) -> dict[str, Any]:
         topic = check_topic(_text(request, "topic"))

@@ -54,7 +54,7 @@ class Statistics:
 
     def status(self) -> dict[str, Any]:
         """The instance: sequences, transports, pools, rates, clients by state, recovery, journal."""
-        host = self._host
+        host, stage = self._host, self._host.judging.guard.stage
         segments = host.journal.segments()
         return {
             "instance": host.instance,

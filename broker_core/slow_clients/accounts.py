@@ -6,7 +6,15 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from broker_core.slow_clients.rules import ClientLimits, Rule, client_limits
-from broker_core.slow_clients.signals import NO_HOLDS, Backlog, Holds, Sample, SubscriptionSignals, age_ms
+from broker_core.slow_clients.signals import (
+    NO_HOLDS,
+    Backlog,
+    Holds,
+    Sample,
+    SubscriptionSignals,
+    Waiting,
+    age_ms,
+)
 
 if TYPE_CHECKING:
     from broker_core.slow_clients.pools import Pool
@@ -127,13 +135,9 @@ class Account:
     def spool_messages(self) -> int:
         return self.backlog.waiting().spool_messages
 
-    @property
-    def unjournaled_messages(self) -> int:
-        return self.backlog.waiting().unjournaled_messages
-
-    @property
-    def resume_bookmark(self) -> str:
-        return self.backlog.waiting().resume_bookmark
+    def waiting(self) -> Waiting:
+        """The counts for a decision."""
+        return self.backlog.waiting()
 
     @property
     def conflation_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker_core.config.vocabulary import Unit
 from broker_core.slow_clients.decision import Candidate, Decision
 from broker_core.slow_clients.rules import FINAL_ACTIONS, Action, Rule, Shape
-from broker_core.slow_clients.signals import ClientView, SubscriptionSignals
+from broker_core.slow_clients.signals import ClientView, SubscriptionSignals, Waiting
 
 _ENDING = FINAL_ACTIONS | {Action.CANCEL_SUBSCRIPTION}
 
@@ -21,10 +21,11 @@ def decide(
     now_ns: int,
 ) -> Decision | None:
     """The decision; None when the action is already the case, as for a client that is offlined."""
-    action = _action(rule, rung, client, subscription)
+    waiting = client.waiting()
+    action = _action(rule, rung, client, subscription, waiting)
     if action is None:
         return None
-    kept, lost = _cost(action, rule, client, subscription)
+    kept, lost = _cost(action, rule, waiting, subscription)
     counted = rule.shape is Shape.COUNT_IN_WINDOW
     return Decision(
         at=now_ns,
@@ -46,7 +47,7 @@ def decide(
         chosen_over=runner_up,
         kept=kept,
         lost=lost,
-        resume_bookmark=client.resume_bookmark,
+        resume_bookmark=waiting.resume_bookmark,
         samples=client.recent(now_ns),
         subscription=subscription.id if subscription is not None else "",
         topic=subscription.topic if subscription is not None else "",
@@ -59,11 +60,13 @@ def decide(
     )
 
 
-def _action(rule: Rule, rung: int, client: ClientView, subscription: SubscriptionSignals | None) -> Action | None:
+def _action(
+    rule: Rule, rung: int, client: ClientView, subscription: SubscriptionSignals | None, waiting: Waiting
+) -> Action | None:
     action = rule.ladder[rung].action
     if action is Action.DELETE_DURABLE and (subscription is None or not subscription.durable):
         return Action.DISCONNECT
-    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(client, subscription):
+    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(waiting, subscription):
         action = Action.OFFLINE
     if action is Action.OFFLINE and client.offlined:
         return None
@@ -72,20 +75,20 @@ def _action(rule: Rule, rung: int, client: ClientView, subscription: Subscriptio
     return action
 
 
-def _in_journal(client: ClientView, subscription: SubscriptionSignals | None) -> bool:
+def _in_journal(waiting: Waiting, subscription: SubscriptionSignals | None) -> bool:
     """Whether all that waits can be read from the journal instead."""
     if subscription is not None:
         return subscription.journaled
-    return client.resume_bookmark != "" and client.unjournaled_messages == 0
+    return waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
 
 
 def _cost(
-    action: Action, rule: Rule, client: ClientView, subscription: SubscriptionSignals | None
+    action: Action, rule: Rule, held: Waiting, subscription: SubscriptionSignals | None
 ) -> tuple[int, int]:
     """Messages kept and messages that nothing brings back, as far as can be said before the act."""
     if subscription is None or action in FINAL_ACTIONS or action is Action.OFFLINE:
-        waiting = client.outbox_messages + client.spool_messages
-        lost = client.unjournaled_messages if action in _ENDING else 0
+        waiting = held.outbox_messages + held.spool_messages
+        lost = held.unjournaled_messages if action in _ENDING else 0
         return waiting - lost, lost
     waiting = subscription.backlog_messages
     if action is Action.DISCARD_OLDEST and rule.unit is Unit.MESSAGES:

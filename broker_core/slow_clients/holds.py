@@ -110,6 +110,8 @@ def _rate(rule: Rule, value: int, hold: Hold, now_ns: int, sent_bytes: int) -> L
         if value >= rule.limit:
             return Look(_after(rule, hold, now_ns), None, value)
         return Look(Hold(now_ns, 0, hold.acted_at, now_ns, sent_bytes), None, value)
+    if hold.done == len(rule.ladder):  # all is done that can be: only a recovery changes anything
+        return Look(hold if value < rule.limit else _after(rule, hold, now_ns), None, value)
     passed = now_ns - hold.checked_at
     if passed < rule.check_ms * _MS:
         return Look(hold, None, value)

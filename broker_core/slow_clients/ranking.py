@@ -75,7 +75,9 @@ class Ranking:
                 true.append(heappop(heap))
             elif replaced < _REPLACED:
                 replaced += 1
-                heapreplace(heap, self._entry(account, used, since))
+                serial = self._serials[account] = next(self._serial)
+                self._bounded(account, used)
+                heapreplace(heap, (-used, since, account.connected, serial, account))
             else:
                 replaced, true = 0, []
                 self._rank_anew()

@@ -142,10 +142,6 @@ class ClientView(Protocol):
     @property
     def write_blocked_since(self) -> int: ...
     @property
-    def unjournaled_messages(self) -> int: ...
-    @property
-    def resume_bookmark(self) -> str: ...
-    @property
     def sent_bytes(self) -> int: ...
     @property
     def subscriptions(self) -> Sequence[SubscriptionSignals]: ...
@@ -153,6 +149,10 @@ class ClientView(Protocol):
     def holds(self) -> Holds: ...
     @property
     def connected(self) -> int: ...
+
+    def waiting(self) -> Waiting:
+        """The counts for a decision."""
+        ...
 
     def past(self, until_ns: int) -> Sample | None:
         """The newest sample that isn't newer than that."""
@@ -195,6 +195,13 @@ class ClientSignals:
     def pool_name(self) -> str:
         """The pool it draws on."""
         return self.pool
+
+    def waiting(self) -> Waiting:
+        """The counts for a decision."""
+        return Waiting(
+            self.outbox_messages, self.spool_messages, self.unjournaled_messages, self.resume_bookmark,
+            self.write_blocked_since,
+        )  # fmt: skip
 
     def past(self, until_ns: int) -> Sample | None:
         """The newest sample that isn't newer than that."""

@@ -172,6 +172,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='policyrollout',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('client', ''), ('share__range', (1, 99))), models.Q(models.Q(('client', ''), _negated=True), ('share__isnull', True)), _connector='OR'), name='rollout_to_pattern_or_share'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('client', ''), ('share__isnull', False), ('share__range', (1, 99))), models.Q(models.Q(('client', ''), _negated=True), ('share__isnull', True)), _connector='OR'), name='rollout_to_pattern_or_share'),
         ),
     ]

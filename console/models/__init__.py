@@ -10,6 +10,7 @@ from console.models.history import ClientMinute, ClientSample, Decision, PlaceSa
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
 from console.models.ledger import Loss
 from console.models.policy import BrokerUser, Entitlement, PolicyEntry
+from console.models.replay import ManagedReplay
 from console.models.revision import PolicyRevision, RevisionReport
 from console.models.run import ActionRun
 
@@ -27,10 +28,10 @@ __all__ = [
     "Grant",
     "Instance",
     "Loss",
+    "ManagedReplay",
     "PlaceSample",
     "PolicyDraft",
     "PolicyEntry",
-    "PlaceSample",
     "PolicyRevision",
     "PolicyRollout",
     "PoolPolicy",

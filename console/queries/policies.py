@@ -6,11 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from django.conf import settings
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console.choices import EntryKind
-from console.models import Instance, PolicyRevision, RevisionReport, Transport
+from console.choices import EntryKind, RolloutState
+from console.models import Instance, PolicyDraft, PolicyRevision, PolicyRollout, RevisionReport, Transport
 
 # A broker reports each second; this many missed reports and it is taken for away.
 REPORT_FRESH = timedelta(seconds=15)
@@ -47,6 +48,22 @@ def instance_named(name: str | None = None) -> Instance:
 def newest_revision(instance: Instance) -> PolicyRevision | None:
     """The revision that is wanted."""
     return PolicyRevision.objects.filter(instance=instance).order_by("-number").first()
+
+
+def running_rollout(instance: Instance) -> PolicyRollout | None:
+    """The staged rollout that runs."""
+    rows = PolicyRollout.objects.select_related("revision", "base", "instance")
+    return rows.filter(instance=instance, state=RolloutState.RUNNING).first()
+
+
+def rollouts(instance: Instance) -> QuerySet[PolicyRollout]:
+    """Staged rollouts, newest first."""
+    return PolicyRollout.objects.filter(instance=instance).select_related("revision", "base", "instance")
+
+
+def drafts(instance: Instance) -> QuerySet[PolicyDraft]:
+    """Drafts, the last changed first."""
+    return PolicyDraft.objects.filter(instance=instance)
 
 
 def revision_numbered(instance: Instance, number: int) -> PolicyRevision:

@@ -7,7 +7,7 @@ asks a running one again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.conf import settings
@@ -17,14 +17,16 @@ from django.utils import timezone
 
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.slow_clients.review import Finding, Severity, review
 from console.broker_link import link_to
-from console.choices import EntryKind
+from console.choices import EntryKind, RolloutState
 from console.models import Instance, PolicyRevision, Transport
 from console.queries import policies as read
 from console.services import audit, policy_rows, reports
 from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
 
+First = Callable[[PolicyRevision, PolicyRevision], None]
 OF_A_TRANSPORT = ("host", "port", "enabled", "authentication", "restricted", "tls")
 
 
@@ -35,16 +37,34 @@ class Change:
     revision: PolicyRevision
     applied: bool
     problem: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What is allowed and unwise."""
 
 
 def document_in_force(instance_name: str) -> dict[str, Any]:
     """The policy document an instance shall run; makes the defaults the first time."""
-    instance = ensure_instance(instance_name)
+    document: dict[str, Any] = newest_of(ensure_instance(instance_name)).document
+    return document
+
+
+def newest_of(instance: Instance) -> PolicyRevision:
+    """The revision that is wanted. Raises OperatorError unknown_revision when the database has lost them all."""
     newest = read.newest_revision(instance)
     if newest is None:
-        raise OperatorError("unknown_revision", f"{instance_name} has no revision.", "Restore the database.")
-    document: dict[str, Any] = newest.document
-    return document
+        raise OperatorError("unknown_revision", f"{instance.name} has no revision.", "Restore the database.")
+    return newest
+
+
+def orders(instance_name: str) -> dict[str, Any]:
+    """What a broker is told to run: `policy`, and in a staged rollout `staged` with the clients it is for first."""
+    instance = ensure_instance(instance_name)
+    newest, rollout = newest_of(instance), read.running_rollout(instance)
+    if rollout is None or rollout.revision_id != newest.pk:
+        return {"policy": newest.document, "staged": None}
+    return {
+        "policy": rollout.base.document,
+        "staged": {"policy": newest.document, "client": rollout.client, "share": rollout.share},
+    }
 
 
 def ensure_instance(name: str) -> Instance:
@@ -109,16 +129,18 @@ def change_instance_policy(
     return _change(actor, "policy.change", "policy", edit, reason, instance_name, expected_revision)
 
 
-def restore(actor: Actor, number: int, *, reason: str = "", instance_name: str | None = None) -> Change:
+def restore(
+    actor: Actor, number: int, *, reason: str = "", instance_name: str | None = None, first: First | None = None
+) -> Change:
     """Make an older revision the policy again, as a new revision. A transport that it doesn't know is switched off.
 
-    Raises OperatorError unknown_revision.
+    `first` as of `publish`. Raises OperatorError unknown_revision.
     """
 
     def edit(instance: Instance) -> None:
         policy_rows.write(instance, read.revision_numbered(instance, number).document)
 
-    return _change(actor, "policy.restore", f"revision {number}", edit, reason, instance_name, None)
+    return _change(actor, "policy.restore", f"revision {number}", edit, reason, instance_name, None, first)
 
 
 def publish(
@@ -128,20 +150,24 @@ def publish(
     reason: str = "",
     instance_name: str | None = None,
     expected_revision: int | None = None,
+    first: First | None = None,
 ) -> Change:
-    """Make a whole document the policy, as a new revision: of a draft, or of an import."""
+    """Make a whole document the policy, as a new revision: of a draft, or of an import.
+
+    `first` is called with the revision and the one before, in the same transaction and before the broker is told.
+    """
 
     def edit(instance: Instance) -> None:
         policy_rows.write(instance, {**document, "revision": 1})
 
-    return _change(actor, "policy.publish", "policy", edit, reason, instance_name, expected_revision)
+    return _change(actor, "policy.publish", "policy", edit, reason, instance_name, expected_revision, first)
 
 
 def tell_broker(revision: PolicyRevision) -> Change:
     """Ask the running broker to take up a revision, and store what it reports."""
     instance = revision.instance
     try:
-        answer = link_to(instance.name).call("apply", policy=revision.document)
+        answer = link_to(instance.name).call("apply", **orders(instance.name))
     except SluiceError as problem:
         return Change(revision, False, problem.sentence)
     running = int((answer or {}).get("revision", 0))
@@ -170,13 +196,13 @@ def _change(
     reason: str,
     instance_name: str | None,
     expected_revision: int | None,
+    first: First | None = None,
 ) -> Change:
     """Edit under the instance's lock; one revision and one audit event in the same transaction; then tell."""
     name = ensure_instance(instance_name or settings.SLUICE_INSTANCE).name
     with transaction.atomic():
         instance = Instance.objects.select_for_update().get(name=name)
-        before = read.newest_revision(instance)
-        assert before is not None  # ensure_instance made revision 1
+        before = newest_of(instance)
         if expected_revision is not None and expected_revision != before.number:
             raise OperatorError(
                 "revision_changed",
@@ -186,17 +212,38 @@ def _change(
             )
         edit(instance)
         document = read.desired_document(instance, before.number + 1)
+        findings = _reviewed(document)
         if _same(document, before.document):
             return _unchanged(before)
+        _end_rollout(instance, before)
         revision = _store(instance, document, actor, reason)
+        if first is not None:
+            first(revision, before)
         audit.record(
             actor, action, f"{name}: {target}", before=before.document, after=document, reason=reason
         )
-    return tell_broker(revision)
+    return replace(tell_broker(revision), findings=tuple(findings))
+
+
+def _end_rollout(instance: Instance, newest: PolicyRevision) -> None:
+    """A new revision takes the place of a staged one: its rollout is over."""
+    rollout = read.running_rollout(instance)
+    if rollout is not None:
+        rollout.state, rollout.ended_at = RolloutState.STOPPED, timezone.now()
+        rollout.why = f"Revision {newest.number + 1} took its place."
+        rollout.save()
+
+
+def _reviewed(document: Mapping[str, Any]) -> list[Finding]:
+    """What is unwise in a document. Raises OperatorError bad_policy when it can't be used, or contradicts itself."""
+    findings = review(PolicyDocument.from_dict(document))
+    if refused := [finding for finding in findings if finding.severity is Severity.REFUSE]:
+        raise policy_rows.bad([f"{finding.where}: {finding.sentence}" for finding in refused])
+    return findings
 
 
 def _same(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether two documents mean the same. Raises OperatorError bad_policy when the first can't be used."""
+    """Whether two documents mean the same."""
     return PolicyDocument.from_dict({**document, "revision": 1}) == PolicyDocument.from_dict({**before, "revision": 1})
 
 

@@ -20,6 +20,7 @@ from django.db import close_old_connections, connection
 from console import ring
 from console.models import ClientSample, Decision, Instance, PlaceSample, RevisionReport
 from console.places import places
+from console.services import replays
 
 SAMPLE_MS = 10_000
 IDLE_SAMPLE_MS = 60_000
@@ -56,6 +57,8 @@ def record_report(snapshot: Mapping[str, Any]) -> None:
     if heard.slot != slot:
         record_samples(instance, heard, snapshot.get("clients") or [], slot)
         record_places(instance, snapshot, slot)
+        if "replays" in snapshot:
+            replays.record(instance, snapshot["replays"], complete=True)
     heard.revision, heard.slot = status["revision"], slot
 
 

@@ -155,7 +155,7 @@ def _editor(found: Action | None, values: dict[str, Any], problem: dict[str, Any
             ("steps", "Do, in this order", "It does nothing yet."),
         )
     ]
-    return {"action": found, "values": values, "groups": groups, "missed": MissedPolicy.choices, "problem": problem,
+    return {"action": found, "version": found.version if found else "", "values": values, "groups": groups, "missed": MissedPolicy.choices, "problem": problem,
             "zone": settings.SLUICE_LOCAL_ZONE, "firings_of": {part.name: _firings(part.fields[0].value) for part in groups[0]["parts"] if part.kind.name == "schedule"}}  # fmt: skip
 
 

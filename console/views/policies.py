@@ -18,9 +18,9 @@ from console.forms import InstancePolicyForm, PolicyForm, TransportPolicyForm, f
 from console.models import PolicyRevision
 from console.queries import live
 from console.queries import policies as read
+from console.queries.document_diff import Change, changes
 from console.services import policies as service
 from console.views import common
-from console.views.revision_diff import Change, changes
 
 REVISIONS = 30
 

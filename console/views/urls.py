@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from django.urls import path, re_path
 
 from console.views import (
     access,
@@ -15,6 +15,7 @@ from console.views import (
     overview,
     people,
     policies,
+    replays,
     runs,
 )
 
@@ -42,6 +43,10 @@ urlpatterns = [
     path("actions/<int:action_id>/plan/", actions.plan, name="actions_plan"),
     path("actions/<int:action_id>/apply/", actions.apply, name="actions_apply"),
     path("actions/<int:action_id>/delete/", actions.delete, name="actions_delete"),
+    path("replays/", replays.replays, name="replays"),
+    path("replays/list/", replays.replays_list, name="replays_list"),
+    path("replays/new/", replays.create, name="replays_create"),
+    re_path(r"^replays/(?P<name>[^/]+)/(?P<word>pause|resume|rate|cancel|forget)/$", replays.steer, name="replays_steer"),
     path("runs/", runs.runs, name="runs"),
     path("runs/list/", runs.runs_list, name="runs_list"),
     path("runs/pipeline/", runs.start_job, name="runs_pipeline"),

@@ -51,6 +51,26 @@ def some_clients() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def some_replays() -> list[dict[str, Any]]:
+    """One under way, one paused, one that was cancelled."""
+    now = int(time.time() * 1000)
+    common = {
+        "filter": None, "bookmark": "0", "rate": None, "rate_max_gap": None, "conflation": None, "conflation_key": None,
+        "recorded_at": now - 86_400_000, "ended_at": None, "records_per_s": 0.0, "left_s": None,
+    }  # fmt: skip
+    return [
+        {**common, "name": "nightly", "client": "lake-loader", "topic": "flights.>", "rate": "4X", "rate_max_gap": "10s",
+         "state": "running", "connected": True, "position": "sluice-1|812004|", "behind": 524_772,
+         "delivered_messages": 812_003, "progress": 0.607, "left_s": 734.2, "records_per_s": 714.8, "created_at": now - 3_600_000},
+        {**common, "name": "audit-2026", "client": "auditor", "topic": "flights.UA", "filter": "/dep_delay > 15", "state": "paused",
+         "connected": False, "position": "sluice-1|120400|", "behind": 1_216_376, "delivered_messages": 20_455,
+         "progress": 0.09, "created_at": now - 90_000_000},
+        {**common, "name": "last-week", "client": "auditor", "topic": "flights.>", "state": "cancelled", "connected": False,
+         "position": "sluice-1|900000|", "behind": 436_776, "delivered_messages": 899_999, "progress": 0.673,
+         "created_at": now - 180_000_000, "ended_at": now - 80_000_000},
+    ]  # fmt: skip
+
+
 class FakeBroker:
     """Serves a control socket from a thread. `asked` lists every request; `answers` overrides one by its name."""
 
@@ -58,6 +78,7 @@ class FakeBroker:
         self.path, self.instance = path, instance
         self.started_at = time.time()
         self.clients = some_clients()
+        self.replays = some_replays()
         self.revision = 1
         self.asked: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
@@ -157,6 +178,50 @@ class FakeBroker:
         """Status and clients."""
         return {"at": int(time.time() * 1000), "status": self.do_status({}), "clients": self.clients}
 
+    def do_replays(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """All managed replays."""
+        return self.replays
+
+    def do_replay_create(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Make one."""
+        if any(one["name"] == request["name"] for one in self.replays):
+            return {"error": {"code": "replay_exists", "message": "There is one.", "fix": "", "details": {}}}
+        asked = {key: request.get(key) or None for key in ("filter", "rate", "rate_max_gap", "conflation", "conflation_key")}
+        made = {
+            **self.replays[-1], **asked, "name": request["name"], "client": request["client"], "topic": request["topic"],
+            "state": "paused" if request.get("paused") else "waiting", "progress": 0.0, "delivered_messages": 0,
+            "created_at": int(time.time() * 1000), "ended_at": None,
+        }  # fmt: skip
+        self.replays.insert(0, made)
+        return made
+
+    def _steered(self, request: dict[str, Any], **change: Any) -> dict[str, Any]:
+        for one in self.replays:
+            if one["name"] == request["name"]:
+                one.update(change)
+                return one
+        return {"error": {"code": "unknown_replay", "message": "There is none.", "fix": "", "details": {}}}
+
+    def do_replay_pause(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Pause one."""
+        return self._steered(request, state="paused")
+
+    def do_replay_resume(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Resume one."""
+        return self._steered(request, state="running")
+
+    def do_replay_rate(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Re-rate one."""
+        return self._steered(request, rate=request["rate"], rate_max_gap=request["rate_max_gap"])
+
+    def do_replay_cancel(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Cancel one."""
+        return self._steered(request, state="cancelled", ended_at=int(time.time() * 1000))
+
+    def do_replay_forget(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Forget one; it stays in this list, so that a test may ask again."""
+        return {"name": request["name"]}
+
     def do_client(self, request: dict[str, Any]) -> dict[str, Any]:
         """One client."""
         for one in self.clients:
@@ -174,8 +239,22 @@ class FakeBroker:
 
     def do_apply(self, request: dict[str, Any]) -> dict[str, Any]:
         """Take up a revision."""
-        self.revision = request["policy"]["revision"]
+        staged = request.get("staged")
+        self.revision = (staged["policy"] if staged else request["policy"])["revision"]
         return {"revision": self.revision}
+
+    def do_preview(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A policy that would have the capacity of the slowest reached."""
+        capacity = request["policy"]["client_policy"]["client_max_capacity"]
+        change = {
+            "setting": "amps.client_max_capacity", "before": {"value": 50, "origin": "instance"},
+            "after": {"value": capacity, "origin": "instance"},
+        }
+        touched = [{"client": one["name"], "transport": one["transport"], "subscription": "", "changes": [change]}
+                   for one in self.clients] if capacity != 50 else []
+        acted_on = [{"client": "board-jfk", "action": "disconnect", "sentence": "board-jfk would be over its capacity."}]
+        return {"clients": len(self.clients), "touched": touched, "touched_in_all": len(touched),
+                "acted_on": acted_on if capacity < 10 else [], "acted_on_in_all": int(capacity < 10)}
 
     def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Five segments: two archived, one of them compressed, two sealed, one current."""

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import SluiceError
+from broker_core.slow_clients.staging import read_stage
 
 
 class Command(BaseCommand):
@@ -48,9 +49,10 @@ async def _run(instance: str) -> None:
     from console.broker_reporter import BrokerReporter
     from console.event_reporter import EventReporter
     from console.services.journal_places import directories_to_open
-    from console.services.policies import document_in_force
+    from console.services.policies import orders
 
-    policy = PolicyDocument.from_dict(await asyncio.to_thread(document_in_force, instance))
+    wanted = await asyncio.to_thread(orders, instance)
+    policy, stage = PolicyDocument.from_dict(wanted["policy"]), read_stage(wanted["staged"])
     directories = await asyncio.to_thread(directories_to_open, instance)
     paths = BrokerPaths(
         directories.journal, directories.archive, settings.SLUICE_SPOOL_DIRECTORY,
@@ -69,6 +71,8 @@ async def _run(instance: str) -> None:
         await reporter.report(snapshot)
 
     await broker.start(tick)
+    if stage is not None:
+        await broker.apply(policy, stage)
     await events.started()
     try:
         await stopping.wait()

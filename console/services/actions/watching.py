@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from django.db import close_old_connections, connection
+from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
@@ -50,10 +50,13 @@ def wanted(instance_name: str) -> Wanted:
 
 
 def happened(instance_name: str, found: Sequence[Event]) -> int:
-    """Start the runs that these events are for; how many."""
+    """Start the runs that these events are for; how many. All or none: whoever calls tries again after an error."""
     _fresh_connection()
     instance = Instance.objects.filter(name=instance_name).first()
-    return len(events.happened(instance, found)) if instance is not None else 0
+    if instance is None:
+        return 0
+    with transaction.atomic():
+        return len(events.happened(instance, found))
 
 
 def fullness(file_systems: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:

@@ -11,7 +11,7 @@ from django.urls import reverse
 from console.models import Instance
 from tests.support.fake_broker import FakeBroker
 
-PAGES = ("overview", "clients", "decisions", "policies", "policies_in_force", "journals", "runs", "runs_list")
+PAGES = ("overview", "clients", "decisions", "policies", "policies_in_force", "journals", "replays", "replays_list", "actions", "actions_new", "actions_firings", "runs", "runs_list")
 CHANGES = ("policies_instance", "journals_plan", "journals_apply", "runs_pipeline")
 
 

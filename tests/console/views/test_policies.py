@@ -8,7 +8,7 @@ from django.test import Client
 
 from console.models import Instance, PolicyRevision
 from console.queries import policies as read
-from console.views.revision_diff import changes
+from console.queries.document_diff import changes
 from tests.support.fake_broker import FakeBroker
 
 

@@ -26,7 +26,7 @@ def _choose(options: Options, packed: bool) -> files.Choice:
 def _plan(word: str, packed: bool, instance: Instance, options: Options) -> Planned:
     choice = _choose(options, packed)
     return Planned(
-        f"{word} {len(choice.chosen)} files of {choice.folder}, {choice.nbytes:,} bytes",
+        f"{word} {len(choice.chosen)} file{'' if len(choice.chosen) == 1 else 's'} of {choice.folder}, {choice.nbytes:,} bytes",
         [[found.name, found.nbytes, found.changed_ns] for found in choice.chosen],
         {"files": [found.name for found in choice.chosen[:200]], "skipped": [{"name": name, "why": why} for name, why in choice.skipped]},
     )

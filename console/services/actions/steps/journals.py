@@ -29,7 +29,8 @@ class Part:
 def plan_of(kind: str, instance: Instance, options: Options) -> Planned:
     """Segments chosen and skipped."""
     found = journals.plan(kind, options["age"], instance.name)
-    sentence = f"{kind} {len(found['chosen'])} segments older than {found['age']}"
+    count = len(found["chosen"])
+    sentence = f"{kind} {count} segment{'' if count == 1 else 's'} older than {found['age']}"
     return Planned(sentence, counts(found), {"plan": found})
 
 

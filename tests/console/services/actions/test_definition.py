@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,22 @@ json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(m
 
 def test_every_step_of_the_catalogue_can_be_carried_out() -> None:
     assert set(STEPS) == set(catalogue.KINDS)
+
+
+@pytest.mark.parametrize("table", [triggers.KINDS, conditions.KINDS, catalogue.KINDS])
+def test_every_kind_option_and_variable_stands_in_the_documents(table: dict[str, Any]) -> None:
+    text = (Path(__file__).parents[4] / "docs" / "actions.md").read_text(encoding="utf-8")
+    for kind in table.values():
+        assert f"`{kind.name}`" in text
+        assert all(f"`{option.name}`" in text for option in kind.options), kind.name
+        assert all(f"`{name}`" in text for name in kind.gives), kind.name
+
+
+def test_the_documents_example_is_an_action() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "actions.md").read_text(encoding="utf-8")
+    example = json.loads(text.split("```json\n")[1].split("```")[0])
+    assert len(checked_triggers(example["when"])) == 2
+    assert len(checked_steps(example["steps"])) == 4
 
 
 def test_no_step_runs_a_command() -> None:

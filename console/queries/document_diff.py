@@ -1,4 +1,4 @@
-"""What a revision changed: a pure comparison of two policy documents, path by path."""
+"""What a revision or a draft changes: a pure comparison of two policy documents, path by path."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 from console.templatetags.units import as_json, duration, size
 
 _MISSING = object()
+_NAMED = {
+    "transports": ("name",), "rules": ("name", "scope"), "xap": ("transport",), "activemq": ("topic", "transport"),
+    "qpid": ("topic", "transport"), "access.users": ("name",), "access.entitlements": ("who", "transports"),
+}
+_SECRETS = (".password", ".token")
 
 
 class Change(NamedTuple):
@@ -32,15 +37,30 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
 def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
         return [leaf for key, part in value.items() for leaf in _leaves(part, f"{path}.{key}" if path else str(key))]
-    if path == "transports" and isinstance(value, Sequence):
-        # A transport is known by its name, not by its place in the list.
-        return [leaf for part in value for leaf in _leaves({k: v for k, v in part.items() if k != "name"}, part["name"])]
+    if path in _NAMED and isinstance(value, Sequence):
+        # An entry is known by what it is for, not by its place in the list.
+        return [leaf for entry in value for leaf in _entry(path, entry)]
     return [(path, value)]
+
+
+def _entry(path: str, entry: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    names = _NAMED[path]
+    called = " ".join(text for name in names if (text := _called(entry.get(name))))
+    title = called if path == "transports" else f"{path} {called}".strip()
+    return _leaves({key: value for key, value in entry.items() if key not in names and value is not None}, title)
+
+
+def _called(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={text}" for key, text in value.items() if text)
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")
 
 
 def _text(path: str, value: Any) -> str:
     if value is _MISSING:
         return "not there"
+    if path.endswith(_SECRETS) and value:
+        return f"a hash ending in {str(value)[-6:]}"
     if isinstance(value, int) and not isinstance(value, bool):
         if path.endswith("_ms"):
             return duration(value)

@@ -1,0 +1,106 @@
+"""Drafts of policies, their previews, and staged rollouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from api.serializers.policies import StrictSerializer
+from console.services.rollouts import decisions_of
+
+
+class DraftSerializer(serializers.Serializer[Any]):
+    """A draft; its ETag is `version`."""
+
+    id = serializers.IntegerField()
+    title = serializers.CharField()
+    base = serializers.IntegerField()
+    version = serializers.IntegerField()
+    author = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    changed_at = serializers.DateTimeField()
+    document = serializers.DictField()
+
+
+class DraftWriteSerializer(StrictSerializer):
+    """POST: a draft of the newest revision, or of `document`. PATCH: `changes` are laid over the document."""
+
+    title = serializers.CharField(max_length=200, required=False, default="")
+    document = serializers.DictField(required=False)
+
+
+class DraftPatchSerializer(StrictSerializer):
+    """Objects key by key, lists whole; `transports` may be an object by name, where null takes one away."""
+
+    title = serializers.CharField(max_length=200, required=False)
+    changes = serializers.DictField(required=False, default=dict)
+
+
+class RolloutPlanSerializer(StrictSerializer):
+    """Whom first, and after how many decisions on them the revision before is restored."""
+
+    client = serializers.CharField(max_length=64, required=False, default="")
+    share = serializers.IntegerField(min_value=1, max_value=99, required=False, allow_null=True, default=None)
+    most_decisions = serializers.IntegerField(min_value=0, max_value=1_000_000, required=False, default=0)
+
+
+class DraftPublishSerializer(StrictSerializer):
+    """Why, and for whom first."""
+
+    reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
+    rollout = RolloutPlanSerializer(required=False, allow_null=True, default=None)
+
+
+class ReasonSerializer(StrictSerializer):
+    """Why."""
+
+    reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
+
+
+class DifferenceSerializer(serializers.Serializer[Any]):
+    """One setting that differs from the newest revision."""
+
+    path = serializers.CharField()
+    before = serializers.CharField()
+    after = serializers.CharField()
+
+
+class FindingSerializer(serializers.Serializer[Any]):
+    """Something unwise in a policy."""
+
+    severity = serializers.CharField()
+    where = serializers.CharField()
+    sentence = serializers.CharField()
+    fix = serializers.CharField()
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    """What publishing would do. `effect` is null while the broker is away, or when there are problems."""
+
+    problems = serializers.ListField(child=serializers.CharField())
+    differences = DifferenceSerializer(many=True)
+    findings = FindingSerializer(many=True)
+    effect = serializers.DictField(allow_null=True)
+    away = serializers.CharField()
+
+
+class RolloutSerializer(serializers.Serializer[Any]):
+    """A staged rollout."""
+
+    revision = serializers.IntegerField(source="revision.number")
+    base = serializers.IntegerField(source="base.number")
+    client = serializers.CharField()
+    share = serializers.IntegerField(allow_null=True)
+    most_decisions = serializers.IntegerField()
+    decisions = serializers.SerializerMethodField()
+    state = serializers.CharField()
+    why = serializers.CharField()
+    started_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+
+    @extend_schema_field(serializers.IntegerField())
+    def get_decisions(self, rollout: Any) -> int:
+        """Decisions by the staged revision so far."""
+        return decisions_of(rollout)

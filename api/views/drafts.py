@@ -1,0 +1,167 @@
+"""Policies on their way: drafts (edit, preview, publish), imports from other brokers, and staged rollouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.urls import reverse
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.permissions import allow
+from api.serializers.drafts import (
+    DraftPatchSerializer,
+    DraftSerializer,
+    DraftWriteSerializer,
+    PreviewSerializer,
+    DraftPublishSerializer,
+    ReasonSerializer,
+    RolloutSerializer,
+)
+from api.serializers.policies import ChangeSerializer
+from api.views.base import PagedView, etag, expected_revision, instance_name, read
+from console.choices import Permission
+from console.models import PolicyDraft
+from console.queries import policies as queries
+from console.services import audit, drafts, rollouts
+
+
+def _draft(request: Request, draft_id: int, permission: Permission) -> PolicyDraft:
+    draft = drafts.draft_numbered(draft_id)
+    allow(request, permission, instance=draft.instance.name)
+    return draft
+
+
+def _shown(draft: PolicyDraft, code: int = status.HTTP_200_OK) -> Response:
+    return etag(Response(DraftSerializer(draft).data, status=code), draft.version)
+
+
+class DraftsView(PagedView):
+    """Drafts of an instance."""
+
+    needs = {"GET": Permission.VIEW, "POST": Permission.EDIT_POLICIES}
+
+    @extend_schema(responses=DraftSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Drafts, the last changed first."""
+        return self.page(queries.drafts(queries.instance_named(instance_name(request))), DraftSerializer)
+
+    @extend_schema(request=DraftWriteSerializer, responses={201: DraftSerializer})
+    def post(self, request: Request) -> Response:
+        """Make a draft of the newest revision, or of a document."""
+        asked = read(DraftWriteSerializer, request.data)
+        draft = drafts.make(
+            actor_of(request), asked["title"], document=asked.get("document"), instance_name=instance_name(request)
+        )
+        answer = _shown(draft, status.HTTP_201_CREATED)
+        answer["Location"] = reverse("v1:draft", args=[draft.pk])
+        return answer
+
+
+class DraftView(APIView):
+    """One draft."""
+
+    needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES, "DELETE": Permission.EDIT_POLICIES}
+
+    @extend_schema(responses=DraftSerializer)
+    def get(self, request: Request, draft_id: int) -> Response:
+        """A draft; its version is the ETag."""
+        return _shown(_draft(request, draft_id, Permission.VIEW))
+
+    @extend_schema(request=DraftPatchSerializer, responses=DraftSerializer)
+    def patch(self, request: Request, draft_id: int) -> Response:
+        """Lay changes over a draft. If-Match guards against another's edit."""
+        _draft(request, draft_id, Permission.EDIT_POLICIES)
+        asked = read(DraftPatchSerializer, request.data)
+        draft = drafts.edit(
+            actor_of(request), draft_id, asked["changes"], title=asked.get("title"), expected_version=expected_revision(request)
+        )
+        return _shown(draft)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, draft_id: int) -> Response:
+        """Throw a draft away."""
+        _draft(request, draft_id, Permission.EDIT_POLICIES)
+        drafts.delete(actor_of(request), draft_id, expected_version=expected_revision(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class DraftPreviewView(APIView):
+    """What a draft would do."""
+
+    needs = {"POST": Permission.VIEW}
+
+    @extend_schema(request=None, responses=PreviewSerializer)
+    def post(self, request: Request, draft_id: int) -> Response:
+        """Whom it touches, with effective values before and after, and who would be acted on at once."""
+        audit.changes_nothing(request)
+        preview = drafts.preview(_draft(request, draft_id, Permission.VIEW))
+        return Response(shown(preview))
+
+
+class DraftPublishView(APIView):
+    """Publishing."""
+
+    needs = {"POST": Permission.EDIT_POLICIES}
+
+    @extend_schema(request=DraftPublishSerializer, responses=ChangeSerializer)
+    def post(self, request: Request, draft_id: int) -> Response:
+        """Make a draft the policy, as a new revision; with `rollout` for some clients first."""
+        _draft(request, draft_id, Permission.EDIT_POLICIES)
+        asked = read(DraftPublishSerializer, request.data)
+        plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None
+        change = drafts.publish(
+            actor_of(request), draft_id, reason=asked["reason"], expected_version=expected_revision(request), rollout=plan
+        )
+        return etag(Response(ChangeSerializer(change).data), change.revision.number)
+
+
+class RolloutsView(PagedView):
+    """Staged rollouts."""
+
+    needs = {"GET": Permission.VIEW}
+
+    @extend_schema(responses=RolloutSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Rollouts, newest first; one at a time runs."""
+        instance = queries.instance_named(instance_name(request))
+        return self.page(queries.rollouts(instance), RolloutSerializer)
+
+
+class RolloutPromoteView(APIView):
+    """Ending a rollout well."""
+
+    needs = {"POST": Permission.EDIT_POLICIES}
+
+    @extend_schema(request=None, responses=ChangeSerializer)
+    def post(self, request: Request) -> Response:
+        """Put the staged revision in force everywhere."""
+        change = rollouts.promote(actor_of(request), queries.instance_named(instance_name(request)))
+        return Response(ChangeSerializer(change).data)
+
+
+class RolloutStopView(APIView):
+    """Ending a rollout."""
+
+    needs = {"POST": Permission.EDIT_POLICIES}
+
+    @extend_schema(request=ReasonSerializer, responses=ChangeSerializer)
+    def post(self, request: Request) -> Response:
+        """Give the staged clients back the revision before."""
+        asked = read(ReasonSerializer, request.data)
+        instance = queries.instance_named(instance_name(request))
+        change = rollouts.stop(actor_of(request), instance, reason=asked["reason"] or "Stopped by an operator.")
+        return Response(ChangeSerializer(change).data)
+
+
+def shown(preview: drafts.Preview) -> dict[str, Any]:
+    """A preview as JSON."""
+    return {
+        "problems": preview.problems, "differences": [one._asdict() for one in preview.differences],
+        "findings": [{**one._asdict(), "severity": str(one.severity)} for one in preview.findings],
+        "effect": preview.effect, "away": preview.away,
+    }  # fmt: skip

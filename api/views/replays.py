@@ -1,0 +1,91 @@
+"""Managed replays: the list, one of them, and what operators do to it.
+
+Whoever changes one needs `act_on_clients` for its client, which stands in the body or the row: so each view asks for
+that itself, and the door for no more than `view`.
+"""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from api.auth import actor_of
+from api.permissions import allow
+from api.serializers.replays import (
+    NewReplaySerializer,
+    RateSerializer,
+    ReplayQuerySerializer,
+    ReplaySerializer,
+)
+from api.views.base import PagedView, instance_name, patterns_of, read
+from console.choices import Permission
+from console.queries import replays as queries
+from console.services import replays as services
+
+
+class ReplaysView(PagedView):
+    """All managed replays."""
+
+    needs = {"GET": Permission.VIEW, "POST": Permission.VIEW}
+
+    @extend_schema(parameters=[ReplayQuerySerializer], responses=ReplaySerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Managed replays, the newest first: progress, time left, position."""
+        asked = read(ReplayQuerySerializer, request.query_params)
+        return self.page(queries.replays(instance_name(request), state=asked["state"], patterns=patterns_of(request)))
+
+    @extend_schema(request=NewReplaySerializer, responses={201: ReplaySerializer})
+    def post(self, request: Request) -> Response:
+        """Make one for a client, which goes on with it by subscribing with its name. 409 when the name is taken."""
+        asked = read(NewReplaySerializer, request.data)
+        allow(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
+        shown = services.create(actor_of(request), asked, instance_name(request))
+        return Response(shown, status=status.HTTP_201_CREATED)
+
+
+class ReplayView(APIView):
+    """One managed replay."""
+
+    needs = {"GET": Permission.VIEW, "PATCH": Permission.VIEW, "DELETE": Permission.VIEW}
+
+    @extend_schema(responses=ReplaySerializer)
+    def get(self, request: Request, name: str) -> Response:
+        """One of them."""
+        found = queries.replay(name, instance_name(request))
+        allow(request, Permission.VIEW, client=found["client"])
+        return Response(found)
+
+    @extend_schema(request=RateSerializer, responses=ReplaySerializer)
+    def patch(self, request: Request, name: str) -> Response:
+        """Change its rate from now on; null lifts it."""
+        _allow(request, name)
+        asked = read(RateSerializer, request.data)
+        return Response(services.steer(actor_of(request), "rate", name, instance_name(request), **asked))
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, name: str) -> Response:
+        """Take an ended one off the list."""
+        _allow(request, name)
+        services.forget(actor_of(request), name, instance_name(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class SteerReplayView(APIView):
+    """pause, resume, cancel."""
+
+    needs = {"POST": Permission.VIEW}
+    word = ""
+
+    @extend_schema(request=None, responses=ReplaySerializer)
+    def post(self, request: Request, name: str) -> Response:
+        """Pause it, let it go on, or end it; a cancelled one holds the log no longer and its client is told."""
+        _allow(request, name)
+        return Response(services.steer(actor_of(request), self.word, name, instance_name(request)))
+
+
+def _allow(request: Request, name: str) -> None:
+    client = queries.replay(name, instance_name(request))["client"]
+    allow(request, Permission.ACT_ON_CLIENTS, client=client)

@@ -1,0 +1,173 @@
+"""Drafts: edit → preview → publish. A draft may be wrong while it is worked on; only publishing insists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import transaction
+
+from broker_core.config import PolicyDocument
+from broker_core.errors import OperatorError, SluiceError
+from broker_core.slow_clients.review import Finding, Severity, review
+from console.broker_link import link_to
+from console.models import Instance, PolicyDraft
+from console.queries import policies as read
+from console.queries.document_diff import Change as Difference
+from console.queries.document_diff import changes
+from console.services import audit, policies, rollouts
+from console.services.actors import Actor
+
+MOST_DRAFTS = 100
+"""Of one instance."""
+EDITABLE = ("instance", "pool", "client_policy", "transports", "rules", "xap", "activemq", "qpid", "access")
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What publishing would do.
+
+    problems     why it can't be published; then there is no `effect`
+    findings     what is allowed and unwise
+    differences  against the newest revision
+    effect       whom it touches, by the running broker: clients, touched, touched_in_all, acted_on, acted_on_in_all
+    away         why there is no effect
+    """
+
+    problems: list[str]
+    differences: list[Difference]
+    findings: list[Finding] = field(default_factory=list)
+    effect: dict[str, Any] | None = None
+    away: str = ""
+
+
+def make(actor: Actor, title: str, *, document: Mapping[str, Any] | None = None, instance_name: str | None = None) -> PolicyDraft:
+    """A draft of the newest revision, or of a document."""
+    instance = read.instance_named(instance_name)
+    newest = policies.newest_of(instance)
+    if PolicyDraft.objects.filter(instance=instance).count() >= MOST_DRAFTS:
+        raise OperatorError("too_many_drafts", f"{instance.name} has {MOST_DRAFTS} drafts.", "Delete some.")
+    draft = PolicyDraft(
+        instance=instance, title=(title.strip() or "Untitled")[:200], base=newest.number,
+        document=_checked(document if document is not None else newest.document, instance), author=actor.name[:200],
+    )
+    draft.save()
+    audit.record(actor, "draft.create", f"{instance.name}: {draft.title}", after={"base": draft.base})
+    return draft
+
+
+def draft_numbered(number: int, *, lock: bool = False) -> PolicyDraft:
+    """One draft. Raises OperatorError unknown_draft."""
+    rows = PolicyDraft.objects.select_related("instance")
+    draft = (rows.select_for_update(of=("self",)) if lock else rows).filter(pk=number).first()
+    if draft is None:
+        raise OperatorError("unknown_draft", f"There is no draft {number}.", "See /api/v1/drafts.")
+    return draft
+
+
+def edit(
+    actor: Actor, number: int, changes: Mapping[str, Any], *, title: str | None = None, expected_version: int | None = None
+) -> PolicyDraft:
+    """Lay changes over a draft's document: objects key by key, lists whole. Raises OperatorError draft_changed."""
+    with transaction.atomic():
+        draft = _expected(draft_numbered(number, lock=True), expected_version)
+        draft.document = _checked(overlay(draft.document, changes), draft.instance)
+        draft.title = (title.strip() or draft.title)[:200] if title is not None else draft.title
+        draft.version += 1
+        draft.save()
+        audit.record(actor, "draft.change", f"{draft.instance.name}: {draft.title}", after=dict(changes))
+    return draft
+
+
+def delete(actor: Actor, number: int, *, expected_version: int | None = None) -> None:
+    """Throw a draft away."""
+    with transaction.atomic():
+        draft = _expected(draft_numbered(number, lock=True), expected_version)
+        audit.record(actor, "draft.delete", f"{draft.instance.name}: {draft.title}", before=draft.document)
+        draft.delete()
+
+
+def preview(draft: PolicyDraft) -> Preview:
+    """What publishing a draft would do, for the clients that are connected now."""
+    return preview_of(draft.instance, draft.document)
+
+
+def preview_of(instance: Instance, document: Mapping[str, Any]) -> Preview:
+    """What publishing a document would do."""
+    newest = policies.newest_of(instance)
+    differences = changes(newest.document, document)
+    try:
+        policy = PolicyDocument.from_dict({**document, "revision": newest.number + 1})
+    except OperatorError as problem:
+        return Preview(list(problem.details.get("problems") or [problem.sentence]), differences)
+    findings = review(policy)
+    if refused := [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]:
+        return Preview(refused, differences, findings)
+    try:
+        effect = link_to(instance.name).call("preview", policy=policy.to_dict())
+    except SluiceError as problem:
+        return Preview([], differences, findings, away=problem.sentence)
+    return Preview([], differences, findings, effect)
+
+
+def publish(
+    actor: Actor, number: int, *, reason: str, expected_version: int | None = None, rollout: rollouts.Plan | None = None
+) -> policies.Change:
+    """Make a draft the policy, for everybody or for some first; the draft is gone then.
+
+    Raises OperatorError revision_changed when somebody published since the draft was made, and bad_policy.
+    """
+    draft = _expected(draft_numbered(number), expected_version)
+    instance, base = draft.instance, draft.base
+    # Only one of two that publish at once finds the revision it expects.
+    if rollout is not None:
+        change = rollouts.start(actor, instance, draft.document, rollout, reason=reason, expected_revision=base)
+    else:
+        change = policies.publish(
+            actor, draft.document, reason=reason, instance_name=instance.name, expected_revision=base
+        )
+    draft.delete()
+    return change
+
+
+def overlay(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with changes laid over it. Transports are met by name, and one that is given as null is taken away."""
+    made = dict(document)
+    for key, value in changes.items():
+        if key == "transports" and isinstance(value, Mapping):
+            made[key] = _transports(made.get(key) or [], value)
+        elif isinstance(value, Mapping) and isinstance(made.get(key), Mapping):
+            made[key] = overlay(made[key], value)
+        else:
+            made[key] = value
+    return made
+
+
+def _transports(listed: list[dict[str, Any]], changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    by_name = {transport["name"]: transport for transport in listed}
+    for name, change in changes.items():
+        if change is None:
+            by_name.pop(name, None)
+        else:
+            by_name[name] = {"name": name, **overlay(by_name.get(name, {}), change)}
+    return list(by_name.values())
+
+
+def _checked(document: Mapping[str, Any], instance: Instance) -> dict[str, Any]:
+    """A draft may hold wrong settings, and nothing that is no setting at all."""
+    if unknown := [key for key in document if key not in (*EDITABLE, "revision")]:
+        raise OperatorError("bad_policy", f"A policy has no part {unknown[0]!r}.", f"The parts are {', '.join(EDITABLE)}.")
+    made = {key: document[key] for key in EDITABLE if key in document}
+    if isinstance(made.get("instance"), Mapping):
+        made["instance"] = {**made["instance"], "name": instance.name}
+    return made
+
+
+def _expected(draft: PolicyDraft, version: int | None) -> PolicyDraft:
+    if version is not None and version != draft.version:
+        raise OperatorError(
+            "draft_changed", f"The draft is at version {draft.version}, not {version}.", "Read it again and repeat the change.",
+            version=draft.version,
+        )
+    return draft

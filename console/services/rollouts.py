@@ -1,0 +1,115 @@
+"""Staged rollouts: a revision is in force for some clients first, and returns by itself when it acts too often.
+
+What is staged is what concerns clients: their limits, the presets' entries and the rules. Transports, pools and
+journaled topics are the instance's: they change when the revision is in force everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import RolloutState
+from console.models import Decision, Instance, PolicyRevision, PolicyRollout
+from console.queries import policies as read
+from console.services import audit, policies
+from console.services.actors import SYSTEM, Actor
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Whom first, by a name pattern or a share in percent, and after how many decisions on them it returns."""
+
+    client: str = ""
+    share: int | None = None
+    most_decisions: int = 0
+
+
+def start(
+    actor: Actor, instance: Instance, document: Mapping[str, Any], plan: Plan, *, reason: str, expected_revision: int | None
+) -> policies.Change:
+    """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
+
+    def begin(revision: PolicyRevision, base: PolicyRevision) -> None:
+        rollout = PolicyRollout(
+            instance=instance, revision=revision, base=base, client=plan.client, share=plan.share,
+            most_decisions=plan.most_decisions,
+        )
+        try:
+            rollout.full_clean()
+        except ValidationError as invalid:
+            raise OperatorError(
+                "bad_rollout", f"The rollout can't begin: {' '.join(invalid.messages)}",
+                "Give a pattern of client names or a share of 1 to 99 percent.",
+            ) from invalid
+        rollout.save()
+
+    return policies.publish(
+        actor, document, reason=reason, instance_name=instance.name, expected_revision=expected_revision, first=begin
+    )
+
+
+def promote(actor: Actor, instance: Instance) -> policies.Change:
+    """Put the staged revision in force everywhere. Raises OperatorError no_rollout."""
+    with transaction.atomic():
+        rollout = _running(instance)
+        _end(rollout, RolloutState.PUBLISHED, f"Put in force everywhere by {actor.name}.")
+        audit.record(actor, "rollout.promote", str(rollout))
+    return policies.tell_broker(rollout.revision)
+
+
+def stop(actor: Actor, instance: Instance, *, reason: str) -> policies.Change:
+    """Give the staged clients back the revision before, as a new revision. Raises OperatorError no_rollout."""
+    return _go_back(actor, _running(instance), RolloutState.STOPPED, reason)
+
+
+def check(instance: Instance) -> policies.Change | None:
+    """Return a rollout that has made more decisions than it may. Called when decisions are reported, and each minute."""
+    rollout = read.running_rollout(instance)
+    if rollout is None:
+        return None
+    made = decisions_of(rollout)
+    if made <= rollout.most_decisions:
+        return None
+    why = f"{made} decisions on the staged clients; {rollout.most_decisions} were allowed."
+    return _go_back(SYSTEM, rollout, RolloutState.RETURNED, why)
+
+
+def decisions_of(rollout: PolicyRollout) -> int:
+    """How often the staged revision has acted: only the staged clients are judged by it."""
+    number = rollout.revision.number
+    return Decision.objects.filter(instance=rollout.instance, revision=number, at__gte=rollout.started_at).count()
+
+
+def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str) -> policies.Change:
+    def ended(_revision: PolicyRevision, _before: PolicyRevision) -> None:
+        # In the transaction that restores: a staged revision whose rollout is over would be in force everywhere.
+        _end(rollout, state, why)
+        audit.record(actor, f"rollout.{state}", str(rollout), reason=why)
+
+    return policies.restore(
+        actor, rollout.base.number, reason=f"Back from staged revision {rollout.revision.number}: {why}",
+        instance_name=rollout.instance.name, first=ended,
+    )
+
+
+def _end(rollout: PolicyRollout, state: RolloutState, why: str) -> None:
+    rollout.state, rollout.why, rollout.ended_at = state, why[:500], timezone.now()
+    rollout.save()
+
+
+def _running(instance: Instance) -> PolicyRollout:
+    rollout = read.running_rollout(instance)
+    if rollout is None:
+        raise _none(instance)
+    return rollout
+
+
+def _none(instance: Instance) -> OperatorError:
+    return OperatorError("no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first.")

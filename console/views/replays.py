@@ -1,0 +1,92 @@
+"""The page of managed replays: progress, time left, and buttons that pause, resume, re-rate and cancel.
+
+Whoever changes one needs `act_on_clients` for its client, which stands in the form or the row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import SluiceError
+from console.choices import Permission
+from console.queries import replays as read
+from console.services import replays as service
+from console.services.actors import access_of_request
+from console.views import common
+
+PAGE = 50
+ENDED = ("completed", "cancelled")
+FIELDS = ("name", "client", "topic", "filter", "bookmark", "rate", "rate_max_gap", "conflation", "conflation_key")
+DONE = {"pause": "paused", "resume": "resumed", "rate": "given another rate", "cancel": "cancelled", "forget": "taken off the list"}
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def replays(request: HttpRequest) -> HttpResponse:
+    """All managed replays."""
+    return common.page(request, "replays.html", _list(request))
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def replays_list(request: HttpRequest) -> HttpResponse:
+    """The list alone; the page asks for it every two seconds."""
+    return render(request, "components/replays.html", {"may": common.may(request), **_list(request)})
+
+
+@common.permitted(Permission.VIEW)
+@require_POST
+def create(request: HttpRequest) -> HttpResponse:
+    """Make one for a client."""
+    asked = {field: request.POST.get(field, "").strip() for field in FIELDS}
+    asked["bookmark"] = asked["bookmark"] or "0"
+    common.allow(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
+    try:
+        service.create(common.actor_of(request), {**asked, "paused": "paused" in request.POST})
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, f"The replay {asked['name']} waits for {asked['client']}.")
+    return redirect("replays")
+
+
+@common.permitted(Permission.VIEW)
+@require_POST
+def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
+    """Pause, resume, re-rate, cancel or forget one."""
+    try:
+        common.allow(request, Permission.ACT_ON_CLIENTS, client=read.replay(name)["client"])
+        actor = common.actor_of(request)
+        if word == "forget":
+            service.forget(actor, name)
+        elif word == "rate":
+            rate, gap = (request.POST.get(field, "").strip() or None for field in ("rate", "rate_max_gap"))
+            service.steer(actor, word, name, rate=rate, rate_max_gap=gap if rate else None)
+        else:
+            service.steer(actor, word, name)
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, f"The replay {name} was {DONE[word]}.")
+    return redirect("replays")
+
+
+def _list(request: HttpRequest) -> dict[str, Any]:
+    patterns = access_of_request(request).client_patterns(settings.SLUICE_INSTANCE)
+    try:
+        found = read.replays(patterns=patterns)
+    except SluiceError:
+        found = []  # no broker has ever started here
+    page = Paginator(found, PAGE).get_page(request.GET.get("page"))
+    for one in page:
+        one["percent"] = 100 * one["progress"]
+        one["left_ms"] = None if one["left_s"] is None else 1_000 * one["left_s"]
+        one["ended"] = one["state"] in ENDED
+    return {"page": page, "away": any(one["reported_at"] for one in page), "query": ""}

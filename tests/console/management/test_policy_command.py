@@ -1,0 +1,93 @@
+"""manage.py policy: what is exported can be imported, differences are told, other brokers' files are laid over."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import yaml
+from django.core.management import CommandError, call_command
+
+from console.models import Action, Instance, PolicyDraft
+from console.services import policies
+from tests.console.services.policy_import.test_importers import ACTIVEMQ, AMPS
+from tests.support.fake_broker import FakeBroker
+
+
+def run(*words: str) -> tuple[str, str, int]:
+    out, err, code = StringIO(), StringIO(), 0
+    try:
+        call_command("policy", *words, stdout=out, stderr=err)
+    except SystemExit as ended:
+        code = int(str(ended.code or 0))
+    return out.getvalue(), err.getvalue(), code
+
+
+@pytest.fixture
+def exported(broker: FakeBroker, tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(run("export")[0])
+    return path
+
+
+def test_what_is_exported_imports_as_no_change(exported: Path, instance: Instance) -> None:
+    assert run("diff", str(exported)) == ("", "", 0)
+    assert "Revision 1." in run("import", str(exported))[0]
+    assert "can be used" in run("check", str(exported))[0]
+
+
+def test_a_changed_file_is_a_difference_and_then_a_revision(exported: Path, instance: Instance) -> None:
+    document = yaml.safe_load(exported.read_text())
+    document["client_policy"]["client_max_capacity"] = 20
+    exported.write_text(yaml.safe_dump(document))
+    out, _, code = run("diff", str(exported))
+    assert (code, "50 % → 20 %" in out) == (1, True)
+    assert "Revision 2. It is in force." in run("import", str(exported), "--reason", "ticket 7")[0]
+    newest = policies.newest_of(instance)
+    assert (newest.document["client_policy"]["client_max_capacity"], newest.reason) == (20, "ticket 7")
+    assert yaml.safe_load(run("export", "--revision", "1")[0])["client_policy"]["client_max_capacity"] == 50
+
+
+def test_check_says_what_is_wrong_and_what_is_unwise(exported: Path) -> None:
+    document = yaml.safe_load(exported.read_text())
+    document["client_policy"]["client_max_capacity"] = 100
+    exported.write_text(yaml.safe_dump(document))
+    assert "whole pool" in run("check", str(exported))[0]
+    document["client_policy"]["client_max_capacity"] = 1_000
+    exported.write_text(yaml.safe_dump(document))
+    with pytest.raises(CommandError, match="client_max_capacity"):
+        run("check", str(exported))
+
+
+def test_another_brokers_file_is_laid_over_the_policy(broker: FakeBroker, instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "activemq.xml"
+    path.write_text(ACTIVEMQ)
+    out, err, _ = run("import", str(path), "--from", "activemq")
+    assert "Revision 2" in out
+    assert "producerFlowControl=false" in err
+    document = policies.document_in_force(instance.name)
+    assert [entry["topic"] for entry in document["activemq"]] == [">", "prices.*"]
+    assert document["client_policy"]["client_max_capacity"] == 50
+
+
+def test_actions_of_amps_are_made_and_switched_off(broker: FakeBroker, instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "config.xml"
+    path.write_text(AMPS)
+    out, _, _ = run("import", str(path), "--from", "amps", "--draft")
+    assert "Draft" in out
+    assert PolicyDraft.objects.get().document["transports"][-1]["name"] == "any-tcp"
+    assert policies.newest_of(instance).number == 1
+    assert dict(Action.objects.exclude(name="weekly archive").values_list("name", "enabled")) == {
+        "weekly": False, "archive_journals": False,
+    }
+
+
+@pytest.mark.parametrize("text", ["[1]", "a: [", "\x00"])
+def test_a_file_that_is_no_policy_is_refused(broker: FakeBroker, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(CommandError):
+        run("import", str(path))
+    with pytest.raises(CommandError, match="can't be read"):
+        run("check", str(tmp_path / "missing"))
