@@ -30,14 +30,13 @@ from broker_core.delivery import (
 )
 from broker_core.runtime.measuring import Measuring
 from broker_core.runtime.offline import Offline
-from broker_core.runtime.sink import TRANSPORT_HIGH_BYTES, Sink
+from broker_core.runtime.sink import PULL_BYTES, Sink
 from broker_core.slow_clients.signals import Waiting
 from broker_core.spool.spool import Spool
 
 if TYPE_CHECKING:
     from broker_core.runtime.connection import ClientSubscription, Connection
 
-PULL_BYTES = TRANSPORT_HIGH_BYTES
 LANE_BYTES = PULL_BYTES // 8
 """What one lane may move to the outbox before its neighbours have their turn."""
 

@@ -16,7 +16,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
-from broker_core.runtime.sink import TRANSPORT_HIGH_BYTES, Sink
+from broker_core.runtime.sink import PULL_BYTES, Sink
 from broker_core.spool.entries import SpoolEntry
 from broker_core.spool.spool import Spool
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from broker_core.runtime.backlog import Backlog
     from broker_core.runtime.connection import Connection
 
-PULL_BYTES = TRANSPORT_HIGH_BYTES
 STALLED_AFTER_S = 1.0
 """A draining client that takes nothing for this long counts as offlined again."""
 

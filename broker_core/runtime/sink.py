@@ -1,6 +1,6 @@
 """The port between the engine and a transport: what a transport must offer for one connection.
 
-A transport below it (asyncio's for TCP, daphne's for WebSocket) may hold 64 KiB that the kernel hasn't taken; it
+A transport below it (asyncio's for TCP, daphne's for WebSocket) may hold 16 KiB that the kernel hasn't taken; it
 clears `writable` when it holds more and calls `Connection.on_writable` when it has drained. So whatever a client
 doesn't read waits in the outbox, where policy sees it, and nowhere else.
 """
@@ -13,8 +13,11 @@ from typing import Protocol
 from broker_core.delivery.outbox import OutboxEntry
 from broker_core.protocols.replies import Reply
 
-TRANSPORT_HIGH_BYTES = 64 * 1024
-"""Bytes a transport may hold below the outbox."""
+TRANSPORT_HIGH_BYTES = 16 * 1024
+"""Bytes a transport may hold below the outbox and still be writable. Little, because each of a thousand waiting
+replays holds it."""
+PULL_BYTES = 64 * 1024
+"""Bytes handed to a transport at once: a call for each costs more than the copy."""
 
 
 class Sink(Protocol):
