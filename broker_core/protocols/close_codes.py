@@ -47,6 +47,7 @@ CLOSE_CODES: dict[str, CloseCode] = {
     "slow_client_unacked": CloseCode(4213, True),
     "slow_client_ack_silence": CloseCode(4214, True),
     "slow_client_resource_error": CloseCode(4215, True),
+    "name_refused": CloseCode(4216, True),
     "shutting_down": CloseCode(4300, True),
     "journal_failed": CloseCode(4301, True),
     "disk_full": CloseCode(4302, True),
