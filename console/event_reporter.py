@@ -76,9 +76,13 @@ class EventReporter:
     async def _flush(self) -> None:
         self._waiting = self._waiting or self._watch.take()
         while self._waiting:
-            part = self._waiting[:EVENTS_AT_ONCE]
-            await asyncio.to_thread(watching.happened, self._host.instance, _events(part))
-            self._waiting = self._waiting[len(part) :]
+            # Taken out first: what is under way must not be started again by whoever closes.
+            part, self._waiting = self._waiting[:EVENTS_AT_ONCE], self._waiting[EVENTS_AT_ONCE:]
+            try:
+                await asyncio.to_thread(watching.happened, self._host.instance, _events(part))
+            except Exception:
+                self._waiting = part + self._waiting
+                raise
         if self._watch.dropped > self._told_dropped:
             log.warning("events_dropped", since_start=self._watch.dropped)
             self._told_dropped = self._watch.dropped

@@ -21,7 +21,7 @@ from console.services.actors import Actor
 from tests.support.brokers import running_broker
 from tests.support.raw import RawClient
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
 MARIA = Actor(ActorKind.PERSON, "maria", 7, access=Access((Right(frozenset(Permission)),)))
 
 
