@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from api.serializers.policies import StrictSerializer
-from console.models import ActionRun, AuditEvent
+from console.models import ActionRun
 
 
 class SegmentSerializer(serializers.Serializer[Any]):
@@ -98,23 +98,3 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
     def get_duration_ms(self, run: ActionRun) -> int | None:
         """From its start to its end; null before."""
         return round((run.ended_at - run.started_at).total_seconds() * 1000) if run.started_at and run.ended_at else None
-
-
-class AuditQuerySerializer(serializers.Serializer[Any]):
-    """What audit events are filtered by."""
-
-    actor = serializers.CharField(required=False, default="")
-    object = serializers.CharField(required=False, default="")
-    result = serializers.CharField(required=False, default="")
-    since = serializers.DateTimeField(required=False)
-
-
-class AuditSerializer(serializers.ModelSerializer[AuditEvent]):
-    """One attempt to change something."""
-
-    class Meta:
-        model = AuditEvent
-        fields = [
-            "id", "at", "actor_kind", "actor", "action", "object", "before", "after", "reason", "result", "message",
-            "source", "request_id",
-        ]  # fmt: skip

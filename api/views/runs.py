@@ -12,8 +12,6 @@ from rest_framework.views import APIView
 from api.auth import actor_of
 from api.permissions import allow
 from api.serializers.runs import (
-    AuditQuerySerializer,
-    AuditSerializer,
     JournalActionSerializer,
     JournalApplySerializer,
     PipelineSerializer,
@@ -162,22 +160,6 @@ class RepeatView(APIView):
         run = queries.run(run_id)
         allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
         return accepted(runs.repeat(actor_of(request), run))
-
-
-class AuditView(PagedView):
-    """The audit."""
-
-    needs = {"GET": Permission.READ_AUDIT}
-    whole_installation = True
-
-    @extend_schema(parameters=[AuditQuerySerializer], responses=AuditSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        """What was changed, tried and refused, newest first."""
-        asked = read(AuditQuerySerializer, request.query_params)
-        found = queries.audit_events(
-            actor=asked["actor"], target=asked["object"], result=asked["result"], since=asked.get("since")
-        )
-        return self.page(found, AuditSerializer)
 
 
 def accepted(run: ActionRun) -> Response:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 
 from broker_core.errors import OperatorError
-from console.models import ActionRun, AuditEvent, Instance
+from console.models import ActionRun, Instance
 
 
 def runs(instance: Instance | None = None, *, kind: str = "", state: str = "") -> QuerySet[ActionRun]:
@@ -32,20 +30,4 @@ def run(run_id: str | UUID) -> ActionRun:
         found = None
     if found is None:
         raise OperatorError("unknown_run", f"There is no run {str(run_id)[:50]}.", "See /api/v1/runs.")
-    return found
-
-
-def audit_events(
-    *, actor: str = "", target: str = "", result: str = "", since: datetime | None = None
-) -> QuerySet[Any]:
-    """What was changed, tried and refused."""
-    found = AuditEvent.objects.all()
-    if actor:
-        found = found.filter(actor__icontains=actor)
-    if target:
-        found = found.filter(object__icontains=target)
-    if result:
-        found = found.filter(result=result)
-    if since is not None:
-        found = found.filter(at__gte=since)
     return found
