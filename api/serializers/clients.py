@@ -20,6 +20,35 @@ class SubscriptionSerializer(serializers.Serializer[Any]):
     state = serializers.CharField()
     delivered_messages = serializers.IntegerField()
     lag_messages = serializers.IntegerField()
+    ack = serializers.CharField(allow_null=True, help_text="auto, client, client-individual, or null without.")
+    prefetch = serializers.IntegerField(allow_null=True)
+    unacked_messages = serializers.IntegerField()
+    durable = serializers.CharField(allow_null=True, help_text="Name of the durable subscription it is.")
+    lease_ms = serializers.IntegerField(allow_null=True)
+    lost_messages = serializers.IntegerField()
+
+
+class ForecastSerializer(serializers.Serializer[Any]):
+    """The limit a client comes to first."""
+
+    rule = serializers.CharField()
+    setting = serializers.CharField()
+    action = serializers.CharField()
+    mode = serializers.CharField()
+    signal = serializers.CharField()
+    value = serializers.IntegerField()
+    limit = serializers.IntegerField()
+    percent = serializers.FloatField(help_text="Of the limit, used now.")
+    per_second = serializers.FloatField()
+    fires_in_ms = serializers.IntegerField(allow_null=True, help_text="Null when there is no honest time.")
+
+
+class WhySlowSerializer(serializers.Serializer[Any]):
+    """One verdict with its evidence."""
+
+    cause = serializers.CharField()
+    sentence = serializers.CharField()
+    evidence = serializers.DictField(child=serializers.IntegerField())
 
 
 class ClientSerializer(serializers.Serializer[Any]):
@@ -49,6 +78,14 @@ class ClientSerializer(serializers.Serializer[Any]):
     memory_percent = serializers.FloatField()
     disk_percent = serializers.FloatField()
     revision = serializers.IntegerField(help_text="The policy revision the client is held to.")
+    matched_messages = serializers.IntegerField(help_text="For it: delivered, lost, and still waiting.")
+    lost_messages = serializers.IntegerField(help_text="In the loss ledger.")
+    unacked_messages = serializers.IntegerField()
+    window_full_ms = serializers.IntegerField(help_text="How long a window of its subscriptions has been full.")
+    held_bytes = serializers.IntegerField(help_text="Waiting for acknowledgements, or held by a policy.")
+    forecast = ForecastSerializer(allow_null=True)
+    why_slow = WhySlowSerializer(allow_null=True)
+    last_decision = serializers.DictField(allow_null=True)
     subscriptions = SubscriptionSerializer(many=True)
 
 

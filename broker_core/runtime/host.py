@@ -84,6 +84,8 @@ class Host:
         self._readers = ThreadPoolExecutor(1, "reader")
         self._chores: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
+        self.disk_ms = 0
+        """How long the last read of the log or a spool took, with its turn in the queue."""
         self._saving_replays = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self.journaled = JournaledTopics(policy.instance)
@@ -108,7 +110,11 @@ class Host:
 
     async def in_reader_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run work that reads the journal where it doesn't stop the loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+        begun = clock.monotonic_ms()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+        finally:
+            self.disk_ms = clock.monotonic_ms() - begun
 
     def pin(self, sequence: int, owner: str) -> Pin:
         """Keep the journal from sequence on while a replay or a spool needs it."""

@@ -34,6 +34,9 @@ class Judging:
         self.decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self.made = 0
         self._begun = 0
+        self._last: dict[str, dict[str, Any]] = {}
+        self.late_ms = 0
+        """How late the loop ran at the last look, in ms: everybody's messages waited as long."""
         self._spools = 0
 
     def judge(self, connection: Connection) -> None:
@@ -77,8 +80,16 @@ class Judging:
     def _keep(self, decision: Decision, identity: str) -> None:
         made = decision.as_dict() | {"id": identity}
         self.decisions.append(made)
+        self._last.pop(decision.client, None)
+        self._last[decision.client] = {key: made[key] for key in ("id", "at", "action", "mode", "reason", "told", "sentence")}
+        if len(self._last) > DECISIONS_KEPT:
+            del self._last[next(iter(self._last))]
         self.made += 1
         self._host.events.decided(made)
+
+    def last_of(self, client: str) -> dict[str, Any] | None:
+        """The last decision about a client, in short; None when it was too long ago, or there was none."""
+        return self._last.get(client)
 
     def new_spool(self, connection: Connection) -> Spool:
         """A spool for a client that is offlined. Raises OSError."""
@@ -102,7 +113,9 @@ class Judging:
     async def run(self) -> None:
         """Judge everybody once a second, a part every PART_S, so that no turn of the loop takes long."""
         while True:
+            before = self._host.monotonic_ms()
             await asyncio.sleep(PART_S)
+            self.late_ms = max(self._host.monotonic_ms() - before - int(PART_S * 1_000), 0)
             try:
                 for decision in self.guard.tick_part(self._host.now_ns()):
                     self.carry_out(decision)

@@ -10,6 +10,7 @@ from broker_core.delivery import ClientState
 from broker_core.runtime import clock
 from broker_core.runtime.connection import ClientSubscription, Connection
 from broker_core.runtime.events import SAMPLE_EVERY_MS
+from broker_core.runtime.explaining import Explaining, subscription_facts
 from broker_core.runtime.host import Host
 
 _MS = 1_000_000
@@ -22,6 +23,7 @@ class Statistics:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._explaining = Explaining()
         self._before = (clock.monotonic_ms(), 0, 0, 0, 0)
         self._delivered: dict[str, int] = {}
         self._rates: dict[str, float] = {}
@@ -93,6 +95,7 @@ class Statistics:
     def clients(self) -> list[dict[str, Any]]:
         """One entry per client that is logged on."""
         now = self._host.now_ns()
+        self._explaining.forget(set(self._host.clients))
         return [self.client(connection, now) for connection in self._host.clients.values()]
 
     def client(self, connection: Connection, now: int) -> dict[str, Any]:
@@ -110,11 +113,11 @@ class Statistics:
             "user": connection.user,
             "state": _state(connection),
             "connected_at": connection.connected_at // _MS,
-            "lag_messages": backlog.outbox.messages + spool_messages,
-            "lag_bytes": backlog.outbox.nbytes + spool_backlog,
+            "lag_messages": backlog.messages + spool_messages,
+            "lag_bytes": backlog.nbytes + spool_backlog,
             "lag_ms": max(0, now - oldest) // _MS if oldest else 0,
-            "outbox_bytes": backlog.outbox.nbytes,
-            "outbox_messages": backlog.outbox.messages,
+            "outbox_bytes": backlog.nbytes,
+            "outbox_messages": backlog.messages,
             "spool_bytes": backlog.spool_bytes,
             "spool_messages": spool_messages,
             "offlined_since": backlog.offlined_at // _MS if backlog.offlined_at else None,
@@ -124,9 +127,10 @@ class Statistics:
             "rate_out_messages": self._rates.get(connection.name, 0.0),
             "write_blocked_ms": (now - backlog.blocked_since) // _MS if backlog.blocked_since else 0,
             "pool": pool.name,
-            "memory_percent": _percent(backlog.outbox.nbytes, pool.memory_limit),
+            "memory_percent": _percent(backlog.nbytes, pool.memory_limit),
             "disk_percent": _percent(backlog.spool_bytes, pool.disk_limit),
             "revision": self._host.judging.guard.revision_of(connection.name),
+            **self._explaining.client(connection, now),
             "subscriptions": [self._subscription(target) for target in connection.subscriptions.values()],
         }
 
@@ -141,6 +145,7 @@ class Statistics:
             "rate": target.rate.text if target.rate is not None else None,
             "delivered_messages": target.delivered_messages,
             "lag_messages": max(behind, 0),
+            **subscription_facts(target),
         }
 
     def _transports(self) -> list[dict[str, Any]]:

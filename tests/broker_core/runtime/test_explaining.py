@@ -1,0 +1,48 @@
+"""What a client's entry says about why it is behind, what comes next, and what it did not get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker_core.client import AsyncClient
+from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.raw import RawClient
+from tests.support.rules import policy_with, rule
+
+
+async def test_a_client_that_keeps_up_needs_no_explanation(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
+        await reader.subscribe("t")
+        entry = await ask(broker, "client", name="reader")
+        assert entry["why_slow"] is None and entry["forecast"] is None and entry["last_decision"] is None
+
+
+async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.until("processed")
+        await writer.publish_many("t", [b"x"] * 5)
+        await writer.flush()
+        await until(lambda: broker.host.clients["slow"].backlog.lanes[1].full_since)
+        entry = await ask(broker, "client", name="slow")
+        assert entry["why_slow"]["cause"] == "slow_acks"
+        assert (entry["unacked_messages"], entry["lag_messages"], entry["matched_messages"]) == (2, 3, 5)
+        (subscription,) = entry["subscriptions"]
+        assert (subscription["ack"], subscription["prefetch"], subscription["unacked_messages"]) == ("client", 2, 2)
+        raw.close()
+
+
+async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: Path) -> None:
+    policy = policy_with(rule("discard_oldest", 3))
+    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.until("processed")
+        await writer.publish_many("t", [b"x"] * 9)
+        await until(lambda: broker.host.clients["slow"].backlog.lost_messages)
+        entry = await ask(broker, "client", name="slow")
+        assert entry["last_decision"]["action"] == "discard_oldest"
+        assert (entry["lost_messages"], entry["lag_messages"]) == (4, 3)
+        assert entry["subscriptions"][0]["lost_messages"] == 4
+        raw.close()
