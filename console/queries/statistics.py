@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
@@ -29,16 +30,17 @@ class Series(TypedDict):
 
 def series(instance: Instance, of: str, name: str, start: datetime, end: datetime, step: int, now: datetime) -> Series:
     """The figures in [start, end). The step, in seconds, is made longer where there would be over MAX_POINTS points, and
-    where nothing finer is kept. Raises OperatorError bad_range, bad_kind, redis_away."""
+    where nothing finer is kept or Redis is away. Raises OperatorError bad_range, bad_kind."""
     if of not in KINDS:
         raise OperatorError("bad_kind", f"There are no statistics of {of[:50]!r}.", f"Use {', '.join(KINDS)}.")
     if start >= end:
         raise OperatorError("bad_range", "`from` must be before `to`.", "Give moments like 2026-11-21T10:00:00Z.")
     least = max(step, -(-int((end - start).total_seconds()) // MAX_POINTS))
-    if least < 10 and start >= now - timedelta(seconds=ring.SECONDS):
-        found: Iterable[Mapping[str, Any]] = ring.read(
-            instance.name, of, name, int(start.timestamp()), int(end.timestamp())
-        )
+    found: Iterable[Mapping[str, Any]] | None = None
+    if least < 10 and start >= now - timedelta(seconds=ring.SECONDS + 5):
+        with suppress(OperatorError):
+            found = ring.read(instance.name, of, name, int(start.timestamp()), int(end.timestamp()))
+    if found is not None:
         source = "seconds"
     elif start >= now - SAMPLES_KEPT and least < 60:
         found, source, least = _rows(instance, of, name, start, end, 10), "samples", max(least, 10)

@@ -79,3 +79,12 @@ def test_a_long_range_is_answered_from_minutes_and_a_short_one_from_samples(inst
     assert (coarse["source"], [point["lag_messages"] for point in coarse["points"]]) == ("minutes", [11, 21, 31])
     old = series(instance, "pool", "instance", START - timedelta(days=10), now, 10, now)
     assert (old["source"], old["step"] >= 432, len(old["points"])) == ("minutes", True, 1)
+
+
+def test_without_redis_seconds_are_answered_from_samples(instance: Instance, settings: Any, monkeypatch: Any) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1"
+    monkeypatch.setattr("console.ring._link", None)
+    report(0, make_client("one", lag=5))
+    found = series(instance, "client", "one", START, START + MINUTE, 1, START + MINUTE)
+    assert (found["source"], found["step"], len(found["points"])) == ("samples", 10, 1)
+    monkeypatch.setattr("console.ring._link", None)
