@@ -23,7 +23,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from broker_core.batch import Batch
 from broker_core.bookmark import EPOCH_TEXT
 from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.addresses import parse_addresses
@@ -37,6 +36,7 @@ from broker_core.client.publisher import Publisher, Rejection
 from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.client.steering import STEERING_WORDS, Steerer
 from broker_core.client.subscription import Subscription, default_id
+from broker_core.client.subscriptions import Subscriptions
 from broker_core.client.tls import Tls, context_of
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
@@ -99,15 +99,10 @@ class AsyncClient:
         self._bookmark_store = bookmark_store
         self._policy = reconnect or ReconnectPolicy()
         self._batch_bytes = batch_bytes
-        self._max_held = max_held
-        self._verify = verify
         self._on_notice = on_notice
         self._on_rejection = on_rejection
-        self._held = 0
-        self._subscriptions: dict[str, Subscription] = {}
-        self._streams: dict[int, Subscription] = {}
-        self._asked: dict[str, asyncio.Future[None]] = {}
-        self._keeper = Keeper(self._subscriptions, self._send, self._forget)
+        self._subscriptions = Subscriptions(max_held, verify=verify)
+        self._keeper = Keeper(self._subscriptions.by_id, self._send, self._subscriptions.forget)
         self._steerer = Steerer(self._send)
         self._up = False
         self._task: asyncio.Task[None] | None = None
@@ -135,11 +130,7 @@ class AsyncClient:
     def _fail(self, error: SluiceError) -> None:
         self._publisher.fail(error)
         self._steerer.failed(error)
-        for waiter in self._asked.values():
-            if not waiter.done():
-                waiter.set_exception(error)
-        for subscription in self._subscriptions.values():
-            subscription.fail(error)
+        self._subscriptions.fail(error)
 
     async def close(self) -> None:
         """Send what has gathered and disconnect. `flush()` first to know that it arrived."""
@@ -147,7 +138,7 @@ class AsyncClient:
             return
         if self._publisher.failure is None:
             self._publisher.send_gathered()
-            for subscription in list(self._subscriptions.values()):
+            for subscription in self._subscriptions.all():
                 await subscription.close()
             await self._connector.close()
         self._task.cancel()
@@ -228,7 +219,7 @@ class AsyncClient:
         if self._publisher.failure is not None:
             raise self._publisher.failure
         id = check_subscription_id(id) if id is not None else default_id(topic, filter)
-        if id in self._subscriptions:
+        if id in self._subscriptions.by_id:
             raise OperatorError("bad_subscription", f"There is a subscription {id!r} already.", "Give it another id.")
         asked_for, bookmark = bookmark, starting_point(bookmark, self._bookmark_store, id)
         received = None
@@ -243,17 +234,9 @@ class AsyncClient:
         subscription = Subscription(command, self._bookmark_store, self._taken, self._unsubscribe, self._steerer)
         if ack is not None or durable is not None:
             subscription.acknowledge_by(Acknowledger(id, ack or "auto", self._send))
-        asked = self._asked[id] = asyncio.get_running_loop().create_future()
-        self._subscriptions[id] = subscription
-        if self._up and self._connector.link is not None:
-            self._connector.link.send_command(subscription.command())
-        try:
-            await asked
-        except BaseException:
-            self._subscriptions.pop(id, None)
-            raise
-        finally:
-            self._asked.pop(id, None)
+        asked = self._subscriptions.enter(subscription)
+        self._send(subscription.command())
+        await self._subscriptions.answered(subscription, asked)
         self._keeper.started(subscription)
         return subscription
 
@@ -277,21 +260,12 @@ class AsyncClient:
         if self._up and self._connector.link is not None:
             self._connector.link.send_command(command)
 
-    def _forget(self, subscription: Subscription) -> None:
-        self._subscriptions.pop(subscription.id, None)
-        for stream in [stream for stream, found in self._streams.items() if found is subscription]:
-            del self._streams[stream]
-
     def _unsubscribe(self, subscription: Subscription) -> None:
-        self._forget(subscription)
-        if self._up and self._connector.link is not None:
-            self._connector.link.send_command(commands.Unsubscribe(id=subscription.id, delete=subscription.delete))
+        self._subscriptions.forget(subscription)
+        self._send(commands.Unsubscribe(id=subscription.id, delete=subscription.delete))
 
     def _taken(self, nbytes: int) -> None:
-        self._held -= nbytes
-        link = self._connector.link
-        if link is not None and link.reading_paused and self._held <= self._max_held // 2:
-            link.resume_reading()
+        self._subscriptions.taken(nbytes, self._connector.link)
 
     # The connection.
 
@@ -299,10 +273,9 @@ class AsyncClient:
         if self.instance not in ("", ack.instance):
             self._publisher.check_instance(ack.sequence or 0)
         self.instance = ack.instance or ""
-        self._streams.clear()
+        self._subscriptions.connected(self.instance)
         self._up = True
-        for subscription in self._subscriptions.values():
-            subscription.instance = self.instance
+        for subscription in self._subscriptions.all():
             link.send_command(self._keeper.command_of(subscription))
         self._keeper.resume_token = ""
         self._steerer.connected()
@@ -317,28 +290,16 @@ class AsyncClient:
         for frame in frames:
             if frame.kind == COMMAND:
                 self._on_reply(frame)
-                continue
-            subscription = self._streams.get(frame.stream)
-            if subscription is not None:  # else it was unsubscribed while this was on its way
-                batch = self._parse(frame)
-                self._held += batch.nbytes
-                subscription.receive(batch)
-        if self._held > self._max_held and not link.reading_paused:
-            link.pause_reading()
-
-    def _parse(self, frame: Frame) -> Batch:
-        try:
-            return Batch.parse(frame.payload, verify=self._verify)
-        except ClientError as error:
-            # Not the broker's refusal of ours but damage on the way: a new connection delivers it again.
-            raise OperatorError("damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix) from error
+            else:
+                self._subscriptions.deliver(frame)
+        self._subscriptions.check_held(link)
 
     def _on_reply(self, frame: Frame) -> None:
         match parse_reply(frame.payload):
             case Ack(of=None) | Ack(of="flush") as ack:
                 self._publisher.on_ack(ack)
             case Ack(of="subscribe") as ack:
-                self._on_subscribed(ack)
+                self._subscriptions.on_ack(ack)
             case Ack(of="pause" | "resume" | "rate") as ack:
                 self._steerer.acknowledged(ack)
             case Error() as error:
@@ -346,7 +307,7 @@ class AsyncClient:
             case Heartbeat():
                 self._connector.heartbeat()
             case Gap() as gap:
-                if found := self._subscriptions.get(gap.id):
+                if found := self._subscriptions.by_id.get(gap.id):
                     found.gaps.append(gap)
             case Notice() as notice:
                 self.notices.append(notice)
@@ -363,34 +324,11 @@ class AsyncClient:
             case Closing() as closing:
                 self._connector.closing(closing)
 
-    def _on_subscribed(self, ack: Ack) -> None:
-        subscription = self._subscriptions.get(ack.id or "")
-        if subscription is None:
-            return
-        if ack.ack == "persisted" and ack.bookmark is not None:
-            subscription.persisted(ack.bookmark)
-        elif ack.ack == "completed":
-            if ack.ended:
-                self._forget(subscription)
-            subscription.complete(ended=bool(ack.ended))
-        elif ack.stream is not None:
-            subscription.instance = self.instance
-            self._streams[ack.stream] = subscription
-            subscription.accepted(ack.bookmark)
-            asked = self._asked.get(subscription.id)
-            if asked is not None and not asked.done():
-                asked.set_result(None)
-
     def _on_error(self, error: Error) -> None:
         problem = ClientError(error.code, error.message, error.fix, **error.details)
         self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
-            asked = self._asked.get(error.id)
-            subscription = self._subscriptions.pop(error.id, None)
-            if asked is not None and not asked.done():
-                asked.set_exception(problem)
-            elif subscription is not None:
-                subscription.fail(problem)
+            self._subscriptions.refused(error.id, problem)
         elif error.of in STEERING_WORDS:
             self._steerer.refused(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:

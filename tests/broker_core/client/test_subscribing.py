@@ -196,7 +196,7 @@ async def test_a_subscriber_that_does_not_read_stops_reading_its_socket_and_goes
             await publish(broker, body)
         await broker.until(lambda: len(broker.log) == number)
         await asyncio.wait_for(paused.wait(), 10)
-        assert subscriber._held < 100_000 + 300_000
+        assert subscriber._subscriptions.held < 100_000 + 300_000
         assert len(await take(aiter(subscription), number)) == number
         assert not held.reading_paused
 

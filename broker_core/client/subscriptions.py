@@ -1,0 +1,123 @@
+"""The subscriptions of one client: by id and by stream, how much waits for the application, what the broker says of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from broker_core.batch import Batch
+from broker_core.client.link import Link
+from broker_core.client.subscription import Subscription
+from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.protocols.native import Frame
+from broker_core.protocols.replies import Ack
+
+
+class Subscriptions:
+    """`by_id` are those there are. Above `max_held` bytes that wait for the application the socket isn't read."""
+
+    def __init__(self, max_held: int, *, verify: bool) -> None:
+        self.by_id: dict[str, Subscription] = {}
+        self.held = 0
+        self._max_held = max_held
+        self._verify = verify
+        self._instance = ""
+        self._streams: dict[int, Subscription] = {}
+        self._asked: dict[str, asyncio.Future[None]] = {}
+
+    # What the application does.
+
+    def enter(self, subscription: Subscription) -> asyncio.Future[None]:
+        """Enter one. What is returned is done when the broker has it, and raises what it has against it."""
+        self.by_id[subscription.id] = subscription
+        asked = self._asked[subscription.id] = asyncio.get_running_loop().create_future()
+        return asked
+
+    async def answered(self, subscription: Subscription, asked: asyncio.Future[None]) -> None:
+        """Wait for the answer to one that was entered. When it isn't had, it is forgotten."""
+        try:
+            await asked
+        except BaseException:
+            self.by_id.pop(subscription.id, None)
+            raise
+        finally:
+            self._asked.pop(subscription.id, None)
+
+    def forget(self, subscription: Subscription) -> None:
+        """Let one go; what is on its way for it is ignored."""
+        self.by_id.pop(subscription.id, None)
+        for stream in [stream for stream, found in self._streams.items() if found is subscription]:
+            del self._streams[stream]
+
+    def taken(self, nbytes: int, link: Link | None) -> None:
+        """The application has taken some of what waited."""
+        self.held -= nbytes
+        if link is not None and link.reading_paused and self.held <= self._max_held // 2:
+            link.resume_reading()
+
+    # What the connection does.
+
+    def connected(self, instance: str) -> None:
+        """A new connection: its streams will have other numbers."""
+        self._instance = instance
+        self._streams.clear()
+        for subscription in self.by_id.values():
+            subscription.instance = instance
+
+    def deliver(self, frame: Frame) -> None:
+        """Hand on a delivery. Raises OperatorError damaged_delivery."""
+        subscription = self._streams.get(frame.stream)
+        if subscription is None:
+            return  # it was unsubscribed while this was on its way
+        try:
+            batch = Batch.parse(frame.payload, verify=self._verify)
+        except ClientError as error:
+            # Not the broker's refusal of ours but damage on the way: a new connection delivers it again.
+            raise OperatorError("damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix) from error
+        self.held += batch.nbytes
+        subscription.receive(batch)
+
+    def check_held(self, link: Link) -> None:
+        """Read no more while too much waits."""
+        if self.held > self._max_held and not link.reading_paused:
+            link.pause_reading()
+
+    def on_ack(self, ack: Ack) -> None:
+        """The broker has a subscription, or tells how far it is."""
+        subscription = self.by_id.get(ack.id or "")
+        if subscription is None:
+            return
+        if ack.ack == "persisted" and ack.bookmark is not None:
+            subscription.persisted(ack.bookmark)
+        elif ack.ack == "completed":
+            if ack.ended:
+                self.forget(subscription)
+            subscription.complete(ended=bool(ack.ended))
+        elif ack.stream is not None:
+            subscription.instance = self._instance
+            self._streams[ack.stream] = subscription
+            subscription.accepted(ack.bookmark)
+            asked = self._asked.get(subscription.id)
+            if asked is not None and not asked.done():
+                asked.set_result(None)
+
+    def refused(self, id: str, error: ClientError) -> None:
+        """The broker has something against a subscription: whoever asked for it hears it, else whoever reads it."""
+        asked = self._asked.get(id)
+        subscription = self.by_id.pop(id, None)
+        if asked is not None and not asked.done():
+            asked.set_exception(error)
+        elif subscription is not None:
+            subscription.fail(error)
+
+    def fail(self, error: SluiceError) -> None:
+        """Nothing more will come."""
+        for waiter in self._asked.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        for subscription in self.by_id.values():
+            subscription.fail(error)
+
+    def all(self) -> Sequence[Subscription]:
+        """Those there are now, in a list of its own."""
+        return list(self.by_id.values())
