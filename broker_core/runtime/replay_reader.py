@@ -103,7 +103,8 @@ def read_chunk(journal: Journal, readers: Sequence[Reader], span: Span, upto: in
 
 def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:
     """What each wants of one batch; of several subscriptions in the journal's order across them."""
-    evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of)
+    # One alone makes its own when its filter asks; several share what is decoded.
+    evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
     wanted = [select_for(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers]
     return [
         Piece(readers[number].subscription, position, batch.nbytes, rows,

@@ -10,6 +10,7 @@ import pytest
 
 from broker_core.runtime.broker import Broker
 from tests.support.brokers import ask, running_broker, until
+from tests.support.fake_broker import some_replays
 from tests.support.raw import RawClient
 from tests.support.reader import Reader
 
@@ -112,6 +113,13 @@ async def test_an_operator_makes_pauses_resumes_re_rates_and_cancels_one(tmp_pat
         await ask(broker, "replay_forget", name="nightly")
         assert await ask(broker, "replays") == []
         reader.close()
+
+
+async def test_the_console_s_fake_broker_shows_what_a_broker_shows(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
+        fields = set(await shown(broker))
+        assert all(set(one) == fields for one in some_replays())
 
 
 async def test_one_with_an_end_is_completed_there(tmp_path: Path) -> None:
