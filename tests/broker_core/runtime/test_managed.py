@@ -115,6 +115,21 @@ async def test_an_operator_makes_pauses_resumes_re_rates_and_cancels_one(tmp_pat
         reader.close()
 
 
+async def test_removing_journals_says_which_managed_replay_needs_them(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
+        writer = await RawClient.connect(broker, "writer")
+        for _ in range(40):
+            await writer.publish("a", [b"x" * 1_000] * 100)
+        await until(lambda: broker.host.dispatched_sequence >= 4_000)
+        await until(lambda: len(broker.host.journal.segments()) > 2)
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        assert plan["chosen"] == []
+        assert plan["skipped"][0]["why"] == "needed by managed replay nightly"
+        await ask(broker, "replay_cancel", name="nightly")
+        assert (await ask(broker, "journal_plan", action="remove", age_s=0))["chosen"]
+
+
 async def test_the_console_s_fake_broker_shows_what_a_broker_shows(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
