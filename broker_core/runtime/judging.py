@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker_core.runtime.host import Host
 
 DECISIONS_KEPT = 1_000
-PART_S = 0.125
+PART_S = 0.025
 log = structlog.get_logger("sluice.judging")
 
 

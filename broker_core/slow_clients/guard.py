@@ -38,7 +38,6 @@ from broker_core.slow_clients.rules import (
 )
 from broker_core.slow_clients.signals import ClientSignals, Holds, SubscriptionSignals
 from broker_core.slow_clients.snapshot import snapshot
-from broker_core.slow_clients.ticking import Ticking
 
 
 class SlowClientGuard(Roll):
@@ -50,7 +49,6 @@ class SlowClientGuard(Roll):
         self._later: list[Decision] = []
         """Further decisions of calls that return one; they come with the next tick."""
         self._pool_holds: dict[str, dict[str, Hold]] = {}
-        self._ticking = Ticking()
         super().__init__(document, host_memory, ulimit, default_disk_path)
 
     # ------------------------------------------------------------------------------------------ the hot path
@@ -101,17 +99,19 @@ class SlowClientGuard(Roll):
 
     def tick(self, now_ns: int) -> list[Decision]:
         """A whole round at once: take samples; judge ages, rates, holds, and whatever is over its limit."""
-        return self._round(self._ticking.all(self._accounts, now_ns), now_ns)
+        return self._round(self._ticking.all(now_ns), now_ns)
 
     def tick_part(self, now_ns: int) -> list[Decision]:
-        """The part of a round that is due: call it every 25 to 125 ms, so that no turn of the loop takes long."""
-        return self._round(self._ticking.part(self._accounts, now_ns), now_ns)
+        """Those whose turn has come: call it every 25 ms, so that no turn of the loop takes long."""
+        return self._round(self._ticking.part(now_ns), now_ns)
 
     def _round(self, suspects: Sequence[Account], now_ns: int) -> list[Decision]:
         decisions, self._later = self._later, []
         for account in suspects:
             if not account.closing:
                 decisions += self._judge_own(account, now_ns)
+                if account.holds:
+                    self._ticking.again(account, now_ns)
         for pool in {id(pool): pool for pool in self._pools.values()}.values():
             while decision := self._judge_memory(pool, now_ns) or self._judge_disk(pool, now_ns):
                 decisions.append(decision)

@@ -70,6 +70,16 @@ def look(rule: Rule, value: int, hold: Hold, now_ns: int, sent_bytes: int = 0) -
     return _above(rule, value, hold, now_ns)
 
 
+def next_look(rule: Rule, hold: Hold) -> int:
+    """When the next rung, or the next look at a rate, comes due if nothing changes, ns; 0: with the tick is soon enough."""
+    if not hold.over_since or hold.done >= len(rule.ladder) or rule.check_ms > TICK_MS:
+        return 0
+    if rule.shape is Shape.RATE_BELOW:
+        return hold.checked_at + rule.check_ms * _MS
+    rung = rule.ladder[hold.done]
+    return hold.over_since + (rule.hold_ms + rung.after_ms) * _MS if rung.at_percent >= 100 else 0
+
+
 def _above(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
     over = value > rule.limit or (rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear)
     if over:

@@ -14,6 +14,7 @@ from broker_core.slow_clients.rules import INSTANCE, UNLIMITED, Mode, Rule, Sign
 from broker_core.slow_clients.scopes import Effective, Subject
 from broker_core.slow_clients.signals import Backlog, SubscriptionSignals
 from broker_core.slow_clients.staging import Stage
+from broker_core.slow_clients.ticking import Ticking
 
 
 class Roll:
@@ -25,6 +26,7 @@ class Roll:
         self._accounts: dict[str, Account] = {}
         self._written_off = nowhere()
         self._connected = count(1)
+        self._ticking = Ticking()
         self.apply_policy(document, host_memory, ulimit, default_disk_path)
 
     # ------------------------------------------------------------------------------------------ policies
@@ -102,12 +104,14 @@ class Roll:
         self._give_rules(account)
         pool.open(account)
         self._accounts[name] = account
+        self._ticking.add(account)
         return account
 
     def unregister(self, account: Account) -> None:
         """Close an account and give back all it uses. May be called twice."""
         if self._accounts.get(account.name) is account:
             del self._accounts[account.name]
+            self._ticking.remove(account)
             if not account.closing:
                 self._write_off(account)
 

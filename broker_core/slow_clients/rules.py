@@ -151,7 +151,9 @@ class Rule:
             seen = max(self.window_ms, TICK_MS) + TICK_MS
             return seen + max(self.hold_ms + step.after_ms, self.count * self.check_ms) + self.check_ms
         held = self.hold_ms if step.at_percent >= 100 else 0
-        return held + step.after_ms + max(self.check_ms, TICK_MS)
+        # Checks that are rarer than the tick go by the clock, and are made at the tick after their moment.
+        looks = self.check_ms + TICK_MS if self.check_ms > TICK_MS else TICK_MS
+        return held + step.after_ms + looks
 
     def _is_at_enqueue(self) -> bool:
         return (

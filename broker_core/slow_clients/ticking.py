@@ -1,66 +1,75 @@
-"""The tick: who is worth a judgement now. A round looks at every client once, whole or in as many parts as wanted."""
+"""The tick: who is worth a judgement now. Each client is looked at once a second, all at once or in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from broker_core.slow_clients import measures
 from broker_core.slow_clients.accounts import SAMPLES, Account, History
-from broker_core.slow_clients.holds import wakes
+from broker_core.slow_clients.holds import Hold, next_look, wakes
 from broker_core.slow_clients.rules import TICK_MS, Rule, Shape, Signal
 from broker_core.slow_clients.signals import PoolSignals, age_ms
 
-HOT: Final = 200
-"""Suspects that are looked at anew in one part of a round."""
-_ROUND: Final = TICK_MS * 1_000_000
-_PART: Final = _ROUND // 8
-"""The longest part: who calls less often gets a longer round."""
+MOMENTS: Final = 40
+"""Into which a second is divided."""
+_SECOND: Final = TICK_MS * 1_000_000
+_MOMENT: Final = _SECOND // MOMENTS
 WORTH_A_SAMPLE: Final = 64 * 1024
 """A client with less waiting in memory, and not for long, isn't slow and has no history."""
 WORTH_A_SAMPLE_MS: Final = 1_000
 
 
 class Ticking:
-    """Where the round stands. Clients that connect during a round are looked at in the next."""
+    """Every client has its moment in each second, so that the time between two looks at it is a second whatever the
+    others do; and the clients of one moment are few."""
 
     def __init__(self) -> None:
-        self._accounts: list[Account] = []
-        self._done = 0
-        """How many of them this round has looked at."""
-        self._began = 0
-        self._called = 0
-        self._hot: dict[Account, None] = {}
-        """Suspects of rules that look more often than once a second."""
+        self._moments: list[dict[Account, None]] = [{} for _ in range(MOMENTS)]
+        self._last = 0
+        """The moment that was looked at last, counted from 1970."""
+        self._due: list[tuple[int, int, Account]] = []
+        """Clients whose hold ends before their next moment: when, and which."""
+        self._serial = count()
 
-    def all(self, accounts: Mapping[str, Account], now_ns: int) -> list[Account]:
+    def add(self, account: Account) -> None:
+        """A client has connected."""
+        self._moments[account.connected % MOMENTS][account] = None
+
+    def remove(self, account: Account) -> None:
+        """A client has gone."""
+        self._moments[account.connected % MOMENTS].pop(account, None)
+
+    def all(self, now_ns: int) -> list[Account]:
         """Take everybody's sample; those that rules should look at."""
-        self._done = len(self._accounts)
-        return [account for account in list(accounts.values()) if self._look_at(account, now_ns)]
+        return [account for moment in self._moments for account in moment if self._look_at(account, now_ns)]
 
-    def part(self, accounts: Mapping[str, Account], now_ns: int) -> list[Account]:
-        """The same for those whose turn has come, and for those that are looked at more often."""
-        if self._done >= len(self._accounts) and now_ns - self._began >= _ROUND:
-            self._accounts, self._done = list(accounts.values()), 0
-            # A round begins a second after the last one did, not after the call that was late; unless it is far behind.
-            behind = now_ns - self._began - _ROUND
-            self._began = now_ns - (behind if behind < _PART else 0)
-        ahead = min(now_ns - self._called, _PART)
-        self._called = now_ns
-        target = -(-len(self._accounts) * (now_ns - self._began + ahead) // _ROUND)
-        looked, self._done = self._accounts[self._done : target], max(self._done, target)
-        suspects = [account for account in looked if self._look_at(account, now_ns)]
-        return list(dict.fromkeys((*suspects, *self._hottest())))
+    def part(self, now_ns: int) -> list[Account]:
+        """The same for those whose moment has come since the last call, and for those whose hold ends."""
+        moment = now_ns // _MOMENT
+        begun = 0 < self._last <= moment  # neither the first call, nor has the clock gone back
+        first = max(self._last + 1, moment - MOMENTS + 1) if begun else moment
+        self._last = moment
+        suspects = [
+            account
+            for passed in range(first, moment + 1)
+            for account in self._moments[passed % MOMENTS]
+            if self._look_at(account, now_ns)
+        ]
+        return list(dict.fromkeys((*suspects, *self._falling_due(now_ns))))
 
-    def _hottest(self) -> list[Account]:
-        """Some of the suspects; where there are very many, in turn."""
-        turn = list(islice(self._hot, HOT))
-        for account in turn:
-            del self._hot[account]
-            if not account.closing and _is_hot(account):
-                self._hot[account] = None
-        return turn
+    def again(self, account: Account, now_ns: int) -> None:
+        """A hold that ends before the client's next moment is looked at when it ends, so that a hold isn't rounded up."""
+        due = [next_look(rule, hold) for rule, hold in _held(account)]
+        soonest = min((at for at in due if now_ns < at < now_ns + _SECOND), default=0)
+        if soonest:
+            heappush(self._due, (soonest, next(self._serial), account))
+
+    def _falling_due(self, now_ns: int) -> Iterator[Account]:
+        while self._due and self._due[0][0] <= now_ns:
+            yield heappop(self._due)[2]
 
     def wakes(self, rule: Rule, pool: PoolSignals) -> bool:
         """Whether a pool's rule should be looked at."""
@@ -74,20 +83,18 @@ class Ticking:
         if memory or disk or history:
             _sample(account, now_ns)
         if account.holds:
-            if _is_hot(account):
-                self._hot[account] = None
             return True
         return _stirs(account, now_ns)
 
 
-def _is_hot(account: Account) -> bool:
-    """Whether a rule that looks more often than each second has yet to come to an end."""
+def _held(account: Account) -> Iterator[tuple[Rule, Hold]]:
     for rule in account.rules:
-        if rule.check_ms < TICK_MS:
-            hold = account.holds.get((rule.name, ""))
-            if hold is not None and hold.done < len(rule.ladder):
-                return True
-    return False
+        if (hold := account.holds.get((rule.name, ""))) is not None:
+            yield rule, hold
+    for one, rules in account.narrow:
+        for rule in rules:
+            if (hold := account.holds.get((rule.name, one.id))) is not None:
+                yield rule, hold
 
 
 def _sample(account: Account, now_ns: int) -> None:
