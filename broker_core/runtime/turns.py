@@ -11,7 +11,7 @@ import asyncio
 
 from broker_core.runtime import clock
 
-FIRST_CHUNK = 32 * 1024
+FIRST_CHUNK = 16 * 1024
 """Journal bytes of a replay's first turn, and after its client stopped reading."""
 LARGEST_CHUNK = 1024 * 1024
 LARGEST_BESIDE_LIVE = 128 * 1024

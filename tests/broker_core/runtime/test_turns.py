@@ -79,5 +79,5 @@ def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock:
     turns = Turns()
     turns.replays = 64
     assert grown_to(turns) == CHUNKS_BUDGET // 64
-    turns.replays = 1_000
+    turns.replays = 2_000
     assert grown_to(turns) == FIRST_CHUNK
