@@ -126,14 +126,15 @@ class Backlog:
 
     def offer(self, entry: OutboxEntry) -> None:
         """Queue one delivery behind everything that waits. The caller flushes once per turn."""
+        if self.offline is None and not self.lanes:  # almost always; the judged have lanes
+            self.outbox.offer(entry)
+            return
         if self.measuring.judged:
             self.measuring.touched.add(entry.stream)
         if self.offline is not None:
             self.offline.keep(entry)
-        elif self.lanes:
-            self.queue(entry)
         else:
-            self.outbox.offer(entry)
+            self.queue(entry)
 
     def queue(self, entry: OutboxEntry) -> None:
         """Queue one delivery in memory, in its lane if it has one."""

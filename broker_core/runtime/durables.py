@@ -180,7 +180,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-    os.replace(temporary, path)
+    temporary.replace(path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -95,6 +95,8 @@ class Measuring:
         signals.oldest_at = backlog.oldest_at if on_disk is not None and on_disk.messages else lane.oldest_at
         signals.paused, signals.replaying = lane.paused or target.paused, target.replaying
         signals.rate_limited = target.rate is not None
+        if lane.times_full > signals.window_full_count:
+            self._connection.host.events.add(now, self._connection.name, "slow", backlog.state.value)
         signals.window_full_since, signals.window_full_count = lane.full_since, lane.times_full
         if lane.window is not None:
             if lane.window.unacked and not signals.unacked_messages:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import structlog
+
 from broker_core.delivery import Cause, ClientState, Event, OutboxEntry, Tally, next_state
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from broker_core.runtime.backlog import Backlog
     from broker_core.runtime.connection import Connection
 
+log = structlog.get_logger("sluice.offline")
 STALLED_AFTER_S = 1.0
 """A draining client that takes nothing for this long counts as offlined again."""
 
@@ -128,6 +131,10 @@ class Offline:
                 self._backlog.back_to_live()
         except JournalError as error:
             self._connection.fail(error)
+        except Exception:
+            # Nobody awaits this task: a client whose backlog can't come back must not wait for it in silence.
+            log.exception("drain_failed", client=self._connection.name)
+            self._connection.close("internal_error", "What waited for this client on disk couldn't be brought back.")
 
     async def _bring_back(self) -> None:
         host = self._connection.host

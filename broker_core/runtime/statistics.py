@@ -14,6 +14,9 @@ from broker_core.runtime.explaining import Explaining, subscription_facts
 from broker_core.runtime.host import Host
 
 _MS = 1_000_000
+MAX_SAMPLES = 2_000
+"""Samples of clients published in one second; with more at once the others' turn comes with their next change."""
+RESTING = ("live", 0, 0, 0)
 FEW_CLIENTS = 500
 """So many entries are made in some milliseconds, whenever somebody asks."""
 
@@ -28,6 +31,7 @@ class Statistics:
         self._delivered: dict[str, int] = {}
         self._rates: dict[str, float] = {}
         self._sampled_at = 0
+        self._looks: dict[str, tuple[object, ...]] = {}
         self._recent: list[dict[str, Any]] = []
         self.rates = {"messages_in": 0.0, "bytes_in": 0.0, "messages_out": 0.0, "bytes_out": 0.0}
         self.transports: list[dict[str, Any]] = []
@@ -48,11 +52,21 @@ class Statistics:
             name: round((count - self._delivered.get(name, 0)) / seconds, 1) for name, count in delivered.items()
         }
         self._delivered = delivered
-        if now - self._sampled_at >= SAMPLE_EVERY_MS:
-            self._sampled_at = now
-            for client in self.clients():
-                if client["lag_messages"] or client["state"] != "live":
-                    host.events.sample(host.now_ns(), client)
+        self._sample(now - self._sampled_at >= SAMPLE_EVERY_MS)
+
+    def _sample(self, also_unchanged: bool) -> None:
+        """Publish a sample of each client whose state, lag or losses changed; sometimes of those that wait as before."""
+        host, now, room = self._host, self._host.now_ns(), MAX_SAMPLES
+        if also_unchanged:
+            self._sampled_at = clock.monotonic_ms()
+        looks: dict[str, tuple[object, ...]] = {}
+        for name, connection in host.clients.items():
+            look = looks[name] = _look(connection)
+            resting = look == RESTING
+            if room and (look != self._looks.get(name, RESTING) or (also_unchanged and not resting)):
+                room -= 1
+                host.events.sample(now, self.client(connection, now))
+        self._looks = looks
 
     def status(self) -> dict[str, Any]:
         """The instance: sequences, transports, pools, rates, clients by state, recovery, journal."""
@@ -164,6 +178,12 @@ class Statistics:
             }
             for name, (pool, transports) in self._host.judging.guard.pools().items()
         ]
+
+
+def _look(connection: Connection) -> tuple[object, ...]:
+    """What a client's sample is published for when it changes."""
+    backlog = connection.backlog
+    return _state(connection), backlog.messages, backlog.spool_bytes, backlog.lost_messages
 
 
 def _state(connection: Connection) -> str:
