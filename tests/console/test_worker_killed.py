@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
 import pytest
 from django.conf import settings
@@ -58,11 +58,10 @@ def hook() -> Iterator[Any]:
 
 def database_url() -> str:
     """The test's own database, for another process."""
-    facts = connection.settings_dict
+    name = str(connection.settings_dict["NAME"])
     if connection.vendor == "sqlite":
-        return f"sqlite:///{facts['NAME']}"
-    where = quote(str(facts["HOST"]), safe="")
-    return f"postgres://{quote(facts['USER'])}:{quote(facts['PASSWORD'])}@{where}:{facts['PORT'] or 5432}/{facts['NAME']}"
+        return f"sqlite:///{name}"
+    return urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def worker(redis_url: str, hook: Any) -> Iterator[Callable[[], subprocess.Popen[
             process.wait(20)
 
 
-def until(condition: Callable[[], Any], seconds: float = 60) -> None:
+def until(condition: Callable[[], Any], seconds: float = 150) -> None:
     """Wait for something that another process brings about."""
     deadline = time.monotonic() + seconds
     while not condition():
