@@ -76,7 +76,7 @@ async def test_start_logon_message_and_end_become_runs(tmp_path: Path) -> None:
         other.close()
         client.close()
     found = await until_runs(4)
-    assert [on for on, _ in found][0] == "startup"
+    assert found[0][0] == "startup"
     assert sorted(on for on, _ in found) == ["logon", "publish", "shutdown", "startup"], found
     variables = dict(found)["publish"]
     assert (variables["AMPS_DATA"], variables["AMPS_CLIENT_NAME"]) == ('{"delay": 15}', "feed")
@@ -100,7 +100,7 @@ async def test_a_file_system_that_fills_up_fires_once(tmp_path: Path, monkeypatc
     used = 50.0
     monkeypatch.setattr("console.services.actions.watching.percent_used", lambda place: used)
     await make([{"on": "file_system", "place": "spool", "above": "85"}])
-    async with reported(tmp_path) as (_, events):
+    async with reported(tmp_path) as _:
         used = 90.0
         ((on, variables),) = await until_runs(1)
         await asyncio.sleep(1.2)  # two more looks
