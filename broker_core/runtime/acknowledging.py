@@ -11,7 +11,8 @@ from broker_core.errors import ClientError
 from broker_core.protocols import commands
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription, Connection
+    from broker_core.runtime.client_subscription import ClientSubscription
+    from broker_core.runtime.connection import Connection
 
 
 def open_window(target: ClientSubscription, command: commands.Subscribe, prefetch: int | None) -> int:

@@ -18,7 +18,8 @@ from broker_core.slow_clients.decision import Decision
 from broker_core.slow_clients.rules import Action, Unit
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription, Connection
+    from broker_core.runtime.client_subscription import ClientSubscription
+    from broker_core.runtime.connection import Connection
 
 RETRY_AFTER_MS = 1_000
 CLOSE_WITHIN_MS = 10_000

@@ -35,7 +35,8 @@ from broker_core.slow_clients.signals import Waiting
 from broker_core.spool.spool import Spool
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription, Connection
+    from broker_core.runtime.client_subscription import ClientSubscription
+    from broker_core.runtime.connection import Connection
 
 LANE_BYTES = PULL_BYTES // 8
 """What one lane may move to the outbox before its neighbours have their turn."""

@@ -21,7 +21,7 @@ from broker_core.journal.held import Pin
 from broker_core.protocols import commands
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription
+    from broker_core.runtime.client_subscription import ClientSubscription
     from broker_core.runtime.host import Host
 
 MAX_DURABLES: Final = 10_000

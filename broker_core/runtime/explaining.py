@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from broker_core.slow_clients.why_slow import Evidence, why_slow
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription, Connection
+    from broker_core.runtime.client_subscription import ClientSubscription
+    from broker_core.runtime.connection import Connection
 
 _MS = 1_000_000
 

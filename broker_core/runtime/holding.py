@@ -16,7 +16,7 @@ from broker_core.runtime.replay_reader import Piece
 from broker_core.subscriptions.conflation import Conflation, Conflator
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription
+    from broker_core.runtime.client_subscription import ClientSubscription
     from broker_core.runtime.host import Host
 
 

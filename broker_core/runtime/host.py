@@ -27,7 +27,8 @@ from broker_core.journal.segment import Position
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_client_name, check_topic
 from broker_core.runtime import clock
-from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.client_subscription import ClientSubscription
+from broker_core.runtime.connection import Connection
 from broker_core.runtime.durables import Durables
 from broker_core.runtime.events import ClientEvents
 from broker_core.runtime.group_commit import GroupCommit, Pending

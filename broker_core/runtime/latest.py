@@ -15,7 +15,8 @@ from broker_core.delivery import Cause, OutboxEntry, Tally
 from broker_core.sow.last_per_key import KeyOf, LastPerKey, parse_key
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription, Connection
+    from broker_core.runtime.client_subscription import ClientSubscription
+    from broker_core.runtime.connection import Connection
 
 MAX_KEYS = 1_000_000
 """What waits is bounded by the pool already."""

@@ -8,7 +8,8 @@ from broker_core.errors import ClientError
 from broker_core.protocols import replies
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription, Connection
+    from broker_core.runtime.client_subscription import ClientSubscription
+    from broker_core.runtime.connection import Connection
 
 
 class Leases:

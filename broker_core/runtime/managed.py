@@ -22,7 +22,7 @@ from broker_core.subscriptions.pace import parse_rate
 from broker_core.subscriptions.span import Found, Span
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription
+    from broker_core.runtime.client_subscription import ClientSubscription
     from broker_core.runtime.host import Host
 
 MAX_MANAGED: Final = 1_000

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from broker_core.slow_clients.signals import SubscriptionSignals
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription, Connection
+    from broker_core.runtime.client_subscription import ClientSubscription
+    from broker_core.runtime.connection import Connection
 
 
 class Measuring:

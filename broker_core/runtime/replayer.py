@@ -39,7 +39,7 @@ from broker_core.subscriptions.pace import Rate
 from broker_core.subscriptions.span import NEVER, Span
 
 if TYPE_CHECKING:
-    from broker_core.runtime.connection import ClientSubscription
+    from broker_core.runtime.client_subscription import ClientSubscription
     from broker_core.runtime.host import Host
 
 STALLED_AFTER_S = 0.05

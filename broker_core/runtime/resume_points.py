@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker_core.runtime.backlog import Backlog
-from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.client_subscription import ClientSubscription
+from broker_core.runtime.connection import Connection
 
 
 def resume_points(

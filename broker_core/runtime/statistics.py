@@ -8,7 +8,8 @@ from typing import Any
 
 from broker_core.delivery import ClientState
 from broker_core.runtime import clock
-from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.client_subscription import ClientSubscription
+from broker_core.runtime.connection import Connection
 from broker_core.runtime.events import SAMPLE_EVERY_MS
 from broker_core.runtime.explaining import Explaining, subscription_facts
 from broker_core.runtime.host import Host

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
-from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.client_subscription import ClientSubscription
+from broker_core.runtime.connection import Connection
 from broker_core.runtime.pacing import Pace
 from broker_core.runtime.replayer import Replay
 from broker_core.subscriptions.pace import Rate, parse_rate

@@ -12,7 +12,8 @@ from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.filters.message_types import Decoder
 from broker_core.protocols import commands, replies
-from broker_core.runtime.connection import ClientSubscription, Connection
+from broker_core.runtime.client_subscription import ClientSubscription
+from broker_core.runtime.connection import Connection
 from broker_core.runtime.holding import Conflating
 from broker_core.runtime.replayer import REMOVED, gap_reply
 from broker_core.runtime.resume_points import resume_points
