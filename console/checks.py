@@ -8,6 +8,8 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
+from broker_core.access.tls import server_context
+from broker_core.errors import OperatorError
 from broker_core.names import is_name
 
 # A Unix socket's path has 108 bytes on Linux, with the closing zero.
@@ -55,3 +57,15 @@ def check_home_writable(**kwargs: Any) -> list[CheckMessage]:
             id="sluice.E003",
         )
     ]
+
+
+@register()
+def check_web_certificate(**kwargs: Any) -> list[CheckMessage]:
+    """The console's certificate must be there, and fit its key."""
+    if settings.SLUICE_WEB_TLS is None:
+        return []
+    try:
+        server_context(settings.SLUICE_WEB_TLS)
+    except OperatorError as problem:
+        return [Error(problem.sentence, hint=problem.fix, id="sluice.E004")]
+    return []

@@ -24,7 +24,7 @@ def up(at: Installation, policy: PolicyDocument, project: Path) -> str:
     return f"""
 Sluice is up.
 
-  {"console":<12}http://{at.web_host}:{at.web_port}/
+  {"console":<12}{at.web_address}
 {listed}  {"data":<12}{at.home}
   {"output":<12}{at.home / "log"}
 {first}

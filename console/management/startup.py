@@ -109,6 +109,7 @@ def installation() -> Installation:
         settings.SLUICE_WEB_HOST,
         settings.SLUICE_WEB_PORT,
         redis,
+        settings.SLUICE_WEB_TLS,
     )
 
 

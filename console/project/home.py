@@ -7,6 +7,10 @@ import secrets
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from django.core.exceptions import ImproperlyConfigured
+
+from broker_core.config import TlsSettings
+
 FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
 
 
@@ -44,6 +48,14 @@ def celery_broker_url(redis_url: str) -> str:
     if redis_url.startswith("unix://"):
         return "redis+socket://" + redis_url.removeprefix("unix://")
     return redis_url
+
+
+def web_tls(certificate: str, key: str) -> TlsSettings | None:
+    """The console's certificate and key, if both are named. Raises ImproperlyConfigured for one without the other."""
+    if bool(certificate) != bool(key):
+        raise ImproperlyConfigured("Set SLUICE_WEB_TLS_CERTIFICATE and SLUICE_WEB_TLS_KEY both, or neither.")
+    # Absolute, but links are kept: whoever renews a certificate points them at the new one.
+    return TlsSettings(str(Path(certificate).absolute()), str(Path(key).absolute())) if certificate else None
 
 
 def local_zone(name: str) -> ZoneInfo:

@@ -11,7 +11,7 @@ from typing import Any
 
 import environ
 
-from console.project.home import celery_broker_url, local_zone, prepare_home, secret_key
+from console.project.home import celery_broker_url, local_zone, prepare_home, secret_key, web_tls
 from console.supervisor.sockets import run_directory
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -22,6 +22,10 @@ SLUICE_HOME = prepare_home(Path(env.str("SLUICE_HOME", default=str(BASE_DIR / "v
 SLUICE_INSTANCE = env.str("SLUICE_INSTANCE", default="sluice-1")
 SLUICE_WEB_HOST = env.str("SLUICE_WEB_HOST", default="127.0.0.1")
 SLUICE_WEB_PORT = env.int("SLUICE_WEB_PORT", default=8000)
+# The console's own certificate chain and key, PEM; without it TLS is a proxy's work (SLUICE_HTTPS), or nobody's.
+SLUICE_WEB_TLS = web_tls(
+    env.str("SLUICE_WEB_TLS_CERTIFICATE", default=""), env.str("SLUICE_WEB_TLS_KEY", default="")
+)
 SLUICE_TCP_PORT = env.int("SLUICE_TCP_PORT", default=9007)  # of a new instance; later the policy says it
 SLUICE_WEBSOCKET_PORT = env.int("SLUICE_WEBSOCKET_PORT", default=9008)
 # Unix sockets stand here: SLUICE_HOME/run, or a short path when that would be too long for the kernel.
@@ -154,7 +158,8 @@ CELERY_BEAT_SCHEDULE = {
 }
 
 # --- Who may come in --------------------------------------------------------------------------------------------------
-HTTPS = env.bool("SLUICE_HTTPS", default=False)
+BEHIND_PROXY = env.bool("SLUICE_HTTPS", default=False)  # one that does TLS and sets X-Forwarded-Proto
+HTTPS = BEHIND_PROXY or SLUICE_WEB_TLS is not None
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
@@ -173,7 +178,7 @@ CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY else None
 X_FRAME_OPTIONS = "DENY"
 AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = 0.25  # hours

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from pathlib import Path
 
 ANSWER_S = 2.0
@@ -23,16 +24,23 @@ async def broker_answers(socket: Path) -> bool:
         return False
 
 
-async def http_answers(host: str, port: int, path: str) -> bool:
-    """The web process answers 200."""
+async def http_answers(host: str, port: int, path: str, *, tls: bool = False) -> bool:
+    """The web process answers 200, over TLS if it speaks that."""
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode("ascii")
     try:
         async with asyncio.timeout(ANSWER_S):
-            answer = await _ask(*await asyncio.open_connection(local, port), request)
+            answer = await _ask(*await asyncio.open_connection(local, port, ssl=_own_process() if tls else None), request)
     except (OSError, TimeoutError):
         return False
     return answer.startswith(b"HTTP/1.1 200")
+
+
+def _own_process() -> ssl.SSLContext:
+    """Whoever answers is our own child on this machine; its certificate is made out to the name that browsers use."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 async def worker_answers(redis_url: str, node: str) -> bool:

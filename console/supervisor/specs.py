@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from broker_core.config import TlsSettings
 from console.supervisor import ready
 from console.supervisor.redis_source import RedisSource
 
@@ -56,6 +57,12 @@ class Installation:
     web_host: str
     web_port: int
     redis: RedisSource
+    web_tls: TlsSettings | None = None
+
+    @property
+    def web_address(self) -> str:
+        """What a browser is given."""
+        return f"http{'s' if self.web_tls else ''}://{self.web_host}:{self.web_port}/"
 
     @property
     def control_socket(self) -> Path:
@@ -106,11 +113,16 @@ def broker(at: Installation) -> ChildSpec:
 
 def web(at: Installation) -> ChildSpec:
     """Console, REST and live feed, by daphne."""
-    where = ("-b", at.web_host, "-p", str(at.web_port))
+    host, port, tls = at.web_host, str(at.web_port), at.web_tls
+    application = "console.project.asgi:application"
+    if tls is None:
+        server: tuple[str, ...] = ("daphne", "-b", host, "-p", port, application)
+    else:
+        server = ("api.web_server", host, port, tls.certificate, tls.key, application)
     return ChildSpec(
         "web",
-        (at.python, "-m", "daphne", *where, "console.project.asgi:application"),
-        ready=lambda _: ready.http_answers(at.web_host, at.web_port, "/healthz"),
+        (at.python, "-m", *server),
+        ready=lambda _: ready.http_answers(host, at.web_port, "/healthz", tls=tls is not None),
         needs=_needs_redis(at),
     )
 

@@ -101,6 +101,6 @@ def text(at: Installation) -> str:
 The demo publishes the flights that left New York in 2013, on flights.<carrier>, to four subscribers:
   demo-fast     reads everything          demo-delayed  only those more than an hour late
   demo-replay   reads the log from EPOCH  demo-slow     stops reading now and then
-Watch http://{at.web_host}:{at.web_port}/clients/
+Watch {at.web_address}clients/
 There demo-slow falls behind, is offlined, and returns when it reads again.
 """
