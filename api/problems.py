@@ -24,6 +24,7 @@ STATUS = {
     "replay_not_ended": HTTPStatus.CONFLICT,
     "unknown_revision": HTTPStatus.NOT_FOUND,
     "unknown_draft": HTTPStatus.NOT_FOUND,
+    "if_match_needed": HTTPStatus.PRECONDITION_REQUIRED,
     "draft_changed": HTTPStatus.PRECONDITION_FAILED,
     "too_many_drafts": HTTPStatus.CONFLICT,
     "no_rollout": HTTPStatus.CONFLICT,

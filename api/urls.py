@@ -34,6 +34,7 @@ urlpatterns = [
     path("transports/<str:name>", policies.TransportView.as_view(), name="transport"),
     path("policies", policies.PolicyView.as_view(), name="policies"),
     path("drafts", drafts.DraftsView.as_view(), name="drafts"),
+    path("drafts/import", drafts.DraftImportView.as_view(), name="draft-import"),
     path("drafts/<int:draft_id>", drafts.DraftView.as_view(), name="draft"),
     path("drafts/<int:draft_id>/preview", drafts.DraftPreviewView.as_view(), name="draft-preview"),
     path("drafts/<int:draft_id>/publish", drafts.DraftPublishView.as_view(), name="draft-publish"),

@@ -7,12 +7,14 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from api.serializers.policies import StrictSerializer
+from api.serializers.policy_entries import DocumentField
+from api.serializers.strict import StrictSerializer
+from console.services.policy_files import MOST_SENT, SYSTEMS
 from console.services.rollouts import decisions_of
 
 
-class DraftSerializer(serializers.Serializer[Any]):
-    """A draft; its ETag is `version`."""
+class DraftSummarySerializer(serializers.Serializer[Any]):
+    """A draft in a list."""
 
     id = serializers.IntegerField()
     title = serializers.CharField()
@@ -21,14 +23,20 @@ class DraftSerializer(serializers.Serializer[Any]):
     author = serializers.CharField()
     created_at = serializers.DateTimeField()
     changed_at = serializers.DateTimeField()
-    document = serializers.DictField()
+
+
+class DraftSerializer(DraftSummarySerializer):
+    """A draft; its ETag is `version`."""
+
+    document = DocumentField()
 
 
 class DraftWriteSerializer(StrictSerializer):
-    """POST: a draft of the newest revision, or of `document`. PATCH: `changes` are laid over the document."""
+    """A draft of the newest revision, or with the document of an older `revision`, or of `document`."""
 
     title = serializers.CharField(max_length=200, required=False, default="")
     document = serializers.DictField(required=False)
+    revision = serializers.IntegerField(min_value=1, required=False)
 
 
 class DraftPatchSerializer(StrictSerializer):
@@ -36,6 +44,37 @@ class DraftPatchSerializer(StrictSerializer):
 
     title = serializers.CharField(max_length=200, required=False)
     changes = serializers.DictField(required=False, default=dict)
+
+
+class ImportSerializer(StrictSerializer):
+    """A configuration file: `yaml` is Sluice's own, the others are laid over the newest revision."""
+
+    system = serializers.ChoiceField(choices=SYSTEMS)
+    text = serializers.CharField(max_length=MOST_SENT, trim_whitespace=False)
+    title = serializers.CharField(max_length=200, required=False, default="")
+
+
+class LeftOutSerializer(serializers.Serializer[Any]):
+    """A setting that couldn't be taken over."""
+
+    where = serializers.CharField()
+    what = serializers.CharField()
+    why = serializers.CharField()
+
+
+class ImportedActionSerializer(serializers.Serializer[Any]):
+    """An action that was made, and is switched off."""
+
+    id = serializers.IntegerField()
+    name = serializers.CharField()
+
+
+class ImportedSerializer(serializers.Serializer[Any]):
+    """What an import made."""
+
+    draft = DraftSerializer()
+    actions = ImportedActionSerializer(many=True)
+    left_out = LeftOutSerializer(many=True)
 
 
 class RolloutPlanSerializer(StrictSerializer):

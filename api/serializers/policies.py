@@ -7,15 +7,15 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from api.serializers.policy_entries import (
+    DocumentField,
+    EntriesSerializer,
+    TlsSerializer,
+    TransportAccessSerializer,
+)
+from api.serializers.strict import StrictSerializer
 
-class StrictSerializer(serializers.Serializer[Any]):
-    """Refuses keys it doesn't know: a misspelt setting must not pass for a change that was made."""
-
-    def to_internal_value(self, data: Any) -> Any:
-        """DRF's, after a look for unknown keys."""
-        if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
-            raise serializers.ValidationError({name: ["There is no such setting."] for name in unknown})
-        return super().to_internal_value(data)
+__all__ = ["StrictSerializer"]
 
 
 class PoolSerializer(StrictSerializer):
@@ -65,7 +65,7 @@ class JournalSettingsSerializer(StrictSerializer):
     archive_directory = serializers.CharField(max_length=1024, allow_null=True, required=False)
 
 
-class TransportChangeSerializer(StrictSerializer):
+class TransportChangeSerializer(TransportAccessSerializer):
     """PATCH of a transport."""
 
     host = serializers.CharField(max_length=255, required=False)
@@ -76,7 +76,7 @@ class TransportChangeSerializer(StrictSerializer):
     reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
 
 
-class PolicyChangeSerializer(StrictSerializer):
+class PolicyChangeSerializer(EntriesSerializer):
     """PATCH of the instance's policy."""
 
     instance = JournalSettingsSerializer(required=False)
@@ -95,6 +95,9 @@ class TransportSerializer(serializers.Serializer[Any]):
     enabled = serializers.BooleanField()
     pool = PoolSerializer()
     client_policy = ClientPolicySerializer()
+    authentication = serializers.CharField()
+    restricted = serializers.BooleanField()
+    tls = TlsSerializer(allow_null=True)
     running = serializers.DictField(allow_null=True, required=False)
 
 
@@ -105,6 +108,7 @@ class InForceSerializer(serializers.Serializer[Any]):
     wanted = serializers.IntegerField()
     running = serializers.IntegerField(allow_null=True)
     converged = serializers.BooleanField()
+    staged = serializers.CharField(allow_blank=True)
     reported_at = serializers.DateTimeField(allow_null=True)
     why = serializers.CharField(allow_blank=True)
 
@@ -113,7 +117,7 @@ class PolicySerializer(serializers.Serializer[Any]):
     """The policy document that is wanted, and whether it is in force."""
 
     revision = serializers.IntegerField()
-    document = serializers.DictField()
+    document = DocumentField()
     in_force = InForceSerializer()
 
 
@@ -124,14 +128,14 @@ class RevisionSerializer(serializers.Serializer[Any]):
     author = serializers.CharField()
     reason = serializers.CharField(allow_blank=True)
     created_at = serializers.DateTimeField()
-    document = serializers.DictField()
+    document = DocumentField()
 
 
 class ChangeSerializer(serializers.Serializer[Any]):
     """What came of a change: its revision, and whether the running broker took it up."""
 
     revision = serializers.IntegerField(source="revision.number")
-    document = serializers.DictField(source="revision.document")
+    document = DocumentField(source="revision.document")
     applied = serializers.BooleanField()
     problem = serializers.CharField(allow_blank=True)
     findings = serializers.SerializerMethodField()

@@ -13,7 +13,7 @@ from api.views.lists import PagedView
 from broker_core.errors import OperatorError
 from console.services.actors import access_of_request
 
-__all__ = ["PagedView", "etag", "expected_revision", "instance_name", "patterns_of", "read"]
+__all__ = ["PagedView", "etag", "expected_revision", "instance_name", "needed_revision", "patterns_of", "read"]
 
 
 def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
@@ -42,6 +42,19 @@ def expected_revision(request: Request) -> int | None:
     if not (number.isascii() and number.isdigit() and len(number) < 10):
         raise OperatorError("bad_if_match", "If-Match must be the ETag of a revision, like \"3\".", "Send it as given.")
     return int(number)
+
+
+def needed_revision(request: Request) -> int | None:
+    """As `expected_revision`, where a change must say what it was made for. Raises OperatorError if_match_needed.
+
+    None is `If-Match: *`: whatever it is by now.
+    """
+    if not request.headers.get("If-Match", "").strip():
+        raise OperatorError(
+            "if_match_needed", "A change says what it was made for, so that nobody's edit is lost.",
+            "Send the ETag that a GET gave as If-Match, or * for whatever it is by now.",
+        )
+    return expected_revision(request)
 
 
 def etag(response: Response, revision: int) -> Response:

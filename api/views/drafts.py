@@ -15,19 +15,22 @@ from api.auth import actor_of
 from api.permissions import allow
 from api.serializers.drafts import (
     DraftPatchSerializer,
-    DraftSerializer,
-    DraftWriteSerializer,
-    PreviewSerializer,
     DraftPublishSerializer,
+    DraftSerializer,
+    DraftSummarySerializer,
+    DraftWriteSerializer,
+    ImportedSerializer,
+    ImportSerializer,
+    PreviewSerializer,
     ReasonSerializer,
     RolloutSerializer,
 )
 from api.serializers.policies import ChangeSerializer
-from api.views.base import PagedView, etag, expected_revision, instance_name, read
+from api.views.base import PagedView, etag, instance_name, needed_revision, read
 from console.choices import Permission
 from console.models import PolicyDraft
 from console.queries import policies as queries
-from console.services import audit, drafts, rollouts
+from console.services import audit, drafts, policy_files, rollouts
 
 
 def _draft(request: Request, draft_id: int, permission: Permission) -> PolicyDraft:
@@ -45,20 +48,37 @@ class DraftsView(PagedView):
 
     needs = {"GET": Permission.VIEW, "POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(responses=DraftSerializer(many=True))
+    @extend_schema(responses=DraftSummarySerializer(many=True))
     def get(self, request: Request) -> Response:
         """Drafts, the last changed first."""
-        return self.page(queries.drafts(queries.instance_named(instance_name(request))), DraftSerializer)
+        found = queries.drafts(queries.instance_named(instance_name(request))).defer("document")
+        return self.page(found, DraftSummarySerializer)
 
     @extend_schema(request=DraftWriteSerializer, responses={201: DraftSerializer})
     def post(self, request: Request) -> Response:
-        """Make a draft of the newest revision, or of a document."""
+        """Make a draft of the newest revision, of an older one, or of a document."""
         asked = read(DraftWriteSerializer, request.data)
         draft = drafts.make(
-            actor_of(request), asked["title"], document=asked.get("document"), instance_name=instance_name(request)
-        )
+            actor_of(request), asked["title"], document=asked.get("document"), revision=asked.get("revision"),
+            instance_name=instance_name(request),
+        )  # fmt: skip
         answer = _shown(draft, status.HTTP_201_CREATED)
         answer["Location"] = reverse("v1:draft", args=[draft.pk])
+        return answer
+
+
+class DraftImportView(APIView):
+    """Configuration files."""
+
+    needs = {"POST": Permission.EDIT_POLICIES}
+
+    @extend_schema(request=ImportSerializer, responses={201: ImportedSerializer})
+    def post(self, request: Request) -> Response:
+        """Make a draft of a file, with its actions switched off and a list of what couldn't be taken over."""
+        asked, instance = read(ImportSerializer, request.data), queries.instance_named(instance_name(request))
+        made = policy_files.make_draft(actor_of(request), instance, asked["system"], asked["text"], title=asked["title"])
+        answer = etag(Response(ImportedSerializer(made).data, status=status.HTTP_201_CREATED), made.draft.version)
+        answer["Location"] = reverse("v1:draft", args=[made.draft.pk])
         return answer
 
 
@@ -74,19 +94,19 @@ class DraftView(APIView):
 
     @extend_schema(request=DraftPatchSerializer, responses=DraftSerializer)
     def patch(self, request: Request, draft_id: int) -> Response:
-        """Lay changes over a draft. If-Match guards against another's edit."""
+        """Lay changes over a draft. If-Match is needed: the draft's ETag, or *."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = read(DraftPatchSerializer, request.data)
         draft = drafts.edit(
-            actor_of(request), draft_id, asked["changes"], title=asked.get("title"), expected_version=expected_revision(request)
+            actor_of(request), draft_id, asked["changes"], title=asked.get("title"), expected_version=needed_revision(request)
         )
         return _shown(draft)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, draft_id: int) -> Response:
-        """Throw a draft away."""
+        """Throw a draft away. If-Match is needed."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
-        drafts.delete(actor_of(request), draft_id, expected_version=expected_revision(request))
+        drafts.delete(actor_of(request), draft_id, expected_version=needed_revision(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
@@ -110,12 +130,12 @@ class DraftPublishView(APIView):
 
     @extend_schema(request=DraftPublishSerializer, responses=ChangeSerializer)
     def post(self, request: Request, draft_id: int) -> Response:
-        """Make a draft the policy, as a new revision; with `rollout` for some clients first."""
+        """Make a draft the policy, as a new revision; with `rollout` for some clients first. If-Match is needed."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = read(DraftPublishSerializer, request.data)
         plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None
         change = drafts.publish(
-            actor_of(request), draft_id, reason=asked["reason"], expected_version=expected_revision(request), rollout=plan
+            actor_of(request), draft_id, reason=asked["reason"], expected_version=needed_revision(request), rollout=plan
         )
         return etag(Response(ChangeSerializer(change).data), change.revision.number)
 

@@ -18,13 +18,15 @@ from api.serializers.policies import (
     TransportChangeSerializer,
     TransportSerializer,
 )
-from api.views.base import PagedView, etag, expected_revision, instance_name, read
+from api.views.base import PagedView, etag, instance_name, needed_revision, read
 from broker_core.errors import OperatorError
 from console.broker_link import BrokerAway
 from console.choices import Permission
+from console.policy_secrets import redacted
 from console.queries import live
 from console.queries import policies as queries
 from console.services import policies
+from console.services.policy_rows import OPEN
 
 
 class TransportsView(APIView):
@@ -55,7 +57,7 @@ class TransportView(APIView):
 
     @extend_schema(request=TransportChangeSerializer, responses=ChangeSerializer)
     def patch(self, request: Request, name: str) -> Response:
-        """Change a transport; makes a new revision and tells the broker. If-Match guards against another's edit."""
+        """Change a transport; makes a new revision and tells the broker. If-Match is needed: the revision's ETag, or *."""
         changes = read(TransportChangeSerializer, request.data)
         reason = changes.pop("reason")
         change = policies.change_transport(
@@ -64,7 +66,7 @@ class TransportView(APIView):
             changes,
             reason=reason,
             instance_name=instance_name(request),
-            expected_revision=expected_revision(request),
+            expected_revision=needed_revision(request),
         )
         return etag(Response(ChangeSerializer(change).data), change.revision.number)
 
@@ -79,12 +81,12 @@ class PolicyView(APIView):
         """The policy document that is wanted, and whether the broker runs it."""
         instance = queries.instance_named(instance_name(request))
         document = policies.document_in_force(instance.name)
-        answer = {"revision": document["revision"], "document": document, "in_force": queries.in_force(instance)}
+        answer = {"revision": document["revision"], "document": redacted(document), "in_force": queries.in_force(instance)}
         return etag(Response(answer), document["revision"])
 
     @extend_schema(request=PolicyChangeSerializer, responses=ChangeSerializer)
     def patch(self, request: Request) -> Response:
-        """Change the instance-wide policy; makes a new revision and tells the broker."""
+        """Change the policy; makes a new revision and tells the broker. If-Match is needed: the revision's ETag, or *."""
         changes = read(PolicyChangeSerializer, request.data)
         reason = changes.pop("reason")
         change = policies.change_instance_policy(
@@ -92,7 +94,7 @@ class PolicyView(APIView):
             changes,
             reason=reason,
             instance_name=instance_name(request),
-            expected_revision=expected_revision(request),
+            expected_revision=needed_revision(request),
         )
         return etag(Response(ChangeSerializer(change).data), change.revision.number)
 
@@ -126,4 +128,4 @@ def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
         running = {entry["name"]: entry for entry in live.status(document["instance"]["name"])["transports"]}
     except BrokerAway:
         running = {}
-    return [{**transport, "running": running.get(transport["name"])} for transport in document["transports"]]
+    return [{**OPEN, **transport, "running": running.get(transport["name"])} for transport in document["transports"]]

@@ -113,8 +113,9 @@ def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
     users = tuple(_user(reader, item) for item in _listed(reader, source, "users", MAX_USERS))
     for key in ("name", "token", "certificate"):
         found = Counter(getattr(user, key) for user in users)
-        reader.problems += [f"two users have the {key} {value}" for value, number in found.items()
-                            if value is not None and number > 1]
+        # A token's hash isn't for the eyes of whoever reads the problem.
+        reader.problems += [f"two users have the same {key}" if key == "token" else f"two users have the {key} {value}"
+                            for value, number in found.items() if value is not None and number > 1]
     listed = _listed(reader, source, "entitlements", MAX_ENTITLEMENTS)
     return AccessSettings(users, tuple(_entitlement(reader, item, n) for n, item in enumerate(listed, 1)))
 

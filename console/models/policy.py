@@ -81,6 +81,7 @@ class BrokerUser(models.Model):
     token = models.CharField(max_length=500, null=True, blank=True)  # noqa: DJ001
     certificate = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     groups = models.JSONField(default=list, blank=True)
+    clients = models.JSONField(default=list, blank=True)  # names of clients they may take; none is any
 
     class Meta:
         ordering = ["name"]
@@ -103,7 +104,7 @@ class BrokerUser(models.Model):
         """The user in a policy document."""
         return {
             "name": self.name, "password": self.password, "token": self.token, "certificate": self.certificate,
-            "groups": self.groups,
+            "groups": self.groups, "clients": self.clients,
         }  # fmt: skip
 
 

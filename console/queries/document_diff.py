@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from console.policy_secrets import SET
 from console.templatetags.units import as_json, duration, size
 
 _MISSING = object()
@@ -28,7 +29,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
     old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
     paths = [*new, *(path for path in old if path not in new)]
     return [
-        Change(path, _text(path, old.get(path, _MISSING)), _text(path, new.get(path, _MISSING)))
+        Change(path, _text(path, old.get(path, _MISSING)), _after(path, old.get(path, _MISSING), new.get(path, _MISSING)))
         for path in paths
         if path != "revision" and old.get(path, _MISSING) != new.get(path, _MISSING)
     ]
@@ -37,7 +38,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
 def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
         return [leaf for key, part in value.items() for leaf in _leaves(part, f"{path}.{key}" if path else str(key))]
-    if path in _NAMED and isinstance(value, Sequence):
+    if path in _NAMED and isinstance(value, Sequence) and all(isinstance(entry, Mapping) for entry in value):
         # An entry is known by what it is for, not by its place in the list.
         return [leaf for entry in value for leaf in _entry(path, entry)]
     return [(path, value)]
@@ -56,11 +57,16 @@ def _called(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")
 
 
+def _after(path: str, old: Any, new: Any) -> str:
+    """A secret in place of another is told from the one before, and no more."""
+    return "set anew" if path.endswith(_SECRETS) and new not in (_MISSING, None) and old not in (_MISSING, None) else _text(path, new)
+
+
 def _text(path: str, value: Any) -> str:
     if value is _MISSING:
         return "not there"
     if path.endswith(_SECRETS) and value:
-        return f"a hash ending in {str(value)[-6:]}"
+        return SET
     if isinstance(value, int) and not isinstance(value, bool):
         if path.endswith("_ms"):
             return duration(value)

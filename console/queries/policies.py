@@ -32,6 +32,8 @@ class InForce(TypedDict):
     wanted: int
     running: int | None
     converged: bool
+    staged: str
+    """While a rollout runs: which revision is for whom."""
     reported_at: datetime | None
     why: str
 
@@ -128,9 +130,17 @@ def in_force(instance: Instance, now: datetime | None = None) -> InForce:
         "wanted": wanted,
         "running": running,
         "converged": fresh and running == wanted,
+        "staged": _staged(running_rollout(instance)),
         "reported_at": report.seen_at if report is not None else None,
         "why": why,
     }
+
+
+def _staged(rollout: PolicyRollout | None) -> str:
+    if rollout is None:
+        return ""
+    first = rollout.client or f"{rollout.share} % of the clients"
+    return f"Revision {rollout.revision.number} for {first} first, {rollout.base.number} for the others."
 
 
 def in_force_everywhere(now: datetime | None = None) -> list[InForce]:

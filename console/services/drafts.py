@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from django.db import transaction
 
 from broker_core.config import PolicyDocument
+from broker_core.config.journaling import read_journaled_topics
+from broker_core.config.reading import Reader
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.slow_clients.review import Finding, Severity, review
+from broker_core.slow_clients.review import Finding, review
 from console.broker_link import link_to
 from console.models import Instance, PolicyDraft
+from console.policy_secrets import kept, redacted
 from console.queries import policies as read
 from console.queries.document_diff import Change as Difference
 from console.queries.document_diff import changes
@@ -21,7 +25,11 @@ from console.services.actors import Actor
 
 MOST_DRAFTS = 100
 """Of one instance."""
-EDITABLE = ("instance", "pool", "client_policy", "transports", "rules", "xap", "activemq", "qpid", "access")
+MOST_CHARACTERS = 4 * 1024 * 1024
+"""Of a draft's document as JSON."""
+OBJECTS = ("instance", "pool", "client_policy", "access")
+LISTS = ("transports", "rules", "xap", "activemq", "qpid")
+EDITABLE = ("instance", "pool", "client_policy", *LISTS, "access")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +50,20 @@ class Preview:
     away: str = ""
 
 
-def make(actor: Actor, title: str, *, document: Mapping[str, Any] | None = None, instance_name: str | None = None) -> PolicyDraft:
-    """A draft of the newest revision, or of a document."""
+def make(
+    actor: Actor, title: str, *, document: Mapping[str, Any] | None = None, revision: int | None = None, instance_name: str | None = None
+) -> PolicyDraft:
+    """A draft of the newest revision, or of a document, or with an older revision's. Raises OperatorError too_many_drafts."""
     instance = read.instance_named(instance_name)
     newest = policies.newest_of(instance)
+    if document is None and revision is not None:
+        document = read.revision_numbered(instance, revision).document
     if PolicyDraft.objects.filter(instance=instance).count() >= MOST_DRAFTS:
         raise OperatorError("too_many_drafts", f"{instance.name} has {MOST_DRAFTS} drafts.", "Delete some.")
     draft = PolicyDraft(
         instance=instance, title=(title.strip() or "Untitled")[:200], base=newest.number,
-        document=_checked(document if document is not None else newest.document, instance), author=actor.name[:200],
+        document=_checked(kept(document, newest.document) if document is not None else newest.document, instance),
+        author=actor.name[:200],
     )
     draft.save()
     audit.record(actor, "draft.create", f"{instance.name}: {draft.title}", after={"base": draft.base})
@@ -69,14 +82,18 @@ def draft_numbered(number: int, *, lock: bool = False) -> PolicyDraft:
 def edit(
     actor: Actor, number: int, changes: Mapping[str, Any], *, title: str | None = None, expected_version: int | None = None
 ) -> PolicyDraft:
-    """Lay changes over a draft's document: objects key by key, lists whole. Raises OperatorError draft_changed."""
+    """Lay changes over a draft's document: objects key by key, lists whole. Raises OperatorError draft_changed.
+
+    A password or token that reads "set" stays what it is in the draft, or in the newest revision.
+    """
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
-        draft.document = _checked(overlay(draft.document, changes), draft.instance)
+        newest = policies.newest_of(draft.instance).document
+        draft.document = _checked(kept(overlay(draft.document, changes), draft.document, newest), draft.instance)
         draft.title = (title.strip() or draft.title)[:200] if title is not None else draft.title
         draft.version += 1
         draft.save()
-        audit.record(actor, "draft.change", f"{draft.instance.name}: {draft.title}", after=dict(changes))
+        audit.record(actor, "draft.change", f"{draft.instance.name}: {draft.title}", after=redacted(dict(changes)))
     return draft
 
 
@@ -84,7 +101,7 @@ def delete(actor: Actor, number: int, *, expected_version: int | None = None) ->
     """Throw a draft away."""
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
-        audit.record(actor, "draft.delete", f"{draft.instance.name}: {draft.title}", before=draft.document)
+        audit.record(actor, "draft.delete", f"{draft.instance.name}: {draft.title}", before=redacted(draft.document))
         draft.delete()
 
 
@@ -102,7 +119,7 @@ def preview_of(instance: Instance, document: Mapping[str, Any]) -> Preview:
     except OperatorError as problem:
         return Preview(list(problem.details.get("problems") or [problem.sentence]), differences)
     findings = review(policy)
-    if refused := [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]:
+    if refused := policies.refusals(policy, findings):
         return Preview(refused, differences, findings)
     try:
         effect = link_to(instance.name).call("preview", policy=policy.to_dict())
@@ -144,7 +161,10 @@ def overlay(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     return made
 
 
-def _transports(listed: list[dict[str, Any]], changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _transports(listed: Any, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    whole = isinstance(listed, list) and all(isinstance(one, Mapping) and isinstance(one.get("name"), str) for one in listed)
+    if not whole or not all(change is None or isinstance(change, Mapping) for change in changes.values()):
+        raise OperatorError("bad_policy", "Transports are met by name, and each is an object.", "Give the whole list instead.")
     by_name = {transport["name"]: transport for transport in listed}
     for name, change in changes.items():
         if change is None:
@@ -159,9 +179,34 @@ def _checked(document: Mapping[str, Any], instance: Instance) -> dict[str, Any]:
     if unknown := [key for key in document if key not in (*EDITABLE, "revision")]:
         raise OperatorError("bad_policy", f"A policy has no part {unknown[0]!r}.", f"The parts are {', '.join(EDITABLE)}.")
     made = {key: document[key] for key in EDITABLE if key in document}
+    if misshapen := _misshapen(made):
+        raise OperatorError("bad_policy", f"{misshapen} isn't what a policy has there.", "Read a policy to see its shape.")
+    text = json.dumps(made)
+    if len(text) > MOST_CHARACTERS or "\\u0000" in text:
+        raise OperatorError(
+            "bad_policy", f"A draft has {MOST_CHARACTERS} characters at most, and none of them is NUL.", "Leave something out."
+        )
     if isinstance(made.get("instance"), Mapping):
         made["instance"] = {**made["instance"], "name": instance.name}
     return made
+
+
+def _misshapen(document: Mapping[str, Any]) -> str:
+    """The first part that isn't an object, or a list of objects, where a policy has one. Values may be wrong all the same."""
+    access = document.get("access") or {}
+    for key in OBJECTS:
+        if not isinstance(document.get(key) or {}, Mapping):
+            return key
+    for key, listed in (*((key, document.get(key)) for key in LISTS), *((f"access.{key}", access.get(key)) for key in access)):
+        if listed is not None and (not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed)):
+            return key
+    reader, instance = Reader(), document.get("instance") or {}
+    read_journaled_topics(reader, instance, "journaled_topics", "instance")
+    reader.texts(instance, "unjournaled_topics", "instance", ())
+    if reader.problems:
+        return reader.problems[0]
+    names = [transport.get("name") for transport in document.get("transports") or []]
+    return "" if all(isinstance(name, str) for name in names) else "a transport's name"
 
 
 def _expected(draft: PolicyDraft, version: int | None) -> PolicyDraft:

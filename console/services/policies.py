@@ -15,12 +15,14 @@ from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from broker_core.access.policy import access_problems
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.review import Finding, Severity, review
 from console.broker_link import link_to
 from console.choices import EntryKind, RolloutState
 from console.models import Instance, PolicyRevision, Transport
+from console.policy_secrets import kept, redacted
 from console.queries import policies as read
 from console.services import audit, policy_rows, reports
 from console.services.actions.defaults import make_defaults
@@ -111,7 +113,8 @@ def change_instance_policy(
 ) -> Change:
     """Change the instance's `pool`, `client_policy`, and in `instance` what is journaled and the journal's files.
 
-    The lists `xap`, `activemq`, `qpid` and `rules`, and `access`, are replaced whole.
+    The lists `xap`, `activemq`, `qpid` and `rules`, and `access`, are replaced whole; a password or token that reads
+    "set" stays as it is.
     """
 
     def edit(instance: Instance) -> None:
@@ -124,7 +127,8 @@ def change_instance_policy(
             if kind in changes:
                 policy_rows.write_entries(instance, kind, changes[kind])
         if "access" in changes:
-            policy_rows.write_access(instance, changes["access"])
+            whole = kept({"access": changes["access"]}, newest_of(instance).document)
+            policy_rows.write_access(instance, whole["access"])
 
     return _change(actor, "policy.change", "policy", edit, reason, instance_name, expected_revision)
 
@@ -158,7 +162,7 @@ def publish(
     """
 
     def edit(instance: Instance) -> None:
-        policy_rows.write(instance, {**document, "revision": 1})
+        policy_rows.write(instance, {**kept(document, newest_of(instance).document), "revision": 1})
 
     return _change(actor, "policy.publish", "policy", edit, reason, instance_name, expected_revision, first)
 
@@ -220,7 +224,7 @@ def _change(
         if first is not None:
             first(revision, before)
         audit.record(
-            actor, action, f"{name}: {target}", before=before.document, after=document, reason=reason
+            actor, action, f"{name}: {target}", before=redacted(before.document), after=redacted(document), reason=reason
         )
     return replace(tell_broker(revision), findings=tuple(findings))
 
@@ -236,10 +240,17 @@ def _end_rollout(instance: Instance, newest: PolicyRevision) -> None:
 
 def _reviewed(document: Mapping[str, Any]) -> list[Finding]:
     """What is unwise in a document. Raises OperatorError bad_policy when it can't be used, or contradicts itself."""
-    findings = review(PolicyDocument.from_dict(document))
-    if refused := [finding for finding in findings if finding.severity is Severity.REFUSE]:
-        raise policy_rows.bad([f"{finding.where}: {finding.sentence}" for finding in refused])
+    policy = PolicyDocument.from_dict(document)
+    findings = review(policy)
+    if refused := refusals(policy, findings):
+        raise policy_rows.bad(refused)
     return findings
+
+
+def refusals(policy: PolicyDocument, findings: list[Finding]) -> list[str]:
+    """Why a document that can be read can't be published: its contradictions, and what is wrong with its access."""
+    contradictions = [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]
+    return contradictions + access_problems(policy)
 
 
 def _same(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from console.choices import EntryKind
 from console.models import BrokerUser, ClientPolicy, Entitlement, Instance, PolicyEntry, PoolPolicy, Transport
 from console.queries import policies as read
 
-USER_FIELDS = ("name", "password", "token", "certificate", "groups")
+USER_FIELDS = ("name", "password", "token", "certificate", "groups", "clients")
 OPEN = {"authentication": "none", "restricted": False, "tls": None}
 """What a document leaves out of a transport that asks for no proof."""
 ENTITLEMENT_FIELDS = ("who", "transports", "publish", "subscribe", "filter")

@@ -21,6 +21,7 @@ from console.queries import policies as read
 from console.queries.document_diff import Change, changes
 from console.services import policies as service
 from console.views import common
+from console.views.rollouts import rollout_shown
 
 REVISIONS = 30
 
@@ -106,7 +107,7 @@ def _show(request: HttpRequest, failed: PolicyForm | None = None, transport: str
     context = {
         "instance_form": failed if failed is not None and not transport else own,
         "instance_url": reverse("policies_instance"), "transport_forms": forms,
-        "revisions": _revisions(), **common.in_force(),
+        "revisions": _revisions(), **common.in_force(), **rollout_shown(common.own_instance()),
     }  # fmt: skip
     return common.page(request, "policies.html", context, status)
 

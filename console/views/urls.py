@@ -11,13 +11,18 @@ from console.views import (
     client,
     clients,
     decisions,
+    draft_parts,
+    drafts,
     journals,
     overview,
     people,
     policies,
     replays,
+    rollouts,
     runs,
 )
+
+ENTRIES = "|".join(draft_parts.FORMS)
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -31,6 +36,23 @@ urlpatterns = [
     path("policies/in-force/", policies.in_force, name="policies_in_force"),
     path("policies/instance/", policies.change_instance, name="policies_instance"),
     path("policies/transports/<str:name>/", policies.change_transport, name="policies_transport"),
+    path("policies/rollout/promote/", rollouts.promote, name="rollout_promote"),
+    path("policies/rollout/stop/", rollouts.stop, name="rollout_stop"),
+    path("policies/drafts/", drafts.listing, name="drafts"),
+    path("policies/drafts/new/", drafts.new, name="drafts_new"),
+    path("policies/drafts/import/", drafts.load, name="drafts_import"),
+    path("policies/drafts/<int:draft_id>/", drafts.one, name="drafts_one"),
+    path("policies/drafts/<int:draft_id>/preview/", drafts.preview, name="drafts_preview"),
+    path("policies/drafts/<int:draft_id>/publish/", drafts.publish, name="drafts_publish"),
+    path("policies/drafts/<int:draft_id>/delete/", drafts.delete, name="drafts_delete"),
+    path("policies/drafts/<int:draft_id>/limits/", draft_parts.limits, name="drafts_limits"),
+    path("policies/drafts/<int:draft_id>/transports/<str:name>/", draft_parts.transport, name="drafts_transport"),
+    path("policies/drafts/<int:draft_id>/transports/<str:name>/delete/", draft_parts.transport_delete, name="drafts_transport_delete"),
+    re_path(rf"^policies/drafts/(?P<draft_id>\d{{1,9}})/(?P<part>{ENTRIES})/(?P<place>new|\d{{1,5}})/$", draft_parts.entry, name="drafts_entry"),
+    re_path(
+        rf"^policies/drafts/(?P<draft_id>\d{{1,9}})/(?P<part>{ENTRIES})/(?P<place>\d{{1,5}})/delete/$",
+        draft_parts.entry_delete, name="drafts_entry_delete",
+    ),
     path("journals/", journals.journals, name="journals"),
     path("journals/plan/", journals.plan, name="journals_plan"),
     path("journals/apply/", journals.apply, name="journals_apply"),

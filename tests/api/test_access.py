@@ -59,7 +59,7 @@ def test_login_gives_a_session_that_changes_need_a_csrf_token_for(operator: Any,
     assert client.get("/api/v1/auth/me").data["username"] == "maria"
     assert client.patch("/api/v1/transports/tcp", {"port": 9100}).status_code == 403
     token = client.cookies["csrftoken"].value
-    assert client.patch("/api/v1/transports/tcp", {"port": 9100}, headers={"X-CSRFToken": token}).status_code == 200
+    assert client.patch("/api/v1/transports/tcp", {"port": 9100}, headers={"X-CSRFToken": token, "If-Match": "*"}).status_code == 200
     assert client.post("/api/v1/auth/logout", headers={"X-CSRFToken": token}).status_code == 204
     assert client.get("/api/v1/auth/me").status_code == 401
 
@@ -92,7 +92,7 @@ def test_token_is_shown_once_and_works_until_revoked(word: str, api: APIClient, 
     client = token_client(made["token"], word)
     me = client.get("/api/v1/auth/me").data
     assert (me["username"], me["token"], me["permissions"]) == ("maria", "ci", ["view", "edit_policies"])
-    assert client.patch("/api/v1/transports/tcp", {"port": 9100}).status_code == 200
+    assert client.patch("/api/v1/transports/tcp", {"port": 9100}, headers={"If-Match": "*"}).status_code == 200
     assert AuditEvent.objects.get(action="transport.change").actor == "maria by token ci"
     assert "token" not in api.get("/api/v1/tokens").data["results"][0]
     assert api.delete(f"/api/v1/tokens/{made['id']}").status_code == 204

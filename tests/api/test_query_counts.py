@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from console.choices import Permission, Role
 from console.models import Instance
-from console.services import audit, operators, policies
+from console.services import audit, drafts, operators, policies
 from console.services.actors import Actor
 from tests.api.doors import READS, Door
 from tests.support.control_plane import person
@@ -37,6 +37,7 @@ def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
         audit.record(actor, "policy.change", f"try {turn} {number}")
         change = {"client_policy": {"client_max_capacity": 10 + 3 * turn + number}}
         policies.change_instance_policy(actor, change, reason=f"turn {turn}")
+        drafts.make(actor, f"draft {turn} {number}")
     seed_decisions(instance)
     seed_samples(instance, hours=1) if turn == 0 else None
     if turn == 0:

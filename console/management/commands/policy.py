@@ -1,6 +1,8 @@
 """manage.py policy: an instance's policy as YAML, for those who keep configuration in version control.
 
     manage.py policy export > policy.yaml
+    manage.py policy export --with-secrets > policy.yaml    also the hashes of passwords and tokens; without it they
+                                                            read "set", and importing that keeps the stored ones
     manage.py policy check policy.yaml                      without a database: is it a policy, and is it wise?
     manage.py policy diff policy.yaml                       against the newest revision; exit code 1 when they differ
     manage.py policy import policy.yaml --reason "ticket 7" as a new revision
@@ -14,19 +16,19 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
-import yaml
 from django.core.management.base import BaseCommand, CommandError
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.review import Severity, review
+from console.models import Instance
+from console.policy_secrets import kept
 from console.queries import policies as read
 from console.queries.document_diff import changes
-from console.services import drafts, policies, policy_import
-from console.services.actions import editing
+from console.services import drafts, policies, policy_files, policy_import
 from console.services.actors import SYSTEM
-
-MOST_BYTES = 4 * 1024 * 1024
+from console.services.policy_files import MOST_BYTES
+from console.services.policy_import import LeftOut
 
 
 class Command(BaseCommand):
@@ -43,6 +45,7 @@ class Command(BaseCommand):
         commands = parser.add_subparsers(dest="command", required=True)
         export = commands.add_parser("export", help="print the newest revision, or another, as YAML")
         export.add_argument("--revision", type=int, help="default the newest")
+        export.add_argument("--with-secrets", action="store_true", help="also the hashes of users' passwords and tokens")
         check = commands.add_parser("check", help="say what is wrong or unwise; exit code 1 when it can't be used")
         diff = commands.add_parser("diff", help="what importing would change; exit code 1 when anything would")
         load = commands.add_parser("import", help="make a file the policy, as a new revision")
@@ -67,12 +70,10 @@ class Command(BaseCommand):
         revision = (
             read.revision_numbered(instance, options["revision"]) if options["revision"] else policies.newest_of(instance)
         )
-        document = {key: value for key, value in revision.document.items() if key != "revision"}
-        self.stdout.write(f"# {instance.name}, revision {revision.number}, by {revision.author}\n", ending="")
-        self.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), ending="")
+        self.stdout.write(policy_files.dump(revision, with_secrets=options["with_secrets"]), ending="")
 
     def _check(self, options: dict[str, Any]) -> None:
-        document = PolicyDocument.from_dict({**_yaml(_text(options["file"])), "revision": 1})
+        document = PolicyDocument.from_dict({**policy_files.read_yaml(_text(options["file"])), "revision": 1})
         findings = review(document)
         for one in findings:
             self.stdout.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
@@ -82,8 +83,8 @@ class Command(BaseCommand):
 
     def _diff(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
-        document, _ = self._document(options, instance.name)
-        differences = changes(policies.newest_of(instance).document, document)
+        newest = policies.newest_of(instance).document
+        differences = changes(newest, kept(self._loaded(options, instance).document, newest))
         for one in differences:
             self.stdout.write(f"{one.path}: {one.before} → {one.after}")
         if differences:
@@ -91,51 +92,42 @@ class Command(BaseCommand):
 
     def _import(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
-        document, actions = self._document(options, instance.name)
+        loaded = self._loaded(options, instance)
         reason = options["reason"] or f"Imported from {Path(options['file']).name}"
         if options["draft"]:
-            draft = drafts.make(SYSTEM, reason, document=document, instance_name=instance.name)
+            draft = drafts.make(SYSTEM, reason, document=loaded.document, instance_name=instance.name)
             self.stdout.write(f"Draft {draft.pk} is made: preview and publish it on the page Policies.")
         else:
-            change = policies.publish(SYSTEM, document, reason=reason, instance_name=instance.name)
+            change = policies.publish(SYSTEM, loaded.document, reason=reason, instance_name=instance.name)
             self.stdout.write(f"Revision {change.revision.number}. " + (change.problem or "It is in force."))
             for one in change.findings:
                 self.stderr.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
-        for action in actions:
-            made = editing.create(SYSTEM, instance, {**action, "enabled": False})
-            self.stdout.write(f"Action {made.name!r} is made and switched off: look at it and enable it.")
+        made, taken = policy_files.make_actions(SYSTEM, instance, loaded.actions)
+        for action in made:
+            self.stdout.write(f"Action {action.name!r} is made and switched off: look at it and enable it.")
+        self._say_left_out(taken)
 
-    def _document(self, options: dict[str, Any], instance_name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The whole document that a file makes, and the actions in it. What is left out is listed on standard error."""
-        newest = policies.newest_of(read.instance_named(instance_name)).document
-        text = _text(options["file"])
-        if not options["system"]:
-            return {**_yaml(text), "revision": newest["revision"]}, []
-        imported = policy_import.read(options["system"], text)
-        for one in imported.left_out:
+    def _loaded(self, options: dict[str, Any], instance: Instance) -> policy_files.Loaded:
+        """What a file makes. What is left out is listed on standard error."""
+        loaded = policy_files.load(instance, options["system"] or policy_files.YAML, _text(options["file"]))
+        self._say_left_out(loaded.left_out)
+        return loaded
+
+    def _say_left_out(self, left_out: list[LeftOut]) -> None:
+        for one in left_out:
             self.stderr.write(f"left out: {one.where}: {one.what}: {one.why}")
-        given = dict(imported.document)
-        if "transports" in given:
-            given["transports"] = {transport["name"]: transport for transport in given["transports"]}
-        return drafts.overlay(newest, given), imported.actions
 
 
 def _text(name: str) -> str:
     try:
-        data = sys.stdin.buffer.read(MOST_BYTES + 1) if name == "-" else Path(name).read_bytes()
+        if name == "-":
+            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
         text = data.decode()
     except (OSError, UnicodeDecodeError) as problem:
         raise OperatorError("bad_import", f"{name} can't be read: {problem}.", "Give a text file.") from None
     if len(data) > MOST_BYTES:
         raise OperatorError("bad_import", f"{name} is over {MOST_BYTES} bytes.", "Give the part with the policy.")
     return text
-
-
-def _yaml(text: str) -> dict[str, Any]:
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
-        raise OperatorError("bad_import", f"The file isn't YAML: {problem}.", "Start from `policy export`.") from None
-    if not isinstance(document, dict):
-        raise OperatorError("bad_import", "The file holds no policy.", "Start from `policy export`.")
-    return document

@@ -47,7 +47,7 @@ def test_wrong_settings_of_a_transport_are_named(change: dict[str, object], prob
     ({"user": []}, "there is no setting 'user'"),
     ({"users": [{"name": "a b"}]}, "name must be 1 to 64 letters"),
     ({"users": [{"name": "a"}, {"name": "a"}]}, "two users have the name a"),
-    ({"users": [{"name": "a", "token": "t"}, {"name": "b", "token": "t"}]}, "two users have the token"),
+    ({"users": [{"name": "a", "token": "t"}, {"name": "b", "token": "t"}]}, "two users have the same token"),
     ({"users": [{"name": "a", "password": 1}]}, "password must be a text"),
     ({"entitlements": [{"publish": ["a"]}]}, "entitlement 1: who must name somebody"),
     ({"entitlements": [{"who": "maria"}]}, "who must be a list of names"),

@@ -1,0 +1,179 @@
+"""The lists of a policy: presets' entries, custom rules, users and entitlements. What values may be together is checked
+where policies are; here a misspelt setting is refused, and the schema says what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from api.serializers.strict import StrictSerializer
+from broker_core.config.access import AUTHENTICATIONS, MAX_ENTITLEMENTS, MAX_USERS
+from broker_core.config.presets import MAX_ENTRIES
+from broker_core.config.rules import MAX_RULES, MAX_RUNGS
+from broker_core.config.vocabulary import Action, Choice, Mode, Shape, Signal
+from console.policy_secrets import SET, redacted
+
+OPTIONAL: dict[str, Any] = {"required": False, "allow_null": True}
+OPTIONAL_TEXT: dict[str, Any] = {**OPTIONAL, "max_length": 4_096}
+
+
+def _number(low: int = 0, high: int = 2**62, help_text: str = "") -> serializers.IntegerField:
+    return serializers.IntegerField(min_value=low, max_value=high, help_text=help_text, **OPTIONAL)
+
+
+def _mode() -> serializers.ChoiceField:
+    return serializers.ChoiceField(choices=[str(mode) for mode in Mode], **OPTIONAL)
+
+
+def _texts(most: int = 1_000, length: int = 255) -> serializers.ListField:
+    return serializers.ListField(child=serializers.CharField(max_length=length), max_length=most, required=False)
+
+
+class XapEntrySerializer(StrictSerializer):
+    """XAP's slow consumers, for the instance or a transport."""
+
+    transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
+    enabled = serializers.BooleanField(**OPTIONAL)
+    throughput = _number(1, help_text="Bytes/s; default 5000.")
+    latency = _number(1, help_text="ms; default 500.")
+    retries = _number(1, help_text="Default 3.")
+    mode = _mode()
+
+
+class ActiveMqEntrySerializer(StrictSerializer):
+    """ActiveMQ's policyEntry of a topic pattern."""
+
+    topic = serializers.CharField(max_length=255)
+    transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
+    prefetch = _number(1)
+    constant_pending_message_limit_strategy = _number(-1)
+    prefetch_rate_pending_message_limit_strategy = serializers.FloatField(min_value=0, **OPTIONAL)
+    abort_slow_consumer_strategy = serializers.BooleanField(**OPTIONAL)
+    max_slow_count = _number(-1)
+    max_slow_duration = _number(-1, help_text="ms; default 30000.")
+    check_period = _number(100, help_text="ms; default 30000.")
+    abort_connection = serializers.BooleanField(**OPTIONAL)
+    mode = _mode()
+
+
+class QpidEntrySerializer(StrictSerializer):
+    """Qpid's consumer element of a topic."""
+
+    topic = serializers.CharField(max_length=255)
+    transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
+    depth = _number(1, help_text="Bytes.")
+    message_age = _number(1, help_text="ms.")
+    message_count = _number(1)
+    delete_persistent = serializers.BooleanField(**OPTIONAL)
+    confirm_delete = serializers.BooleanField(**OPTIONAL)
+    mode = _mode()
+
+
+class ScopeSerializer(StrictSerializer):
+    """Whom a rule's entry is for; nothing set is the instance."""
+
+    transport = serializers.CharField(max_length=255, required=False, allow_blank=True)
+    topic = serializers.CharField(max_length=255, required=False, allow_blank=True)
+    user = serializers.CharField(max_length=255, required=False, allow_blank=True)
+    client = serializers.CharField(max_length=255, required=False, allow_blank=True)
+    subscription = serializers.CharField(max_length=255, required=False, allow_blank=True)
+
+
+class RungSerializer(StrictSerializer):
+    """One step of a ladder."""
+
+    action = serializers.ChoiceField(choices=[str(action) for action in Action])
+    at_percent = serializers.IntegerField(min_value=1, max_value=100, required=False)
+    after_ms = serializers.IntegerField(min_value=0, required=False)
+    for_ms = serializers.IntegerField(min_value=0, required=False)
+
+
+class RuleSerializer(StrictSerializer):
+    """One entry of a custom rule."""
+
+    name = serializers.CharField(max_length=64)
+    scope = ScopeSerializer(required=False)
+    mode = _mode()
+    signal = serializers.ChoiceField(choices=[str(signal) for signal in Signal], **OPTIONAL)
+    shape = serializers.ChoiceField(choices=[str(shape) for shape in Shape], **OPTIONAL)
+    limit = _number(help_text="In the signal's unit.")
+    percent = _number(1, 1_000)
+    hold_ms = _number()
+    window_ms = _number()
+    count = _number()
+    clear = _number()
+    guard_bytes = _number()
+    check_ms = _number(100)
+    cooldown_ms = _number()
+    choose = serializers.ChoiceField(choices=[str(choice) for choice in Choice], **OPTIONAL)
+    protected = serializers.ListField(child=serializers.CharField(max_length=255), max_length=1_000, **OPTIONAL)
+    ladder = RungSerializer(many=True, min_length=1, max_length=MAX_RUNGS, **OPTIONAL)
+    confirm_delete = serializers.BooleanField(**OPTIONAL)
+
+
+class UserSerializer(StrictSerializer):
+    """Somebody who may log on to transports."""
+
+    name = serializers.CharField(max_length=64)
+    password = serializers.CharField(help_text=f'A hash, or "{SET}": the one that is stored stays.', max_length=500, **OPTIONAL)
+    token = serializers.CharField(help_text=f'A hash, or "{SET}": the one that is stored stays.', max_length=500, **OPTIONAL)
+    certificate = serializers.CharField(max_length=255, **OPTIONAL)
+    groups = _texts()
+    clients = _texts()
+
+
+class EntitlementSerializer(StrictSerializer):
+    """What some may do on restricted transports."""
+
+    who = serializers.ListField(child=serializers.CharField(max_length=255), min_length=1, max_length=1_000)
+    transports = _texts()
+    publish = _texts()
+    subscribe = _texts()
+    filter = serializers.CharField(**OPTIONAL_TEXT)
+
+
+class AccessSettingsSerializer(StrictSerializer):
+    """Both lists are replaced whole."""
+
+    users = UserSerializer(many=True, max_length=MAX_USERS, required=False)
+    entitlements = EntitlementSerializer(many=True, max_length=MAX_ENTITLEMENTS, required=False)
+
+
+class TlsSerializer(StrictSerializer):
+    """Absolute paths of PEM files on the broker's machine."""
+
+    certificate = serializers.CharField(max_length=1_024)
+    key = serializers.CharField(max_length=1_024)
+    client_ca = serializers.CharField(max_length=1_024, **OPTIONAL)
+
+
+class TransportAccessSerializer(StrictSerializer):
+    """Who may log on to a transport."""
+
+    authentication = serializers.ChoiceField(choices=AUTHENTICATIONS, required=False)
+    restricted = serializers.BooleanField(required=False)
+    tls = TlsSerializer(**OPTIONAL)
+
+
+class EntriesSerializer(StrictSerializer):
+    """The lists of a policy; each that is given is replaced whole."""
+
+    rules = RuleSerializer(many=True, max_length=MAX_RULES, required=False)
+    xap = XapEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
+    activemq = ActiveMqEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
+    qpid = QpidEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
+    access = AccessSettingsSerializer(required=False)
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {}})
+class DocumentField(serializers.Field[Any, Any, Any, Any]):
+    """A policy document on its way out: the hashes of passwords and tokens read "set"."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(read_only=True, **options)
+
+    def to_representation(self, value: Any) -> Any:
+        """Redacted."""
+        return redacted(value)

@@ -1,0 +1,82 @@
+"""The parts of a draft that its page edits one by one: entries of lists by their place, transports by their name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_core.config import PolicyDocument
+from broker_core.errors import OperatorError
+from broker_core.slow_clients.review import review
+from console.models import PolicyDraft
+from console.services import drafts, policies, policy_rows
+from console.services.actors import Actor
+
+LISTS = ("rules", "xap", "activemq", "qpid", "users", "entitlements")
+OF_ACCESS = ("users", "entitlements")
+
+
+def listed(draft: PolicyDraft, part: str) -> list[dict[str, Any]]:
+    """The entries of one list."""
+    holder = draft.document.get("access") or {} if part in OF_ACCESS else draft.document
+    return list(holder.get(part) or [])
+
+
+def entry_at(draft: PolicyDraft, part: str, place: int) -> dict[str, Any]:
+    """One entry. Raises OperatorError unknown_entry."""
+    entries = listed(draft, part)
+    if place >= len(entries):
+        raise OperatorError("unknown_entry", f"The draft has no entry {place + 1} of {part}.", "Load the draft again.")
+    return entries[place]
+
+
+def transport_named(draft: PolicyDraft, name: str) -> dict[str, Any]:
+    """One transport. Raises OperatorError unknown_transport."""
+    for transport in draft.document.get("transports") or []:
+        if transport["name"] == name:
+            return dict(transport)
+    raise OperatorError("unknown_transport", f"The draft has no transport {name!r}.", "Load the draft again.")
+
+
+def put(actor: Actor, draft: PolicyDraft, part: str, place: int | None, entry: Mapping[str, Any], version: int) -> PolicyDraft:
+    """Change an entry, or add one at the end (`place` None). Raises what `save` raises."""
+    entries = listed(draft, part)
+    if place is None:
+        entries.append(dict(entry))
+    else:
+        entry_at(draft, part, place)
+        entries[place] = dict(entry)
+    return save(actor, draft, _changes(part, entries), version)
+
+
+def take_away(actor: Actor, draft: PolicyDraft, part: str, place: int, version: int) -> PolicyDraft:
+    """Delete an entry; what then contradicts itself is said by the preview. Raises OperatorError draft_changed."""
+    entries = listed(draft, part)
+    entry_at(draft, part, place)
+    del entries[place]
+    return drafts.edit(actor, draft.pk, _changes(part, entries), expected_version=version)
+
+
+def save(actor: Actor, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> PolicyDraft:
+    """Lay a form's changes over a draft. A form brings no new problem: bad_policy names those it would.
+
+    Raises also OperatorError draft_changed.
+    """
+    before = set(problems(draft.document))
+    new = [one for one in problems(drafts.overlay(draft.document, changes)) if one not in before]
+    if new:
+        raise policy_rows.bad(new)
+    return drafts.edit(actor, draft.pk, changes, expected_version=version)
+
+
+def problems(document: Mapping[str, Any]) -> list[str]:
+    """Why a document can't be published."""
+    try:
+        policy = PolicyDocument.from_dict({**document, "revision": 1})
+    except OperatorError as problem:
+        return list(problem.details.get("problems") or [problem.sentence])
+    return policies.refusals(policy, review(policy))
+
+
+def _changes(part: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"access": {part: entries}} if part in OF_ACCESS else {part: entries}

@@ -1,0 +1,158 @@
+"""One part of a draft on a page of its own: its form, saving it, deleting it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
+
+from broker_core.errors import OperatorError, SluiceError
+from console.choices import Permission
+from console.forms import flatten
+from console.models import PolicyDraft
+from console.part_forms import PartForm
+from console.preset_forms import ActiveMqForm, QpidForm, XapForm
+from console.rule_form import RuleForm, signals_of
+from console.services import draft_parts, drafts
+from console.transport_access_forms import DraftLimitsForm, DraftTransportForm, EntitlementForm, UserForm
+from console.views import common
+from console.views.drafts import own, show, version_of
+
+FORMS: Mapping[str, tuple[str, type[PartForm]]] = {
+    "xap": ("XAP slow consumers", XapForm), "activemq": ("ActiveMQ policyEntry", ActiveMqForm), "qpid": ("Qpid consumer", QpidForm),
+    "rules": ("Rule", RuleForm), "users": ("User", UserForm), "entitlements": ("Entitlement", EntitlementForm),
+}  # fmt: skip
+NEW = "new"
+
+
+@sensitive_post_parameters("password")
+@common.permitted(Permission.EDIT_POLICIES)
+@require_http_methods(["GET", "POST"])
+def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
+    """An entry of one of the draft's lists, or a new one."""
+    try:
+        draft, number = own(int(draft_id)), None if place == NEW else int(place)
+        form = _entry_form(request, draft, part, number)
+        if request.method == "POST" and form.is_valid():
+            return _put(request, draft, part, number, form)
+    except SluiceError as problem:
+        if request.method == "GET" or problem.code != "bad_policy":
+            return _told(request, int(draft_id), problem)
+        _add(form, problem)
+    title, _ = FORMS[part]
+    return _show(request, draft, form, f"{title}{'' if number is not None else ', new'}", getattr(form, "ladder", None))
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
+    """Take an entry away."""
+    return _changed(request, int(draft_id), lambda draft: draft_parts.take_away(
+        common.actor_of(request), draft, part, int(place), version_of(request)))
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_http_methods(["GET", "POST"])
+def limits(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """The instance's limits and what it journals."""
+    try:
+        draft = own(draft_id)
+        document = {key: draft.document.get(key) or {} for key in ("instance", "pool", "client_policy")}
+        form = DraftLimitsForm(request.POST or None, initial={**flatten(document), "expected_version": draft.version})
+        if request.method == "POST" and form.is_valid():
+            return _save(request, draft, form.changes(), form.cleaned_data["expected_version"])
+    except SluiceError as problem:
+        if request.method == "GET" or problem.code != "bad_policy":
+            return _told(request, draft_id, problem)
+        _add(form, problem)
+    return _show(request, draft, form, "Limits and journaled topics")
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_http_methods(["GET", "POST"])
+def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
+    """A transport: where it listens, who may log on, its limits."""
+    try:
+        draft = own(draft_id)
+        stored = {} if name == NEW else draft_parts.transport_named(draft, name)
+        initial = {"enabled": True, "host": "127.0.0.1", **flatten(stored), "expected_version": draft.version}
+        form = DraftTransportForm(request.POST or None, initial=initial, new=not stored)
+        if request.method == "POST" and form.is_valid():
+            wanted = form.cleaned_data["name"]
+            if not stored and wanted in {one["name"] for one in draft.document.get("transports") or []}:
+                raise OperatorError("bad_policy", f"There is a transport {wanted} already.", "Choose another name.")
+            return _save(request, draft, {"transports": {wanted: form.changes()}}, form.cleaned_data["expected_version"])
+    except SluiceError as problem:
+        if request.method == "GET" or problem.code != "bad_policy":
+            return _told(request, draft_id, problem)
+        _add(form, problem)
+    return _show(request, draft, form, f"Transport {name}" if stored else "New transport")
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
+    """Take a transport out of the draft: publishing switches it off."""
+    return _changed(request, draft_id, lambda draft: drafts.edit(
+        common.actor_of(request), draft.pk, {"transports": {name: None}}, expected_version=version_of(request)))
+
+
+def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> PartForm:
+    stored = {} if number is None else draft_parts.entry_at(draft, part, number)
+    kept = {key: value for key, value in stored.items() if key not in ("password", "token")}
+    names = [one["name"] for one in draft.document.get("transports") or []]
+    options: dict[str, Any] = {"initial": {**kept, "expected_version": draft.version}, "transports": names}
+    if part == "rules":
+        options["signals"] = signals_of(draft_parts.listed(draft, "rules"))
+    return FORMS[part][1](request.POST or None, **options)
+
+
+def _put(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None, form: PartForm) -> HttpResponse:
+    token = ""
+    if isinstance(form, UserForm):
+        before = {} if number is None else draft_parts.entry_at(draft, part, number)
+        made, token = form.made(before)
+    else:
+        made = form.entry()
+    saved = draft_parts.put(common.actor_of(request), draft, part, number, made, form.cleaned_data["expected_version"])
+    if token:
+        # In this answer alone: not in a message, which would be kept in a cookie.
+        return show(request, saved, {"token": token, "token_of": made["name"]})
+    messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
+    return redirect("drafts_one", draft.pk)
+
+
+def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> HttpResponse:
+    draft_parts.save(common.actor_of(request), draft, changes, version)
+    messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
+    return redirect("drafts_one", draft.pk)
+
+
+def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
+    try:
+        change(own(draft_id))
+    except SluiceError as problem:
+        return _told(request, draft_id, problem)
+    messages.success(request, "Taken out of the draft.")
+    return redirect("drafts_one", draft_id)
+
+
+def _told(request: HttpRequest, draft_id: int, problem: SluiceError) -> HttpResponse:
+    common.tell(request, problem)
+    return redirect("drafts") if problem.code == "unknown_draft" else redirect("drafts_one", draft_id)
+
+
+def _add(form: forms.Form, problem: SluiceError) -> None:
+    for sentence in problem.details.get("problems") or [problem.sentence]:
+        form.add_error(None, sentence)
+
+
+def _show(request: HttpRequest, draft: PolicyDraft, form: forms.Form, title: str, ladder: Any = None) -> HttpResponse:
+    context = {"draft": draft, "form": form, "title": title, "ladder": ladder}
+    return common.page(request, "draft_part.html", context, 422 if form.is_bound else 200)

@@ -1,0 +1,179 @@
+"""A draft as its page shows it: each part a table of rows, in the words and units of the documents they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_core.config import PolicyDocument
+from broker_core.config.vocabulary import Signal
+from broker_core.errors import OperatorError
+from broker_core.slow_clients import worst_case
+from broker_core.slow_clients.worst_case import Act
+from console.journal_fields import write_line
+from console.models import PolicyDraft
+from console.part_forms import PartForm
+from console.preset_forms import ActiveMqForm, QpidForm, XapForm
+from console.rule_form import signals_of, written
+from console.services.draft_parts import listed
+from console.templatetags.units import duration, size
+
+UNITS = {
+    "throughput": "bytes/s", "latency": "ms", "depth": "bytes", "message_age": "ms", "max_slow_duration": "ms", "check_period": "ms",
+}  # fmt: skip
+PRESETS: tuple[tuple[str, str, type[PartForm]], ...] = (
+    ("xap", "XAP: slow consumers", XapForm),
+    ("activemq", "ActiveMQ: policyEntry by topic", ActiveMqForm),
+    ("qpid", "Qpid: consumer by topic", QpidForm),
+)
+_WORST = {"rules": worst_case.of_rules, "xap": worst_case.of_xap, "activemq": worst_case.of_activemq, "qpid": worst_case.of_qpid}
+
+
+def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
+    """The draft's lists, each with its columns and rows."""
+    acts = _acts(draft)
+    presets = [
+        {"part": part, "title": title, "columns": ("For", "Settings", "Mode", "Acts within"), "add": "Add an entry",
+         "rows": [_row(part, number, _preset(form, entry, _at(acts[part], number))) for number, entry in enumerate(listed(draft, part))]}
+        for part, title, form in PRESETS
+    ]  # fmt: skip
+    found = [*presets, _rules(draft, acts["rules"]), _users(draft), _entitlements(draft)]
+    for table in found:  # on a telephone each cell carries its heading
+        for row in table["rows"]:
+            row["cells"] = list(zip(table["columns"], row["cells"], strict=True))
+    return found
+
+
+def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
+    """The draft's transports."""
+    return [
+        {**transport, "limits": _limits(transport), "tls": transport.get("tls"),
+         "authentication": transport.get("authentication") or "none"}
+        for transport in draft.document.get("transports") or []
+    ]
+
+
+def limits(draft: PolicyDraft) -> list[tuple[str, str]]:
+    """The instance's limits and journaled topics, as facts."""
+    document = draft.document
+    pool, client, instance = (document.get(key) or {} for key in ("pool", "client_policy", "instance"))
+    memory, disk = (size(value) if isinstance(value := pool.get(key), int) else "default" for key in ("message_memory_limit", "message_disk_limit"))
+    age = client.get("client_message_age_limit_ms")
+    return [
+        ("MessageMemoryLimit", memory), ("MessageDiskLimit", disk), ("ClientMaxCapacity", f"{client.get('client_max_capacity') or 50} %"),
+        ("ClientMessageAgeLimit", duration(age) if isinstance(age, int) else "no limit"),
+        ("Journaled topics", ", ".join(map(write_line, instance.get("journaled_topics") or [">"]))),
+        ("Taken out of those", ", ".join(map(str, instance.get("unjournaled_topics") or [])) or "none"),
+    ]  # fmt: skip
+
+
+def _limits(source: Mapping[str, Any]) -> int:
+    """How many limits a transport has of its own."""
+    parts = [source.get(key) or {} for key in ("pool", "client_policy")]
+    return sum(value is not None for part in parts if isinstance(part, Mapping) for value in part.values())
+
+
+def _rules(draft: PolicyDraft, acts: list[list[Act]]) -> dict[str, Any]:
+    entries = listed(draft, "rules")
+    signals = signals_of(entries)
+    rows = [_row("rules", number, _rule(rule, signals, _at(acts, number))) for number, rule in enumerate(entries)]
+    return {"part": "rules", "title": "Rules of your own", "columns": ("Rule", "When", "Does", "Mode", "Acts within"),
+            "rows": rows, "add": "Add a rule"}
+
+
+def _users(draft: PolicyDraft) -> dict[str, Any]:
+    rows = [
+        _row("users", number, [_cell(user.get("name")), _cell(_proofs(user)), _cell(user.get("groups")), _cell(user.get("clients"), "any")])
+        for number, user in enumerate(listed(draft, "users"))
+    ]
+    return {"part": "users", "title": "Users of transports", "columns": ("Name", "Proofs", "Groups", "Client names"),
+            "rows": rows, "add": "Add a user"}
+
+
+def _entitlements(draft: PolicyDraft) -> dict[str, Any]:
+    keys = (("who", ""), ("transports", "all"), ("publish", "nothing"), ("subscribe", "nothing"), ("filter", "none"))
+    rows = [
+        _row("entitlements", number, [_cell(one.get(key), empty) for key, empty in keys])
+        for number, one in enumerate(listed(draft, "entitlements"))
+    ]
+    return {"part": "entitlements", "title": "Entitlements on restricted transports", "rows": rows, "add": "Add an entitlement",
+            "columns": ("Who", "Transports", "May publish to", "May subscribe to", "Filter")}
+
+
+def _row(part: str, number: int, cells: list[list[str]]) -> dict[str, Any]:
+    return {"part": part, "place": number, "cells": cells, "called": " ".join(cells[0])}
+
+
+def _cell(value: Any, empty: str = "none") -> list[str]:
+    """The words of a cell."""
+    if isinstance(value, (list, tuple)):
+        return [str(one) for one in value] or [empty]
+    return [str(value)] if value not in (None, "") else [empty]
+
+
+def _preset(form: type[PartForm], entry: Mapping[str, Any], acts: list[Act]) -> list[list[str]]:
+    scope = [str(entry.get("topic") or "")] + ([f"transport {entry['transport']}"] if entry.get("transport") else [])
+    settings = [
+        f"{form.WORDS.get(key, key)} {_word(value)} {UNITS.get(key, '')}".strip()
+        for key, value in entry.items() if key not in ("topic", "transport", "mode") and value is not None
+    ]
+    return [[word for word in scope if word] or ["instance"], settings, [str(entry.get("mode") or "enforce")], _within(acts)]
+
+
+def _rule(rule: Mapping[str, Any], signals: Mapping[str, str], acts: list[Act]) -> list[list[str]]:
+    scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
+    named = [f"{key} {value}" for key, value in (scope or {}).items() if value]
+    ladder = [rung for rung in rule.get("ladder") or () if isinstance(rung, Mapping)]
+    return [
+        [str(rule.get("name")), *(named or ["instance"])], _when(rule, signals), [_rung(rung) for rung in ladder] or ["as its rule"],
+        [str(rule.get("mode") or ("shadow" if not named else "as its rule"))], _within(acts),
+    ]  # fmt: skip
+
+
+def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
+    signal = str(rule.get("signal") or signals.get(str(rule.get("name")), ""))
+    words = [signal] if signal in set(Signal) else []
+    words += [str(rule["shape"])] if rule.get("shape") else []
+    for key in ("limit", "clear"):
+        if isinstance(rule.get(key), int):
+            words.append(f"{key} {written(rule[key], signal)}")
+    words += [f"{rule['percent']} %"] if rule.get("percent") else []
+    words += [f"count {rule['count']}"] if rule.get("count") else []
+    for key in ("hold_ms", "window_ms", "check_ms", "cooldown_ms"):
+        if isinstance(rule.get(key), int) and rule[key]:
+            words.append(f"{key.removesuffix('_ms')} {duration(rule[key])}")
+    return words
+
+
+def _rung(rung: Mapping[str, Any]) -> str:
+    words = [str(rung.get("action"))]
+    words += [f"at {rung['at_percent']} %"] if rung.get("at_percent") not in (None, 100) else []
+    words += [f"{word} {duration(rung[key])}" for key, word in (("after_ms", "after"), ("for_ms", "for")) if isinstance(rung.get(key), int) and rung[key]]
+    return " ".join(words)
+
+
+def _proofs(user: Mapping[str, Any]) -> list[str]:
+    named = [f"certificate {user['certificate']}"] if user.get("certificate") else []
+    return [f"{key} set" for key in ("password", "token") if user.get(key)] + named
+
+
+def _word(value: Any) -> str:
+    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def _within(acts: list[Act]) -> list[str]:
+    """The longest from crossing the limit to each act."""
+    return [f"{act.action} {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}" for act in acts]
+
+
+def _at(acts: list[list[Act]], number: int) -> list[Act]:
+    return acts[number] if number < len(acts) else []
+
+
+def _acts(draft: PolicyDraft) -> dict[str, list[list[Act]]]:
+    """How soon each entry acts; nothing is said of a draft that can't be read."""
+    try:
+        policy = PolicyDocument.from_dict({**draft.document, "revision": 1})
+    except OperatorError:
+        return {part: [] for part in _WORST}
+    return {part: of(policy) for part, of in _WORST.items()}

@@ -1,0 +1,173 @@
+"""Drafts of policies: edit them part by part, see what they would do, publish them for everybody or for some first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import OperatorError, SluiceError
+from console.choices import Permission
+from console.draft_forms import ImportForm, NewDraftForm, PublishForm
+from console.models import PolicyDraft
+from console.queries import policies as read
+from console.services import audit, drafts, policies, policy_files
+from console.views import common, draft_tables
+from console.views.rollouts import rollout_shown
+
+PAGE = 30
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def listing(request: HttpRequest) -> HttpResponse:
+    """All drafts, the last changed first."""
+    return show_list(request)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def new(request: HttpRequest) -> HttpResponse:
+    """A draft of the newest revision, or with the document of an older one: to restore it after a look."""
+    form = NewDraftForm(request.POST)
+    if not form.is_valid():
+        return show_list(request, {"new_form": form}, 422)
+    try:
+        made = drafts.make(common.actor_of(request), form.cleaned_data["title"], revision=form.cleaned_data["revision"])
+    except SluiceError as problem:
+        form.add_error(None, f"{problem.sentence} {problem.fix}")
+        return show_list(request, {"new_form": form}, 422)
+    return redirect("drafts_one", made.pk)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def load(request: HttpRequest) -> HttpResponse:
+    """A draft of a configuration file; the answer lists what couldn't be taken over, and is the only one that does."""
+    form = ImportForm(request.POST, request.FILES)
+    if form.is_valid():
+        try:
+            made = policy_files.make_draft(
+                common.actor_of(request), read.instance_named(), form.cleaned_data["system"], form.cleaned_data["text"],
+                title=form.cleaned_data["title"],
+            )  # fmt: skip
+            return show(request, made.draft, {"imported": made})
+        except SluiceError as problem:
+            form.add_error(None, f"{problem.sentence} {problem.fix}")
+    return show_list(request, {"import_form": form}, 422)
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def one(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """One draft."""
+    try:
+        return show(request, own(draft_id))
+    except OperatorError as problem:
+        common.tell(request, problem)
+        return redirect("drafts")
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def delete(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """Throw a draft away."""
+    try:
+        found = own(draft_id)
+        drafts.delete(common.actor_of(request), draft_id, expected_version=version_of(request))
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, f"The draft “{found.title}” is deleted.")
+    return redirect("drafts")
+
+
+@common.permitted(Permission.VIEW)
+@require_POST
+def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """What publishing it would do. Changes nothing."""
+    audit.changes_nothing(request)
+    try:
+        draft = own(draft_id)
+    except OperatorError as problem:
+        common.tell(request, problem)
+        return redirect("drafts")
+    context = {"preview": drafts.preview(draft)}
+    if request.headers.get("HX-Request"):
+        return render(request, "components/draft_preview.html", context)
+    return show(request, draft, context)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def publish(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """Make it the policy, for everybody or for some first."""
+    form = PublishForm(request.POST)
+    try:
+        draft = own(draft_id)
+        if not form.is_valid():
+            return show(request, draft, {"publish_form": form}, 422)
+        change = drafts.publish(
+            common.actor_of(request), draft_id, reason=form.cleaned_data["reason"],
+            expected_version=form.cleaned_data["expected_version"], rollout=form.plan(),
+        )  # fmt: skip
+    except SluiceError as problem:
+        common.tell(request, problem)
+        return redirect("drafts_one", draft_id)
+    tell_change(request, change, draft.base)
+    return redirect("policies")
+
+
+def tell_change(request: HttpRequest, change: policies.Change, before: int) -> None:
+    """What came of publishing, on the next page."""
+    number = change.revision.number
+    if number == before:
+        messages.info(request, "Nothing differs from the newest revision, so none was made.")
+    elif change.applied:
+        messages.success(request, f"Revision {number} is published and in force.")
+    else:
+        messages.warning(request, f"Revision {number} is published. The broker doesn’t run it yet: {change.problem}")
+
+
+def own(draft_id: int) -> PolicyDraft:
+    """A draft of this installation's instance. Raises OperatorError unknown_draft."""
+    draft = drafts.draft_numbered(draft_id)
+    if draft.instance_id != read.instance_named().pk:
+        raise OperatorError("unknown_draft", f"There is no draft {draft_id}.", "See the list of drafts.")
+    return draft
+
+
+def version_of(request: HttpRequest) -> int:
+    """The version that a form was made for. Raises OperatorError bad_if_match."""
+    text = request.POST.get("expected_version", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise OperatorError("bad_if_match", "The form doesn't say which version it is for.", "Load the draft again.")
+    return int(text)
+
+
+def show_list(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+    """The list of drafts with the forms that make one."""
+    instance = common.own_instance()
+    found = read.drafts(instance) if instance else PolicyDraft.objects.none()
+    context = {
+        "page": Paginator(found.defer("document"), PAGE).get_page(request.GET.get("page")), "query": "",
+        "new_form": NewDraftForm(), "import_form": ImportForm(), **(more or {}),
+    }  # fmt: skip
+    return common.page(request, "drafts.html", context, status)
+
+
+@never_cache
+def show(request: HttpRequest, draft: PolicyDraft, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+    """A draft's page; a token that was just made is on this answer alone."""
+    newest = policies.newest_of(draft.instance)
+    context = {
+        "draft": draft, "newest": newest.number, "tables": draft_tables.tables(draft), "transports": draft_tables.transports(draft),
+        "limits": draft_tables.limits(draft), "publish_form": PublishForm(initial={"expected_version": draft.version}),
+        **rollout_shown(draft.instance), **(more or {}),
+    }  # fmt: skip
+    return common.page(request, "draft.html", context, status)
