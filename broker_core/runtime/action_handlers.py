@@ -34,7 +34,7 @@ class _Answers:
             body = base64.b64decode(str(request.get("body", "")), validate=True)
         except binascii.Error:
             raise OperatorError("bad_request", "body must be base64.", "Send the message's bytes so.") from None
-        self._broker.host.publish_own(topic, [body])
+        self._broker.host.publishing.publish_own(topic, [body])
         return {"topic": topic, "bytes": len(body)}
 
     async def offline(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from broker_core.delivery import (
     ClientState,
     Event,
     Lane,
+    Lanes,
     Outbox,
     OutboxEntry,
     Tally,
@@ -49,10 +50,8 @@ class Backlog:
         self._connection = connection
         self._sink = sink
         self.outbox = Outbox()
-        self.lanes: dict[int, Lane] = {}
-        """Lanes by stream, of the few subscriptions that have one."""
-        self._filled: dict[int, Lane] = {}
-        """Those in which something waits."""
+        self.lanes = Lanes()
+        """Of the few subscriptions that have one."""
         self.conflated_bytes = 0
         """What conflated subscriptions hold back; kept by `conflating`."""
         self.offline: Offline | None = None
@@ -76,27 +75,22 @@ class Backlog:
     def nbytes(self) -> int:
         """Bytes in memory: outbox, lanes, what is held back, and what is on its way back from the spool."""
         nbytes = self.outbox.nbytes + self.conflated_bytes
-        if self._filled:
-            nbytes += self.held_bytes
+        if self.lanes.filled:
+            nbytes += self.lanes.nbytes
         return nbytes if self.offline is None else nbytes + self.offline.in_flight_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes in lanes."""
-        return sum(lane.nbytes for lane in self._filled.values())
 
     @property
     def messages(self) -> int:
         """Messages in memory."""
         in_flight = self.offline.in_flight_messages if self.offline is not None else 0
-        return self.outbox.messages + sum(lane.messages for lane in self._filled.values()) + in_flight
+        return self.outbox.messages + self.lanes.messages + in_flight
 
     @property
     def oldest_at(self) -> int:
         """From when the oldest waiting delivery's age counts, ns; 0 when nothing waits."""
         oldest = self.outbox.oldest_at
-        if self._filled or self.offline is not None:
-            moments = [oldest, *(lane.oldest_at for lane in self._filled.values())]
+        if self.lanes.filled or self.offline is not None:
+            moments = [oldest, *self.lanes.oldest()]
             if self.offline is not None:
                 moments += (self.offline.in_flight_oldest_at, self.offline.spool.oldest_at)
             oldest = min((moment for moment in moments if moment), default=0)
@@ -105,11 +99,11 @@ class Backlog:
     def waiting(self) -> Waiting:
         """The counts for a decision."""
         offline = self.offline
-        firsts = [self.outbox.first_sequence, *(lane.first_sequence for lane in self._filled.values())]
+        firsts = [self.outbox.first_sequence, *self.lanes.firsts()]
         if offline is not None:
             firsts += (offline.in_flight_first, offline.spool.first_sequence)
         first = min((sequence for sequence in firsts if sequence), default=0)
-        unjournaled = self.outbox.unjournaled_messages + sum(lane.unjournaled_messages for lane in self._filled.values())
+        unjournaled = self.outbox.unjournaled_messages + self.lanes.unjournaled_messages
         return Waiting(
             self.messages,
             offline.spool.messages if offline is not None else 0,
@@ -143,13 +137,7 @@ class Backlog:
         if lane is None:
             self.outbox.offer(entry)
         else:
-            lane.offer(entry)
-            self._filled[entry.stream] = lane
-
-    @property
-    def unacked(self) -> int:
-        """Messages sent and not acknowledged, over all lanes."""
-        return sum(lane.window.unacked for lane in self.lanes.values() if lane.window is not None)
+            self.lanes.offer(lane, entry)
 
     def flush(self) -> None:
         """Hand the socket what it takes, then tell policy what is left."""
@@ -163,7 +151,7 @@ class Backlog:
         """Hand the socket what it takes of what waits in memory."""
         sink, outbox = self._sink, self.outbox
         while sink.writable:
-            if self._filled:
+            if self.lanes.filled:
                 self._pull_lanes()
             if not outbox.nbytes:
                 break
@@ -176,14 +164,10 @@ class Backlog:
             self.blocked_since = self._connection.host.now_ns()
 
     def _pull_lanes(self) -> None:
-        now = self._connection.host.now_ns()
         if self.measuring.judged:
-            self.measuring.touched.update(self._filled)
-        for stream, lane in list(self._filled.items()):
-            for entry in lane.take(LANE_BYTES, now):
-                self.outbox.offer(entry)
-            if not lane.messages:
-                del self._filled[stream]
+            self.measuring.touched.update(self.lanes.filled)
+        for entry in self.lanes.pull(LANE_BYTES, self._connection.host.now_ns()):
+            self.outbox.offer(entry)
 
     def _send(self, entries: list[OutboxEntry]) -> None:
         self._sink.send_entries(entries)
@@ -221,7 +205,7 @@ class Backlog:
 
     def has_room_for(self, streams: Sequence[int]) -> bool:
         """The same, and nothing waits in the lanes of these subscriptions."""
-        return self.has_room and self._filled.keys().isdisjoint(streams)
+        return self.has_room and self.lanes.filled.keys().isdisjoint(streams)
 
     def take_back(self, stream: int) -> list[OutboxEntry]:
         """Take a replay's unsent deliveries out again, because its client has stopped reading. They are in the log."""
@@ -232,14 +216,14 @@ class Backlog:
         if lane is not None:
             lane.put_back(taken)
             taken = lane.take_all()
-            self._filled.pop(stream, None)
+            self.lanes.settle(stream)
         self._connection.host.judging.judge(self._connection)
         return taken
 
     def _wake_paced(self) -> None:
         waiters, self._paced = self._paced, []
         for streams, waiter in waiters:
-            if self.state is not ClientState.CLOSED and not self._filled.keys().isdisjoint(streams):
+            if self.state is not ClientState.CLOSED and not self.lanes.filled.keys().isdisjoint(streams):
                 self._paced.append((streams, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
@@ -265,8 +249,7 @@ class Backlog:
         """Discard the oldest of a subscription until so much is left in memory; how many messages that were."""
         given_up = self.lane(stream).discard_oldest(keep_messages, keep_bytes)
         self._give_up(stream, tally_of(given_up), Cause.DISCARDED, rule)
-        if not self.lanes[stream].messages:
-            self._filled.pop(stream, None)
+        self.lanes.settle(stream)
         return sum(entry.count for entry in given_up)
 
     def give_up_entries(self, entries: Iterable[OutboxEntry], cause: Cause, rule: str = "") -> None:
@@ -289,11 +272,7 @@ class Backlog:
 
     def drop_stream(self, stream: int, cause: Cause = Cause.UNSUBSCRIBED, rule: str = "") -> None:
         """A subscription ended: what waits for it in memory is given up, what is in the spool when it is reached."""
-        entries = self.outbox.take_stream(stream)
-        lane = self.lanes.pop(stream, None)
-        self._filled.pop(stream, None)
-        if lane is not None:
-            entries += lane.take_all()
+        entries = self.outbox.take_stream(stream) + self.lanes.end(stream)
         self._give_up(stream, tally_of(entries), cause, rule)
 
     def position_of(self, target: ClientSubscription) -> int:
@@ -318,24 +297,7 @@ class Backlog:
         self.state = next_state(self.state, Event.OFFLINE)
         self.offlined_at = self._connection.host.now_ns()
         self.offline = Offline(self, self._connection, self._sink, spool)
-        self.offline.start(self._take_memory())
-
-    def _take_memory(self) -> Sequence[OutboxEntry]:
-        """Everything in memory, each subscription's in its order; what a window counts as sent is taken back."""
-        entries: list[OutboxEntry] = []
-        unsent: dict[int, list[OutboxEntry]] = {}
-        for entry in self.outbox.take_all():
-            if entry.stream in self.lanes:
-                unsent.setdefault(entry.stream, []).append(entry)
-            else:
-                entries.append(entry)
-        for stream, mine in unsent.items():
-            self.lanes[stream].put_back(mine)
-            self._filled[stream] = self.lanes[stream]
-        for lane in self._filled.values():
-            entries += lane.take_all()
-        self._filled.clear()
-        return entries
+        self.offline.start(self.lanes.take_all(self.outbox.take_all()))
 
     def back_to_live(self) -> None:
         """The spool is empty."""
@@ -355,7 +317,7 @@ class Backlog:
         if self.state is ClientState.CLOSED:
             return
         self.state = next_state(self.state, Event.CLOSE)
-        self.give_up_entries(self._take_memory(), Cause.DISCONNECTED)
+        self.give_up_entries(self.lanes.take_all(self.outbox.take_all()), Cause.DISCONNECTED)
         if self.offline is not None:
             self.give_up(self.offline.tallies(), Cause.DISCONNECTED)
         self._end_offline()

@@ -10,9 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broker_core import batch as batches
 from broker_core.access import EVERYTHING
-from broker_core.batch import Batch
 from broker_core.bookmark import Bookmark
 from broker_core.delivery import Cause, ClientState, Event, OutboxEntry, Tally, next_state
 from broker_core.errors import ClientError, SluiceError
@@ -22,8 +20,9 @@ from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, F
 from broker_core.runtime.acknowledging import acknowledge, open_window
 from broker_core.runtime.backlog import Backlog
 from broker_core.runtime.client_subscription import ClientSubscription
-from broker_core.runtime.preparing import needs_preparing, prepare
+from broker_core.runtime.publisher import Publisher
 from broker_core.runtime.sink import Sink
+from broker_core.runtime.subscribe_commands import subscribe, unsubscribe
 from broker_core.runtime.telling import Settled, Tellings
 from broker_core.slow_clients.accounts import Account
 
@@ -31,12 +30,8 @@ if TYPE_CHECKING:
     from broker_core.runtime.host import Host
     from broker_core.runtime.logons import Identity
 
-MAX_SUBSCRIPTIONS = 1_000
-"""Subscriptions of one client at a time."""
 MAX_UNREAD_REPLIES = 1_000
 """Answers that may wait for a peer whose socket takes nothing."""
-MAX_STREAM = 65_535
-"""Stream numbers aren't used again on a connection, so a late delivery can't reach the wrong subscription."""
 
 
 class Connection:
@@ -59,16 +54,13 @@ class Connection:
         self.heard_at = host.monotonic_ms()
         self.heartbeat_ms = 0
         self.spoke_at = self.heard_at
-        self.published_messages = 0
-        self.uncommitted = 0
+        self.publishing = Publisher(self)
         self.subscriptions: dict[str, ClientSubscription] = {}
         self._by_stream: dict[int, ClientSubscription] = {}
         self._ended: dict[int, ClientSubscription] = {}
         """Subscriptions that ended while the client was offlined: something of theirs may be in the spool."""
         self.ended_messages = 0
-        self._last_stream = 0
-        self._flushes: list[str] = []
-        self._reading = True
+        self.last_stream = 0
         self._unread_replies = 0
 
     @property
@@ -96,7 +88,7 @@ class Connection:
                 if frame.kind == COMMAND:
                     self._command(parse_command(frame.payload))
                 else:
-                    self._publish_batch(frame.payload)
+                    self.publishing.publish_batch(frame.payload)
             except ClientError as error:
                 self._refuse(error)
 
@@ -199,16 +191,15 @@ class Connection:
                 raise ClientError("not_logged_on", "The first command must be a logon.",
                                   'Send {"c":"logon","name":"..."} first.')
             case commands.Publish():
-                self._publish_one(command)
+                self.publishing.publish_one(command)
             case commands.Subscribe():
-                self._subscribe(command)
+                subscribe(self, command)
             case commands.Unsubscribe():
-                self._unsubscribe(command)
+                unsubscribe(self, command)
             case commands.Pause() | commands.Resume() | commands.Rate():
                 self.host.steering.command(self, command)
             case commands.Flush():
-                self._flushes.append(command.id)
-                self.committed(0)
+                self.publishing.flush(command.id)
             case commands.Heartbeat():
                 self.reply(replies.Heartbeat())
             case commands.Acknowledge():
@@ -251,93 +242,11 @@ class Connection:
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(replies.Ack(
             ack="processed", of="logon", id=command.id, name=self.name, instance=self.host.instance,
-            version=PROTOCOL_VERSION, sequence=self.host.publisher_sequence(self.name), max_frame=MAX_FRAME,
+            version=PROTOCOL_VERSION, sequence=self.host.publishing.publisher_sequence(self.name), max_frame=MAX_FRAME,
             heartbeat_ms=self.heartbeat_ms or None,
         ))
 
-    def _publish_batch(self, payload: bytearray) -> None:
-        if not self.logged_on:
-            raise ClientError("not_logged_on", "The first command must be a logon.", "Log on before publishing.")
-        batch = Batch.parse(payload)
-        self.published_messages += batch.count
-        try:
-            self.rights.check_publish(batch.topics)
-            self.host.publish(self, batch, ())
-        except ClientError as error:
-            if batch.first_publisher_sequence:
-                error.details |= {"first": batch.first_publisher_sequence, "sequence": batch.last_publisher_sequence}
-            error.details["c"] = "publish"
-            raise
-
-    def _publish_one(self, command: commands.Publish) -> None:
-        built = batches.build_one_topic(self.name, command.topic, [command.body()], command.sequence or 0)
-        self.published_messages += 1
-        answers = [replies.Ack(ack=ack, of="publish", id=command.id) for ack in command.ack]
-        try:
-            self.rights.check_publish((command.topic,))
-            self.host.publish(self, Batch.parse(built, verify=False), answers)
-        except ClientError as error:
-            error.details |= {"c": "publish", "id": command.id}
-            raise
-
-    def submitted(self) -> None:
-        """One of its batches is on its way to the disk; read no more from it while too much is."""
-        self.uncommitted += 1
-        if self.host.congested and self._reading:
-            self._reading = False
-            self.sink.pause_reading()
-            self.host.wait_for_room(self)
-
-    def may_read(self) -> None:
-        """There is room for what it publishes again."""
-        if not self._reading and not self.closed:
-            self._reading = True
-            self.sink.resume_reading()
-
-    def committed(self, number: int) -> None:
-        """That many of its batches are done; answer the flushes that waited for them."""
-        self.uncommitted -= number
-        if self.uncommitted == 0 and self._flushes:
-            for flush in self._flushes:
-                self.reply(replies.Ack(ack="completed", of="flush", id=flush))
-            self._flushes.clear()
-
     # Subscriptions.
-
-    def _subscribe(self, command: commands.Subscribe) -> None:
-        if command.id in self.subscriptions:
-            raise ClientError("bad_command", f"There is a subscription {command.id!r} already.",
-                              "Unsubscribe it first, or use another id.", c="subscribe", id=command.id)
-        if len(self.subscriptions) >= MAX_SUBSCRIPTIONS or self._last_stream >= MAX_STREAM:
-            raise ClientError("too_many_subscriptions", f"A client has {MAX_SUBSCRIPTIONS} subscriptions at most.",
-                              "Use topic patterns, or a second client.", c="subscribe", id=command.id)
-        self._last_stream += 1
-        if needs_preparing(command):
-            self.host.spawn(prepare(self, command, self._last_stream))
-        else:
-            self.subscribe_now(command, self._last_stream)
-
-    def subscribe_now(self, command: commands.Subscribe, stream: int) -> None:
-        """Start a subscription whose preparations are done; ClientErrors as `Subscribing.add`."""
-        try:
-            if command.id in self.subscriptions:
-                raise ClientError("bad_command", f"There is a subscription {command.id!r} already.", "Use another id.")
-            self.host.subscribing.add(self, command, stream)
-        except ClientError as error:
-            error.details.setdefault("c", "subscribe")
-            error.details.setdefault("id", command.id)
-            raise
-        self._begin(self.subscriptions[command.id], command)
-
-    def _begin(self, target: ClientSubscription, command: commands.Subscribe) -> None:
-        """What a subscription has besides topic, filter and bookmark."""
-        if command.durable is not None:
-            self.host.durables.opened(target, command.durable)
-        if command.lease_ms is not None:
-            self.host.leases.begin(target, command.lease_ms, self.host.monotonic_ms())
-        self.host.events.add(
-            self.host.now_ns(), self.name, "subscribe", self.backlog.state.value, topic=target.topic, filter=target.filter_text or ""
-        )
 
     def queue_first(self, entry: OutboxEntry) -> None:
         """Queue what a subscription delivers before the log."""
@@ -355,30 +264,20 @@ class Connection:
         prefetch = self.host.judging.guard.prefetch_of(account, command.topic) if account is not None else None
         self.backlog.measuring.begin(subscription, open_window(subscription, command, prefetch))
 
-    def _unsubscribe(self, command: commands.Unsubscribe) -> None:
-        subscription = self.subscriptions.pop(command.id, None)
-        if subscription is None:
-            raise ClientError("unknown_subscription", f"There is no subscription {command.id!r}.",
-                              "Use the id it was subscribed with.", c="unsubscribe", id=command.id)
-        self.host.subscribing.remove(subscription)
-        self._forget(subscription, Cause.UNSUBSCRIBED, "")
-        if subscription.durable and command.delete:
-            self.host.durables.delete(self.name, subscription.durable)
-        self.reply(replies.Ack(ack="processed", of="unsubscribe", id=command.id))
-
     def drop(self, subscription: ClientSubscription) -> None:
         """A subscription has come to its own end; the caller has told the client."""
         if self.subscriptions.pop(subscription.subscription.id, None) is not None:
-            self._forget(subscription, Cause.UNSUBSCRIBED, "")
+            self.forget(subscription, Cause.UNSUBSCRIBED, "")
         subscription.replaying, subscription.replay = False, None
 
     def cancel(self, subscription: ClientSubscription, rule: str) -> None:
         """A policy, or the end of its lease, ends a subscription; the caller tells the client."""
         if self.subscriptions.pop(subscription.subscription.id, None) is not None:
             self.host.subscribing.remove(subscription)
-            self._forget(subscription, Cause.CANCELLED, rule)
+            self.forget(subscription, Cause.CANCELLED, rule)
 
-    def _forget(self, subscription: ClientSubscription, cause: Cause, rule: str) -> None:
+    def forget(self, subscription: ClientSubscription, cause: Cause, rule: str) -> None:
+        """A subscription has ended: give up what waits for it."""
         stream = subscription.subscription.stream
         self.host.ending(subscription)
         self.backlog.measuring.end(subscription)

@@ -23,14 +23,14 @@ class Explaining:
     def client(self, connection: Connection, now: int) -> dict[str, Any]:
         """The part of a client's entry that explains. `forecast` and `why_slow` are None for one that keeps up."""
         backlog = connection.backlog
-        unacked = backlog.unacked if backlog.lanes else 0
+        unacked = backlog.lanes.unacked if backlog.lanes else 0
         waiting = backlog.messages or (backlog.spool is not None and backlog.spool.messages)
         return {
             "matched_messages": connection.matched_messages,
             "lost_messages": backlog.lost_messages,
             "unacked_messages": unacked,
             "window_full_ms": _window_full_ms(connection, now),
-            "held_bytes": backlog.held_bytes,
+            "held_bytes": backlog.lanes.nbytes,
             **(self._slow(connection, now) if waiting or unacked else {"forecast": None, "why_slow": None}),
             "last_decision": connection.host.judging.last_of(connection.name),
         }
@@ -55,7 +55,7 @@ class Explaining:
             waiting_messages=backlog.messages + (spool.messages if spool is not None else 0),
             write_blocked_ms=(now - backlog.blocked_since) // _MS if backlog.blocked_since else 0,
             window_full_ms=_window_full_ms(connection, now),
-            unacked_messages=backlog.unacked,
+            unacked_messages=backlog.lanes.unacked,
             ack_silence_ms=(now - silence) // _MS if silence else 0,
             paused=bool(targets) and all(_paused(connection, target) for target in targets),
             rate_limited=bool(targets) and all(target.rate is not None for target in targets),

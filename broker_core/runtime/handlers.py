@@ -181,7 +181,7 @@ class _Answers:
 
     async def publish(self, request: dict[str, Any]) -> dict[str, Any]:
         topic = check_topic(_text(request, "topic"))
-        self._host.publish_own(topic, [orjson.dumps(request.get("data"))])
+        self._host.publishing.publish_own(topic, [orjson.dumps(request.get("data"))])
         return {"topic": topic}
 
     def _connection(self, request: dict[str, Any]) -> Any:

@@ -167,7 +167,7 @@ class Offline:
         self._backlog.give_up(ended, Cause.UNSUBSCRIBED)
 
     def _wanted(self) -> bool:
-        return self._sink.writable and not self._backlog.outbox.nbytes and self._backlog.held_bytes < PULL_BYTES
+        return self._sink.writable and not self._backlog.outbox.nbytes and self._backlog.lanes.nbytes < PULL_BYTES
 
     async def _until_wanted(self) -> bool:
         """Wait for the client; say so in the state. False when it closed meanwhile."""

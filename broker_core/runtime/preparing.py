@@ -8,6 +8,7 @@ are queued, and the log goes on behind the last record they stand for: no gap, a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,13 +44,16 @@ def needs_preparing(command: commands.Subscribe) -> bool:
     return command.durable is not None or command.snapshot_key is not None or command.resume is not None
 
 
-async def prepare(connection: Connection, command: commands.Subscribe, stream: int) -> None:
-    """Make ready, and subscribe; or say what is wrong."""
+Begin = Callable[["Connection", commands.Subscribe, int], None]
+
+
+async def prepare(connection: Connection, command: commands.Subscribe, stream: int, begin: Begin) -> None:
+    """Make ready, and `begin`; or say what is wrong."""
     host = connection.host
     try:
         prepared = await _prepared(host, connection, command, stream)
         if not connection.closed:
-            connection.subscribe_now(prepared.command, stream)
+            begin(connection, prepared.command, stream)
             for entry in prepared.first:
                 connection.queue_first(entry)
             if prepared.resumed is not None:

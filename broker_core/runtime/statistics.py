@@ -43,7 +43,7 @@ class Statistics:
         sent = sum(connection.backlog.sent_messages for connection in host.clients.values())
         sent_bytes = sum(connection.backlog.sent_bytes for connection in host.clients.values())
         host.messages_out, host.bytes_out = host.gone_messages + sent, host.gone_bytes + sent_bytes
-        after = (now, host.messages_in, host.bytes_in, host.messages_out, host.bytes_out)
+        after = (now, host.publishing.messages_in, host.publishing.bytes_in, host.messages_out, host.bytes_out)
         seconds = max(now - self._before[0], 1) / 1_000
         for index, key in enumerate(self.rates, 1):
             self.rates[key] = round((after[index] - self._before[index]) / seconds, 1)
@@ -86,7 +86,7 @@ class Statistics:
             "pools": self._pools(),
             "rates": dict(self.rates),
             "totals": {
-                "messages_in": host.messages_in, "bytes_in": host.bytes_in,
+                "messages_in": host.publishing.messages_in, "bytes_in": host.publishing.bytes_in,
                 "messages_out": host.messages_out, "bytes_out": host.bytes_out, "decisions": host.judging.made,
             },
             "clients_by_state": dict(Counter(_state(connection) for connection in host.clients.values())),
@@ -138,7 +138,7 @@ class Statistics:
             "offlined_since": backlog.offlined_at // _MS if backlog.offlined_at else None,
             "delivered_messages": backlog.sent_messages,
             "delivered_bytes": backlog.sent_bytes,
-            "published_messages": connection.published_messages,
+            "published_messages": connection.publishing.messages,
             "rate_out_messages": self._rates.get(connection.name, 0.0),
             "write_blocked_ms": (now - backlog.blocked_since) // _MS if backlog.blocked_since else 0,
             "pool": pool.name,

@@ -24,7 +24,8 @@ async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_p
         await raw.until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
-        await until(lambda: broker.host.clients["slow"].backlog.lanes[1].full_since)
+        lane = broker.host.clients["slow"].backlog.lanes[1]
+        await until(lambda: lane.full_since and broker.host.now_ns() - lane.full_since > 5_000_000)
         entry = await ask(broker, "client", name="slow")
         assert entry["why_slow"]["cause"] == "slow_acks"
         assert (entry["unacked_messages"], entry["lag_messages"], entry["matched_messages"]) == (2, 3, 5)

@@ -36,7 +36,7 @@ async def test_a_full_disk_refuses_publishers_lets_subscribers_go_on_and_recover
                 assert (error["code"], error["of"], error["first"], error["sequence"]) == ("disk_full", "publish", 1, 1)
                 assert (await raw.until("closing"))["retry_after_ms"] > 0
                 await writer.publish_many("a", numbered(10, 20))
-                await until(lambda: broker.host.publisher_sequence("writer") == 10)
+                await until(lambda: broker.host.publishing.publisher_sequence("writer") == 10)
                 live = await reader.subscribe("scratch.b")
                 await writer.publish_many("scratch.b", [b"still served"])
                 assert reader.connected and live is not None

@@ -84,7 +84,7 @@ class World:
         if operation == "publish":
             topics = [("t.a", "t.b", "u.a")[(number + row) % 3] for row in range(number)]
             batch = Batch.parse(build("publisher", topics, [b"x" * number] * number))
-            self.host.publish(self.publisher, batch, ())
+            self.host.publishing.publish(self.publisher, batch, ())
         elif operation == "turns":
             for _ in range(number):
                 await asyncio.sleep(0)
@@ -133,7 +133,7 @@ class World:
     async def finish(self) -> None:
         """Let everything come to rest."""
         self.unblock()
-        await self.host._commit.idle()
+        await self.host.publishing.idle()
         if self.begin is None:
             self.subscribe(7)
         async with asyncio.timeout(10):
