@@ -282,7 +282,7 @@ class Backlog:
         window = lane.window if lane is not None else None
         if window is not None and window.first_unacked:
             return window.first_unacked
-        firsts = [lane.first_sequence if lane is not None else 0, self.outbox.first_sequence_of(stream)]
+        firsts = [lane.first_sequence if lane is not None else 0, self.outbox.first_sequence_of(stream), target.held_from]
         if self.offline is not None:
             firsts.append(self.offline.first_of(stream))
         waiting = min((sequence for sequence in firsts if sequence), default=0)

@@ -267,19 +267,25 @@ class Connection:
     def drop(self, subscription: ClientSubscription) -> None:
         """A subscription has come to its own end; the caller has told the client."""
         if self.subscriptions.pop(subscription.subscription.id, None) is not None:
-            self.forget(subscription, Cause.UNSUBSCRIBED, "")
+            self.host.ending(subscription)
+            self._forget(subscription, Cause.UNSUBSCRIBED, "")
         subscription.replaying, subscription.replay = False, None
 
     def cancel(self, subscription: ClientSubscription, rule: str) -> None:
         """A policy, or the end of its lease, ends a subscription; the caller tells the client."""
         if self.subscriptions.pop(subscription.subscription.id, None) is not None:
-            self.host.subscribing.remove(subscription)
-            self.forget(subscription, Cause.CANCELLED, rule)
+            self.end(subscription, Cause.CANCELLED, rule)
 
-    def forget(self, subscription: ClientSubscription, cause: Cause, rule: str) -> None:
-        """A subscription has ended: give up what waits for it."""
-        stream = subscription.subscription.stream
+    def end(self, subscription: ClientSubscription, cause: Cause, rule: str) -> None:
+        """End a subscription that has been taken out of `subscriptions`."""
+        # Where it stands is noted while it still stands there: what is ended counts as if it had everything.
         self.host.ending(subscription)
+        self.host.subscribing.remove(subscription)
+        self._forget(subscription, cause, rule)
+
+    def _forget(self, subscription: ClientSubscription, cause: Cause, rule: str) -> None:
+        """Give up what waits for a subscription that has ended."""
+        stream = subscription.subscription.stream
         self.backlog.measuring.end(subscription)
         del self._by_stream[stream]
         if self.backlog.spool is not None:

@@ -227,8 +227,6 @@ class ManagedReplays:
 
     def _look_at(self, replay: ManagedReplay, target: ClientSubscription) -> None:
         position = target.connection.backlog.position_of(target)
-        if target.held_from:
-            position = min(position, target.held_from)
         if replay.advance(position):
             self._pins[replay.name].move(position)
             self.changed = True

@@ -65,8 +65,7 @@ def unsubscribe(connection: Connection, command: commands.Unsubscribe) -> None:
     if subscription is None:
         raise ClientError("unknown_subscription", f"There is no subscription {command.id!r}.",
                           "Use the id it was subscribed with.", c="unsubscribe", id=command.id)
-    connection.host.subscribing.remove(subscription)
-    connection.forget(subscription, Cause.UNSUBSCRIBED, "")
+    connection.end(subscription, Cause.UNSUBSCRIBED, "")
     if subscription.durable and command.delete:
         connection.host.durables.delete(connection.name, subscription.durable)
     connection.reply(replies.Ack(ack="processed", of="unsubscribe", id=command.id))

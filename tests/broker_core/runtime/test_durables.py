@@ -102,3 +102,42 @@ async def test_a_new_one_may_begin_in_the_past(tmp_path: Path) -> None:
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", bookmark="0")
             assert await take(subscription, 3) == numbered(1, 3)
+
+
+@pytest.mark.parametrize("how", ["unsubscribed", "cancelled", "disconnected"])
+async def test_one_that_ends_in_the_middle_of_its_replay_goes_on_there(tmp_path: Path, how: str) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        await writer.publish_many("t", numbered(1, 500))
+        await writer.flush()
+        async with AsyncClient(address_of(broker), "reader") as reader:
+            subscription = await reader.subscribe("t", durable="orders", bookmark="0", rate="100", ack="client")
+            got = await take(subscription, 5)
+            client = broker.host.clients["reader"]
+            await until(lambda: client.backlog.position_of(client.subscriptions[subscription.id]) > 5)
+            if how == "unsubscribed":
+                await subscription.close()
+            elif how == "cancelled":
+                client.cancel(client.subscriptions[subscription.id], "a test")
+            else:
+                client.close("operator_disconnect", "a test")
+            await until(lambda: not any(durable["connected"] for durable in broker.host.durables.listed()))
+            (durable,) = broker.host.durables.listed()
+            assert 5 <= int(durable["bookmark"].split("|")[1]) < 500
+        async with AsyncClient(address_of(broker), "reader") as reader:
+            got += await take(await reader.subscribe("t", durable="orders", ack="client"), 495)
+            assert sorted(set(map(int, got))) == list(range(1, 501))
+
+
+async def test_a_conflated_one_keeps_what_it_held_back(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        async with AsyncClient(address_of(broker), "reader") as reader:
+            await reader.subscribe("t", durable="orders", conflation="1h", conflation_key="/id")
+            await writer.publish_many("t", [b'{"id":1,"n":%d}' % n for n in range(10)])
+            await writer.flush()
+            held = next(iter(broker.host.clients["reader"].subscriptions.values()))
+            await until(lambda: held.held_from)
+            first = held.held_from
+        await until(lambda: "reader" not in broker.host.clients)
+        (durable,) = broker.host.durables.listed()
+        assert durable["bookmark"] == f"test-1|{first - 1}|"
+        assert durable["behind"] >= 10
