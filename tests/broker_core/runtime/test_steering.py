@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker_core.runtime import steering
+from broker_core.runtime.pacing import Pace
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.reader import Reader
@@ -105,36 +109,71 @@ async def test_one_of_several_leaves_a_shared_replay_and_the_others_go_on(tmp_pa
         reader.close()
 
 
-async def test_a_rate_holds_and_can_be_changed_while_it_runs(tmp_path: Path) -> None:
+class Clock:
+    """The time by which replays are paced: it passes when a test says so."""
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        self.now = 0
+        patched.setattr(steering, "Pace", partial(Pace, now=lambda: self.now))
+
+    async def passes(self, seconds: float, reader: Reader, due: Callable[[], float]) -> None:
+        """In steps of 50 ms, which are made up for; after each `due()` is the least that must have come."""
+        for _ in range(round(seconds / 0.05)):
+            self.now += 50_000_000
+            wanted = due()
+            await until(lambda: len(reader.got) >= wanted, 60)  # noqa: B023
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+async def settled(reader: Reader) -> None:
+    """Everything that is on its way has arrived: nothing new came between two answers."""
+    before = -1
+    while before != len(reader.got):
+        before = len(reader.got)
+        await reader.ask(c="unsubscribe", id="nobody")
+        await asyncio.sleep(0.03)
+
+
+async def test_a_rate_holds_and_can_be_changed_while_it_runs(tmp_path: Path, clock: Clock) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
         await publish(writer, "a", 0, 5_000)
         await until(lambda: broker.host.dispatched_sequence >= 5_000)
         await reader.ask(c="subscribe", id="s", topic="a", bookmark="0", rate="1000")
-        await until(lambda: len(reader.got) >= 1_000)
-        took = reader.moments[999] - reader.moments[0]
-        assert 0.85 <= took <= 4, "a second; more on a machine that stalls, never less"
+        await until(lambda: reader.got)
+        began = clock.now
+        await clock.passes(1, reader, lambda: (clock.now - began) / 1e6 - 20)
+        await settled(reader)
+        assert 980 <= len(reader.got) <= 1_020
         await reader.ask(c="rate", ids=["s"], rate="50KB")
-        at = len(reader.got)
-        await asyncio.sleep(0.5)
+        began, at = clock.now, len(reader.got)
+        each = len(reader.got[-1][2])
+        await clock.passes(0.5, reader, lambda: at + (clock.now - began) / 1e9 * 50_000 / each - 150)
+        await settled(reader)
         nbytes = sum(len(body) for _, _, body in reader.got[at:])
-        assert 2_000 <= nbytes <= 35_000
+        assert 25_000 * 0.94 <= nbytes <= 25_000 * 1.04
         await reader.ask(c="rate", ids=["s"])
-        await until(lambda: len(reader.got) == 5_000)
+        await until(lambda: len(reader.got) == 5_000, 60)
         await until(lambda: not broker.host.clients["reader"].subscriptions["s"].replaying)
         assert reader.sequences() == list(range(1, 5_001))
         reader.close()
 
 
-async def test_a_rate_holds_for_what_is_new_as_well(tmp_path: Path) -> None:
+async def test_a_rate_holds_for_what_is_new_as_well(tmp_path: Path, clock: Clock) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
         await reader.ask(c="subscribe", id="s", topic="a", bookmark="0|1|", rate="200")
         await until(lambda: reader.completed() == ["s"])
         await publish(writer, "a", 0, 1_000)
         await until(lambda: broker.host.dispatched_sequence >= 1_000)
-        await until(lambda: len(reader.got) > 50)
-        assert len(reader.got) < 400
+        began = clock.now
+        await clock.passes(0.5, reader, lambda: (clock.now - began) / 1e9 * 200 - 5)
+        await settled(reader)
+        assert 95 <= len(reader.got) <= 105
         await reader.ask(c="rate", ids=["s"])
         await until(lambda: len(reader.got) == 1_000)
         await publish(writer, "a", 1_000, 10)
@@ -143,18 +182,27 @@ async def test_a_rate_holds_for_what_is_new_as_well(tmp_path: Path) -> None:
         reader.close()
 
 
-async def test_a_multiple_of_the_recorded_pace_replays_the_recorded_pauses(tmp_path: Path) -> None:
+async def test_a_multiple_of_the_recorded_pace_replays_the_recorded_pauses(tmp_path: Path, clock: Clock) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
-        for number in range(5):
+        for number in range(4):
             await publish(writer, "a", number, 1)
-            await asyncio.sleep(0.2)
+            await until(lambda: broker.host.dispatched_sequence > number)  # noqa: B023
+            await asyncio.sleep(0.1)
+        at = [batch.accepted_at for batch in broker.host.journal.read(1, 1 << 20, 4)]
         await reader.ask(c="subscribe", id="s", topic="a", bookmark="0", rate="2X")
-        await until(lambda: len(reader.got) == 5)
-        assert 0.35 <= reader.moments[-1] - reader.moments[0] <= 4
+        await until(lambda: len(reader.got) == 1)
+        for number in range(1, 4):
+            pause = (at[number] - at[number - 1]) // 2
+            clock.now += pause - 5_000_000
+            await settled(reader)
+            assert len(reader.got) == number
+            clock.now += 5_000_001
+            await until(lambda: len(reader.got) == number + 1)  # noqa: B023
         await reader.ask(c="subscribe", id="t", topic="a", bookmark="0", rate=".1X", rate_max_gap="20ms")
-        await until(lambda: len(reader.got) == 10)
-        assert reader.moments[-1] - reader.moments[5] <= 4, "8 s without the longest gap"
+        for number in range(4):
+            await until(lambda: len(reader.got) == 5 + number)  # noqa: B023
+            clock.now += 20_000_000
         reader.close()
 
 
