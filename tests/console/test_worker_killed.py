@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ class Hook(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         server: Any = self.server
         server.keys.append(self.headers["Idempotency-Key"])
+        server.arrivals.put(self.headers["Idempotency-Key"])
         if server.hangs.wait(0 if not server.slow else 30):
             return
         self.send_response(200)
@@ -50,6 +52,7 @@ class Hook(BaseHTTPRequestHandler):
 def hook() -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
     server.daemon_threads, server.keys, server.hangs, server.slow = True, [], threading.Event(), True
+    server.arrivals = queue.SimpleQueue()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield server
     server.shutdown()
@@ -81,13 +84,30 @@ def worker(redis_url: str, hook: Any) -> Iterator[Callable[[], subprocess.Popen[
     for process in started:
         if process.poll() is None:
             process.kill()
-            process.wait(20)
+            process.wait(LONG_S)
 
 
-def until(condition: Callable[[], Any], seconds: float = 150) -> None:
-    """Wait for something that another process brings about."""
-    deadline = time.monotonic() + seconds
-    while not condition():
+LONG_S = 600
+"""A worker has to start and to import everything first; on a busy machine that takes minutes."""
+
+
+def arrived(hook: Any, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a worker has called the hook, as long as it lives."""
+    deadline = time.monotonic() + LONG_S
+    while True:
+        try:
+            hook.arrivals.get(timeout=1)
+            return
+        except queue.Empty:
+            assert process.poll() is None, "the worker ended by itself"
+            assert time.monotonic() < deadline
+
+
+def succeeded(key: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a run is over, which the worker that called the hook says in the database a moment later."""
+    deadline = time.monotonic() + LONG_S
+    while not ActionRun.objects.filter(pk=key, state=RunState.SUCCEEDED).exists():
+        assert process.poll() is None, "the worker ended by itself"
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -101,9 +121,9 @@ def test_a_run_whose_worker_was_killed_is_found_and_repeated_from_its_step(
     action = editing.create(MARIA, instance, {"name": "killed", "steps": steps})
     run = events.start(MARIA, action, {"on": "hand"}, {}, timezone.now())
     process = worker()
-    until(lambda: hook.keys)
+    arrived(hook, process)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(20)
+    process.wait(LONG_S)
     run.refresh_from_db()
     assert (run.state, [step["do"] for step in run.steps]) == (RunState.RUNNING, ["truncate"])
     assert runs.find_lost(timezone.now()) == []  # not yet: it was heard a moment ago
@@ -115,8 +135,9 @@ def test_a_run_whose_worker_was_killed_is_found_and_repeated_from_its_step(
     hook.slow = False
     assert execution.execute(run.pk) is None  # the queue may deliver the task again: nobody runs it twice
     again = runs.repeat(MARIA, run)
-    worker()
-    until(lambda: ActionRun.objects.filter(pk=again.pk, state=RunState.SUCCEEDED).exists())
+    process = worker()
+    arrived(hook, process)
+    succeeded(again.pk, process)
     again.refresh_from_db()
     assert [step["do"] for step in again.steps] == ["truncate", "webhook"]
     assert hook.keys == [f"{run.pk}.1"] * 2
