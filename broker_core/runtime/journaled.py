@@ -18,9 +18,11 @@ from broker_core.config import InstanceSettings, JournaledTopic
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import BatchEvaluator, Filter, compile_filter
 from broker_core.filters.message_types import SOH, Decoder, decoder_for
+from broker_core.subscriptions.overlap import disjoint, inside
 from broker_core.subscriptions.topics import TopicPattern
 
 EVENTS_PREFIX = "$SLUICE."
+_EVENTS = TopicPattern.parse("$SLUICE.>")
 
 
 class _Entry(NamedTuple):
@@ -56,6 +58,17 @@ class JournaledTopics:
     def _is_journaled(self, topic: str) -> bool:
         """Whether records of a topic are kept, or may be."""
         return topic.startswith(EVENTS_PREFIX) or self._find_filters(topic) != ()
+
+    def covers_nothing(self, pattern: TopicPattern) -> bool:
+        """Whether certainly no topic of a pattern is journaled. Of regular expressions that can't always be said."""
+        if pattern.exact is not None:
+            return not self.is_journaled(pattern.exact)
+        if not disjoint(pattern, _EVENTS):
+            return False
+        if any(inside(pattern, other) for other in self._not):
+            return True
+        kept = [one.pattern for one in self._entries if not any(inside(one.pattern, other) for other in self._not)]
+        return all(disjoint(pattern, one) for one in kept)
 
     def _find_filters(self, topic: str) -> tuple[Filter, ...] | None:
         """The filters of which a record must pass one; None when all are kept, () when none is."""

@@ -65,7 +65,7 @@ async def prepare(connection: Connection, command: commands.Subscribe, stream: i
 
 async def _prepared(host: Host, connection: Connection, command: commands.Subscribe, stream: int) -> Prepared:
     client, pattern = connection.name, TopicPattern.parse(command.topic)
-    if pattern.exact is not None and not host.journaled.is_journaled(pattern.exact):
+    if host.journaled.covers_nothing(pattern):
         raise ClientError("not_journaled", f"{command.topic} isn't journaled: nothing of it is kept for a subscription.",
                           "Have the topic journaled, or leave durable, snapshot_key and resume out.")
     chosen = compile_filter(command.filter) if command.filter else None

@@ -117,8 +117,8 @@ class Subscribing:
         """Where a bookmark subscription begins and ends; None for one without a bookmark."""
         if command.bookmark is None:
             return None
-        if pattern.exact is not None and not self._host.journaled.is_journaled(pattern.exact):
-            raise ClientError("not_journaled", f"{command.topic} isn't journaled, so there is nothing to replay.",
+        if self._host.journaled.covers_nothing(pattern):
+            raise ClientError("not_journaled", f"Nothing of {command.topic} is journaled, so there is nothing to replay.",
                               "Subscribe without a bookmark, or have the topic journaled.")
         asked = parse_bookmark(command.bookmark)
         if command.durability == "live" and isinstance(asked, Range):

@@ -9,6 +9,7 @@ from broker_core.batch import Batch, build
 from broker_core.config import InstanceSettings, JournaledTopic, PolicyDocument, default_policy
 from broker_core.errors import OperatorError
 from broker_core.runtime.journaled import JournaledTopics
+from broker_core.subscriptions.topics import TopicPattern
 
 
 def journaled(*entries: JournaledTopic, without: tuple[str, ...] = ()) -> JournaledTopics:
@@ -126,3 +127,13 @@ def test_directories_are_absolute_and_two():
     for wrong in ({"journal_directory": "j"}, {"archive_directory": 1}, {"journal_directory": "/a", "archive_directory": "/a"}):
         with pytest.raises(OperatorError):
             PolicyDocument.from_dict(document([">"], **wrong))
+
+
+@pytest.mark.parametrize(("pattern", "nothing"), [
+    ("orders.a", False), ("orders.*", False), (">", False), ("*.a", False), ("~quotes", False), ("$SLUICE.>", False), ("$SLUICE.*", False),
+    ("quotes", True), ("quotes.>", True), ("orders", True), ("orders.tmp.>", True), ("orders.tmp.*.x", True), ("$other.>", True),
+    ("old.>", True), ("*.*", False), ("*", True),
+])  # fmt: skip
+def test_of_a_pattern_it_is_said_when_it_can_name_no_journaled_topic(pattern: str, nothing: bool) -> None:
+    topics = journaled(JournaledTopic("orders.>"), JournaledTopic("old.a"), without=("orders.tmp.>", "old.>"))
+    assert topics.covers_nothing(TopicPattern.parse(pattern)) is nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from broker_core.errors import ClientError
 from broker_core.protocols.native import COMMAND
 from broker_core.runtime.broker import Broker
 from tests.broker_core.runtime.test_broker import numbered, take
-from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
 from tests.support.raw import RawClient
+from tests.support.reader import Reader
 from tests.support.stalled import StalledSubscriber
 
 SECOND = 10**9
@@ -185,6 +187,22 @@ async def test_a_pattern_covers_journaled_topics_alone_during_and_after_the_repl
     await publish(there.writer, 4, 6, "scratch.a")
     await publish(there.writer, 6, 8)
     assert await take(subscription, 4) == numbered(2, 4) + numbered(6, 8)
+
+
+@pytest.mark.parametrize("pattern", ["scratch.a", "scratch.>", "scratch.*.x", "*.tmp"])
+@pytest.mark.parametrize("options", [{"bookmark": "0"}, {"durable": "d"}, {"snapshot_key": "/id"}])
+async def test_a_pattern_that_can_name_no_journaled_topic_is_refused(
+    tmp_path: Path, pattern: str, options: dict[str, str]
+) -> None:
+    policy = tcp_policy()
+    instance = replace(policy.instance, unjournaled_topics=("scratch.>", "*.tmp"))
+    async with running_broker(tmp_path, replace(policy, instance=instance)) as broker:
+        reader = await Reader.connect(broker)
+        (refused,) = await reader.ask(c="subscribe", id="s", topic=pattern, **options)
+        assert (refused["code"], refused["id"]) == ("not_journaled", "s")
+        (taken,) = await reader.ask(c="subscribe", id="s", topic="*.a", **options)
+        assert taken["ack"] == "processed"
+        reader.close()
 
 
 async def test_messages_carry_their_time_when_asked(there: Fixture) -> None:
