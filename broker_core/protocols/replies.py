@@ -94,11 +94,10 @@ class Cancelled(_Base, frozen=True, kw_only=True, tag="cancelled"):
 
 
 class CloseRequested(_Base, frozen=True, kw_only=True, tag="close_requested"):
-    """The client should finish and close within `within_ms`; else the broker closes."""
+    """The client should finish and close. The broker doesn't; it asks again while the reason lasts."""
 
     code: str
     message: str = ""
-    within_ms: int = 0
     retry_after_ms: int | None = None
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from broker_core.runtime.connection import Connection
 
 RETRY_AFTER_MS = 1_000
-CLOSE_WITHIN_MS = 10_000
-"""How long a client that is asked to close may take before it is closed."""
 ALL = 2**62
 
 
@@ -132,12 +130,10 @@ def cancel_subscription(connection: Connection, act: UnderWay) -> None:
 
 
 def ask_to_close(connection: Connection, act: UnderWay) -> None:
-    """Ask the client to close; after a time it is closed."""
-    code, message = act.decision.reason.value, act.decision.sentence()
+    """Ask the client to close. It is never closed by force: the rule asks again (seed 003), or has a wider rung."""
     connection.reply(replies.CloseRequested(
-        code=code, message=message, within_ms=CLOSE_WITHIN_MS, retry_after_ms=RETRY_AFTER_MS
+        code=act.decision.reason.value, message=act.decision.sentence(), retry_after_ms=RETRY_AFTER_MS
     ))
-    asyncio.get_running_loop().call_later(CLOSE_WITHIN_MS / 1_000, connection.close, code, message)
     _tell(connection, act)
 
 

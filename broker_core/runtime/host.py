@@ -212,6 +212,7 @@ class Host:
         self._publish_events()
 
     def _publish_events(self) -> None:
+        self.judging.close_second()
         self.events.lost(self.ledger.close_intervals(), self.instance)
         for topic, bodies in self.events.take().items():
             self.publishing.publish_own(topic, bodies)

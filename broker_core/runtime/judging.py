@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from broker_core.runtime.acts import ACTS, UnderWay
 from broker_core.runtime.connection import Connection
 from broker_core.slow_clients.decision import Decision
 from broker_core.slow_clients.guard import SlowClientGuard
+from broker_core.slow_clients.holds import REPEATED
 from broker_core.slow_clients.rules import Mode
 from broker_core.spool.spool import Spool
 
@@ -34,6 +36,8 @@ class Judging:
         self.decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self.made = 0
         self._begun = 0
+        self._repeated: dict[tuple[str, str, str], tuple[Decision, str]] = {}
+        """What was discarded in this second, by client, subscription and rule: a decision a batch would be a flood."""
         self._last: dict[str, dict[str, Any]] = {}
         self.late_ms = 0
         """How late the loop ran at the last look, in ms: everybody's messages waited as long."""
@@ -78,6 +82,25 @@ class Judging:
             connection.close("internal_error", "What a policy decided about this client couldn't be carried out.")
 
     def _keep(self, decision: Decision, identity: str) -> None:
+        if decision.action not in REPEATED or decision.mode is Mode.SHADOW:
+            self._record(decision, identity)
+            return
+        key = (decision.client, decision.subscription, decision.rule)
+        first, known = self._repeated.get(key, (None, identity))
+        if first is not None:
+            decision = replace(
+                decision, at=first.at, times=first.times + 1, lost=first.lost + decision.lost,
+                observed=max(first.observed, decision.observed),
+            )
+        self._repeated[key] = (decision, known)
+
+    def close_second(self) -> None:
+        """Record what was done more than once in the second that ends."""
+        repeated, self._repeated = self._repeated, {}
+        for decision, identity in repeated.values():
+            self._record(decision, identity)
+
+    def _record(self, decision: Decision, identity: str) -> None:
         made = decision.as_dict() | {"id": identity}
         self.decisions.append(made)
         self._last.pop(decision.client, None)

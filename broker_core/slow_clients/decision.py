@@ -71,6 +71,8 @@ class Decision:
     told: str = "unknown"
     """Whether the client got the notice: yes, no, unknown. Filled in after the act."""
 
+    times: int = 1
+    """How often it was done within the second: `lost` is of all of them. Only DISCARD_OLDEST is done more than once."""
     shape: Shape = Shape.HARD
 
     def sentence(self) -> str:
@@ -113,6 +115,7 @@ class Decision:
             "last_lost": self.last_lost,
             "resume_token": self.resume_token,
             "told": self.told,
+            "times": self.times,
             "samples": [[sample.at // 1_000_000, *sample[1:]] for sample in self.samples],
         }
 

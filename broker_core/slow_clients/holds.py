@@ -14,6 +14,8 @@ NOT_APPLICABLE: Final = -1
 """In place of a signal's value: it says nothing about this client now."""
 REPEATED: Final = frozenset({Action.DISCARD_OLDEST})
 """Due as often as the limit is passed, not once; in shadow, where nothing is cut back, once."""
+ASK_AGAIN_MS: Final = 10_000
+"""How long a client that was asked to close has, before it may be asked again."""
 
 
 class Hold(NamedTuple):
@@ -107,11 +109,19 @@ def _due(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
         if not ready:
             break
         due = place
+    if due is None and _asks_again(rule, hold, now_ns):
+        due = hold.done - 1
     if due is None:
         return Look(hold, None, value)
     repeated = rule.ladder[due].action in REPEATED and rule.mode is Mode.ENFORCE
     done = due if repeated else due + 1
     return Look(hold._replace(done=done, acted_at=now_ns), due, value)
+
+
+def _asks_again(rule: Rule, hold: Hold, now_ns: int) -> bool:
+    """A request to close is repeated for as long as it is ignored (seed 003: the broker doesn't force it)."""
+    asked = hold.done > 0 and rule.ladder[hold.done - 1].action is Action.ASK_TO_CLOSE
+    return asked and rule.mode is Mode.ENFORCE and now_ns - hold.acted_at >= ASK_AGAIN_MS * _MS
 
 
 def _rate(rule: Rule, value: int, hold: Hold, now_ns: int, sent_bytes: int) -> Look:
@@ -145,6 +155,8 @@ def _count(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
     hold = hold._replace(marks=marks[-rule.count :])
     if len(hold.marks) < rule.count:
         return Look(hold._replace(done=0), None, len(marks))
+    if hold.done == len(rule.ladder) and not new:  # all is done that can be, until it is counted once more
+        return Look(hold, None, len(marks))
     looked = _due(rule, rule.limit + 1, hold._replace(over_since=hold.marks[-1]), now_ns)
     kept = looked.hold._replace(over_since=hold.over_since)
     return Look(kept, looked.rung, max(value, len(marks)) if rule.signal is Signal.WINDOW_FULL else len(marks))

@@ -98,7 +98,8 @@ def _cost(decision: Decision) -> str:
             gone = f"{messages(lost)} replaced by later ones; " if lost else ""
             return f"{gone}the latest of each key is kept."
         case Action.DISCARD_OLDEST:
-            return f"{messages(lost)} discarded, the oldest first; {messages(kept)} kept."
+            often = f" ({quantity(decision.times, Unit.TIMES)} within a second)" if decision.times > 1 else ""
+            return f"{messages(lost)} discarded{often}, the oldest first; {messages(kept)} kept."
         case Action.NOTIFY | Action.WARN | Action.PAUSE | Action.ASK_TO_CLOSE:
             return f"Nothing is lost; {messages(kept)} waiting." if kept else "Nothing is lost."
     return _cost_of_ending(decision)

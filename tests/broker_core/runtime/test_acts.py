@@ -16,6 +16,7 @@ import pytest
 from broker_core.client import AsyncClient
 from broker_core.errors import ClientError
 from broker_core.runtime.broker import Broker
+from broker_core.slow_clients import holds
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
@@ -70,6 +71,18 @@ async def test_the_oldest_are_discarded_and_the_ledger_has_the_interval(tmp_path
         (loss,) = await ask(there.broker, "ledger", client="slow")
         assert (loss["cause"], loss["messages"], loss["rule"]) == ("discarded", 18, "test")
         assert (loss["from"], loss["to"]) == ("test-1|3|", "test-1|20|")
+
+
+async def test_a_firehose_of_discards_is_one_decision_a_second(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("discard_oldest")) as there:
+        for start in range(1, 301):
+            await there.publish(start, 1)
+        decisions, backlog = there.broker.host.judging.decisions, there.broker.host.clients["slow"].backlog
+        await until(lambda: sum(one["lost"] for one in decisions) == 288 == backlog.lost_messages)
+        seconds = (decisions[-1]["at"] - decisions[0]["at"]) / 1_000 + 2
+        assert len(decisions) <= seconds and sum(one["times"] for one in decisions) > 10 * len(decisions)
+        most = max(decisions, key=lambda one: one["times"])
+        assert f"discarded ({most['times']:,} times within a second), the oldest first" in most["sentence"]
 
 
 async def test_only_the_latest_of_each_key_remains(tmp_path: Path) -> None:
@@ -158,7 +171,18 @@ async def test_a_client_is_asked_to_close(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("ask_to_close")) as there:
         await there.publish(1, 20)
         asked = await there.slow.until("close_requested")
-        assert asked["within_ms"] > 0 and "slow" in there.broker.host.clients
+        assert asked["code"] == "slow_client_backlog"
+
+
+async def test_one_that_ignores_it_is_asked_again_and_never_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds, "ASK_AGAIN_MS", 50)
+    async with slow_client(tmp_path, rule("ask_to_close")) as there:
+        await there.publish(1, 20)
+        for number in range(3):
+            await there.slow.until("close_requested")
+            await there.publish(21 + number, 1)
+        await until(lambda: len(there.broker.host.judging.decisions) >= 3, 15)
+        assert "slow" in there.broker.host.clients and there.balanced()
 
 
 async def test_the_library_closes_when_asked_and_comes_back(tmp_path: Path) -> None:

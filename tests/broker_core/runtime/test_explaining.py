@@ -41,7 +41,7 @@ async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: P
         raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
         await raw.until("processed")
         await writer.publish_many("t", [b"x"] * 9)
-        await until(lambda: broker.host.clients["slow"].backlog.lost_messages)
+        await until(lambda: broker.host.clients["slow"].backlog.lost_messages and broker.host.judging.made)
         entry = await ask(broker, "client", name="slow")
         assert entry["last_decision"]["action"] == "discard_oldest"
         assert (entry["lost_messages"], entry["lag_messages"]) == (4, 3)

@@ -127,6 +127,22 @@ def test_discarding_goes_on_while_it_is_enforced_and_is_said_once_in_shadow() ->
     assert len(run(shadow, [101, 102, 103])) == 1
 
 
+def test_a_request_to_close_is_repeated_while_it_is_ignored_and_said_once_in_shadow() -> None:
+    asked = rule(Shape.HARD, Rung(Action.ASK_TO_CLOSE))
+    assert [place for place, _ in run(asked, [101] * 25)] == [0, 10, 20]
+    assert [place for place, _ in run(asked, [101, 101, 99, 101])] == [0, 3], "within in between"
+    slowly = rule(Shape.HARD, Rung(Action.ASK_TO_CLOSE), check_ms=30_000)
+    assert [place for place, _ in run(slowly, [101] * 100)] == [30, 60, 90], "at each check"
+    assert len(run(rule(Shape.HARD, Rung(Action.ASK_TO_CLOSE), mode=Mode.SHADOW), [101] * 25)) == 1
+
+
+def test_a_wider_rung_follows_a_request_that_is_ignored() -> None:
+    ladder = Rung(Action.ASK_TO_CLOSE), Rung(Action.DISCONNECT, after_ms=15_000)
+    assert run(rule(Shape.HARD, *ladder), [101] * 40) == [
+        (0, Action.ASK_TO_CLOSE), (10, Action.ASK_TO_CLOSE), (15, Action.DISCONNECT)
+    ]
+
+
 @given(st.lists(st.integers(0, 200), max_size=60), st.integers(0, 5))
 def test_no_act_comes_before_its_hold_or_after_the_stated_worst_case(values: list[int], hold_s: int) -> None:
     one = rule(Shape.SOFT_FOR if hold_s else Shape.HARD, hold_ms=hold_s * 1_000)
