@@ -29,7 +29,9 @@ class Cause(StrEnum):
     EXPIRED = "expired"
     """It waited longer than a policy allows."""
     DISCONNECTED = "disconnected"
-    """The connection ended while it waited."""
+    """The connection ended while it waited, and no bookmark brings it back."""
+    KEPT = "kept_in_log"
+    """The connection ended while it waited: a bookmark brings it back, as long as the log holds it."""
     UNSUBSCRIBED = "unsubscribed"
     """The subscription ended while it waited."""
     CANCELLED = "cancelled"
@@ -49,6 +51,7 @@ class Tally:
     last: int = 0
     unjournaled: int = 0
     """How many of the messages no journal keeps."""
+    unjournaled_bytes: int = 0
 
     def add(self, messages: int, nbytes: int, first: int, last: int) -> None:
         """More deliveries; `first` 0 when no journal keeps them."""
@@ -59,6 +62,7 @@ class Tally:
             self.last = max(self.last, last)
         else:
             self.unjournaled += messages
+            self.unjournaled_bytes += nbytes
 
     def add_entry(self, entry: OutboxEntry) -> None:
         """One more delivery."""
@@ -68,10 +72,14 @@ class Tally:
     def merge(self, other: Tally) -> None:
         """All that another one holds."""
         journaled = other.messages - other.unjournaled
-        self.add(other.unjournaled, 0, 0, 0)
+        self.add(other.unjournaled, other.unjournaled_bytes, 0, 0)
         if journaled:
-            self.add(journaled, 0, other.first, other.last)
-        self.nbytes += other.nbytes
+            self.add(journaled, other.nbytes - other.unjournaled_bytes, other.first, other.last)
+
+    def parted(self) -> tuple[Tally, Tally]:
+        """What no journal keeps, and what the log has."""
+        count, size = self.unjournaled, self.unjournaled_bytes
+        return Tally(count, size, 0, 0, count, size), Tally(self.messages - count, self.nbytes - size, self.first, self.last)
 
 
 def tally_of(entries: Iterable[OutboxEntry]) -> Tally:

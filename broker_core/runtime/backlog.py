@@ -266,6 +266,14 @@ class Backlog:
             self._give_up(stream, tally, cause, rule)
 
     def _give_up(self, stream: int, tally: Tally, cause: Cause, rule: str) -> None:
+        if cause is Cause.DISCONNECTED:
+            gone, kept = tally.parted()
+            self._enter(stream, gone, cause, rule)
+            self._enter(stream, kept, Cause.KEPT, rule)
+        else:
+            self._enter(stream, tally, cause, rule)
+
+    def _enter(self, stream: int, tally: Tally, cause: Cause, rule: str) -> None:
         if tally.messages:
             self.lost_messages += tally.messages
             self._connection.lost(stream, tally, cause, rule)

@@ -71,5 +71,7 @@ def difference(before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> T
     for entry in after:
         lost.messages -= entry.count
         lost.nbytes -= entry.nbytes
-        lost.unjournaled -= 0 if entry.batch.first_sequence else entry.count
+        if not entry.batch.first_sequence:
+            lost.unjournaled -= entry.count
+            lost.unjournaled_bytes -= entry.nbytes
     return lost

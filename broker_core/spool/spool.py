@@ -217,6 +217,7 @@ class Spool:
         tally.nbytes -= entry.nbytes
         if entry.batch is not None and not entry.batch.first_sequence:
             tally.unjournaled -= entry.count
+            tally.unjournaled_bytes -= entry.nbytes
         self.entries -= 1
         self.messages -= entry.count
         self.backlog_bytes -= entry.nbytes

@@ -31,11 +31,18 @@ def test_subscriptions_causes_and_rules_are_kept_apart() -> None:
 
 def test_what_no_journal_keeps_has_a_count_and_no_interval() -> None:
     tally = tally_of([entry(10, journaled=False, count=3), entry(10, sequence=5)])
-    assert tally == Tally(messages=4, nbytes=20, first=5, last=5, unjournaled=3)
+    assert tally == Tally(messages=4, nbytes=20, first=5, last=5, unjournaled=3, unjournaled_bytes=10)
     other = Tally()
     other.merge(tally)
     other.merge(Tally())
     assert other == tally
+
+
+def test_what_the_log_has_and_what_it_has_not_can_be_told_apart() -> None:
+    tally = tally_of([entry(10, journaled=False, count=3), entry(20, sequence=5, count=2)])
+    gone, kept = tally.parted()
+    assert gone == tally_of([entry(10, journaled=False, count=3)]) and kept == tally_of([entry(20, sequence=5, count=2)])
+    assert Tally().parted() == (Tally(), Tally())
 
 
 def test_nothing_given_up_is_no_interval() -> None:

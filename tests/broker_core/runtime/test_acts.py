@@ -145,7 +145,18 @@ async def test_a_dropped_client_is_told_before_the_close_and_the_record_says_so(
         assert (await there.decided())["told"] == "yes"
         await until(lambda: there.broker.host.ledger.recent)
         (loss,) = there.broker.host.ledger.recent
-        assert loss.cause.value == "disconnected"
+        assert (loss.cause.value, loss.what.messages) == ("kept_in_log", 18), "two wait to be acknowledged"
+
+
+async def test_what_no_bookmark_brings_back_is_lost_with_the_connection(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("disconnect", topic=">"), topic=">") as there:
+        await there.publish(1, 8, "scratch.t")
+        await there.publish(9, 8, "t")
+        await until(lambda: len(there.broker.host.ledger.recent) == 2)
+        gone, kept = sorted(there.broker.host.ledger.recent, key=lambda loss: loss.cause.value)
+        assert (gone.cause.value, gone.what.messages, gone.what.unjournaled, gone.what.first) == ("disconnected", 6, 6, 0)
+        assert (kept.cause.value, kept.what.unjournaled) == ("kept_in_log", 0) and kept.what.messages >= 5
+        assert kept.what.nbytes > 0 and gone.what.nbytes > 0
 
 
 async def test_a_client_that_says_nothing_is_closed_at_the_deadline_and_it_stays_unknown(tmp_path: Path) -> None:

@@ -93,6 +93,10 @@ class Scene:
 
     def _lose(self, stream: int, what: Tally, cause: Cause, rule: str) -> None:
         self.lost.setdefault(stream, []).append(what)
+        if cause is Cause.KEPT:
+            assert stream != SCRATCH and not what.unjournaled, "what no journal keeps is gone"
+        elif cause is Cause.DISCONNECTED:
+            assert stream == SCRATCH and what.unjournaled == what.messages, "a bookmark brings it back"
 
     def _fail(self, error: Exception) -> None:
         raise error
