@@ -74,6 +74,8 @@ def _text(path: str, value: Any) -> str:
             return size(value)
         if path.endswith("client_max_capacity"):
             return f"{value} %"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(path, item) if isinstance(item, Mapping) else str(item) for item in value) or "none"
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {_text(key, part)}" for key, part in value.items())
     return as_json(value)

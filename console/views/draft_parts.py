@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import Permission
-from console.forms import flatten
+from console.forms import PolicyForm, flatten
 from console.models import PolicyDraft
 from console.part_forms import PartForm
 from console.preset_forms import ActiveMqForm, QpidForm, XapForm
@@ -153,6 +153,6 @@ def _add(form: forms.Form, problem: SluiceError) -> None:
         form.add_error(None, sentence)
 
 
-def _show(request: HttpRequest, draft: PolicyDraft, form: forms.Form, title: str, ladder: Any = None) -> HttpResponse:
-    context = {"draft": draft, "form": form, "title": title, "ladder": ladder}
+def _show(request: HttpRequest, draft: PolicyDraft, form: PartForm | PolicyForm, title: str, ladder: Any = None) -> HttpResponse:
+    context = {"draft": draft, "form": form, "groups": form.groups(), "title": title, "ladder": ladder}
     return common.page(request, "draft_part.html", context, 422 if form.is_bound else 200)

@@ -15,6 +15,7 @@ from broker_core.access.secrets import hash_token, password_matches
 from console.models import Action, AuditEvent, Instance, PolicyDraft
 from console.services import drafts, policies
 from console.services.actors import Actor
+from console.views.draft_parts import FORMS
 from tests.console.services.policy_import.test_importers import ACTIVEMQ, AMPS
 from tests.support.fake_broker import FakeBroker
 
@@ -175,6 +176,13 @@ def test_secrets_are_typed_or_made_once_and_never_shown_again(browser: Client, d
     told = "".join(page.content.decode() for page in pages) + json.dumps(list(AuditEvent.objects.values("before", "after")))
     assert "open sesame" not in told and token not in told
     assert user["password"] not in told and user["token"] not in told
+
+
+@pytest.mark.parametrize("part", ["users", "rules", "xap", "activemq", "qpid", "entitlements"])
+def test_a_form_shows_every_field_it_reads(browser: Client, draft: PolicyDraft, part: str) -> None:
+    page = browser.get(at(draft, f"{part}/new/")).content.decode()
+    missing = [name for name in FORMS[part][1].base_fields if f'name="{name}"' not in page]
+    assert missing == []
 
 
 def test_a_password_must_be_typed_to_be_set(browser: Client, draft: PolicyDraft) -> None:

@@ -90,3 +90,18 @@ def test_a_diff_names_what_changed_in_the_words_of_the_page() -> None:
 def test_a_transport_that_is_new_shows_as_not_there_before() -> None:
     found = changes({"transports": []}, {"transports": [{"name": "ws", "port": 9008}]})
     assert [tuple(change) for change in found] == [("ws.port", "not there", "9008")]
+
+
+def test_an_entry_is_known_by_what_it_is_for_and_a_secret_only_by_being_set() -> None:
+    before = {"rules": [{"name": "behind", "limit": 1}], "access": {"users": [{"name": "m", "password": "scrypt$old", "token": None}]}}
+    ladder = [{"action": "warn"}, {"action": "refuse", "for_ms": 30_000}]
+    after = {
+        "rules": [{"name": "new", "limit": 2}, {"name": "behind", "limit": 1, "ladder": ladder}],
+        "access": {"users": [{"name": "m", "password": "scrypt$new", "token": "sha256$x"}]},
+    }
+    assert [tuple(change) for change in changes(before, after)] == [
+        ("rules new.limit", "not there", "2"),
+        ("rules behind.ladder", "not there", "action warn, action refuse for_ms 30.0 s"),
+        ("access.users m.password", "set", "set anew"),
+        ("access.users m.token", "not there", "set"),
+    ]

@@ -1,0 +1,51 @@
+"""A real broker on a thread of its own behind the control socket that the console calls: for tests that use the database."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from broker_core.config import PolicyDocument
+from broker_core.runtime.broker import Broker
+from tests.support.brokers import running_broker
+
+
+class BrokerThread:
+    """The running broker; `do` runs a coroutine on its loop."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker, self._loop = broker, loop
+
+    def do(self, work: Coroutine[Any, Any, Any], seconds: float = 30) -> Any:
+        """What the coroutine returns."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
+
+
+@contextmanager
+def broker_thread(home: Path, policy: PolicyDocument, socket: Path) -> Iterator[BrokerThread]:
+    """A broker with that policy until the block ends; `socket` is where the console looks for it."""
+    ready, ended = threading.Event(), asyncio.Event()
+    made: list[BrokerThread] = []
+
+    async def serve() -> None:
+        async with running_broker(home, policy) as broker:
+            made.append(BrokerThread(broker, asyncio.get_running_loop()))
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(20), "the broker didn't start"
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    socket.unlink(missing_ok=True)
+    socket.symlink_to(made[0].broker.paths.control)
+    try:
+        yield made[0]
+    finally:
+        socket.unlink(missing_ok=True)
+        made[0]._loop.call_soon_threadsafe(ended.set)
+        thread.join(20)
