@@ -21,7 +21,7 @@ import orjson
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth import get_user
-from django.contrib.sessions.backends.db import SessionStore
+from django.db import DatabaseError
 from django.http import HttpRequest
 
 from api.live_deltas import Snapshot, delta
@@ -30,12 +30,13 @@ from console.choices import Permission
 from console.queries import live
 from console.rights import Access, name_fits
 from console.services.actors import access_of
+from console.session_store import SessionStore
 
 GROUP = "live"
 LEAST_INTERVAL_S = 0.25
 CLOSE_NOT_LOGGED_IN = 4401
 CLOSE_ENDED = 4403
-# A session that ended elsewhere (logged out, account disabled) stops being fed within this time, and a grant that was
+# A session that ended elsewhere (logged out, unused for too long, account disabled) stops being fed within this time, and a grant that was
 # taken away no longer shows what it showed.
 SESSION_CHECK_S = 30.0
 
@@ -64,8 +65,8 @@ class LiveFeed(AsyncWebsocketConsumer):
     newest: Snapshot | None = None
     sequence = 0
     sent_at = 0.0
-    checked_at = 0.0
     delayed: asyncio.Task[None] | None = None
+    watching: asyncio.Task[None] | None = None
     access: Access = Access()
 
     async def connect(self) -> None:
@@ -74,7 +75,10 @@ class LiveFeed(AsyncWebsocketConsumer):
         if not self.scope["user"].is_authenticated:
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
-        await self._still_welcome()
+        if not await self._still_welcome():
+            await self.close(code=CLOSE_NOT_LOGGED_IN)
+            return
+        self.watching = asyncio.create_task(self._watch_session())
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
             # Without the broker there is no snapshot yet; its first message will be one.
@@ -82,8 +86,9 @@ class LiveFeed(AsyncWebsocketConsumer):
 
     async def disconnect(self, code: int) -> None:
         """Leave the group."""
-        if self.delayed is not None:
-            self.delayed.cancel()
+        for task in (self.delayed, self.watching):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         await self.channel_layer.group_discard(GROUP, self.channel_name)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -94,9 +99,6 @@ class LiveFeed(AsyncWebsocketConsumer):
 
     async def live_snapshot(self, event: dict[str, Any]) -> None:
         """The broker's snapshot of this second."""
-        if time.monotonic() - self.checked_at > SESSION_CHECK_S and not await self._still_welcome():
-            await self.close(code=CLOSE_NOT_LOGGED_IN)
-            return
         await self._offer(event["snapshot"])
 
     def _seen(self, snapshot: Snapshot) -> Snapshot | None:
@@ -148,12 +150,23 @@ class LiveFeed(AsyncWebsocketConsumer):
         self.sequence += 1
         await self.send(text_data=orjson.dumps({**message, "seq": self.sequence}).decode())
 
+    async def _watch_session(self) -> None:
+        """Close when the session ends, whether or not there is anything to feed. Being fed is no use of a session."""
+        while True:
+            await asyncio.sleep(SESSION_CHECK_S)
+            try:
+                welcome = await self._still_welcome()
+            except DatabaseError:
+                continue  # the next look will say
+            if not welcome:
+                await self.close(code=CLOSE_NOT_LOGGED_IN)
+                return
+
     async def _still_welcome(self) -> bool:
-        self.checked_at = time.monotonic()
         return await database_sync_to_async(self._session_holds)()
 
     def _session_holds(self) -> bool:
-        """Whether the session is still stored and its account still active; renews what the account may see."""
+        """Whether the session still holds and its account is still active; renews what the account may see."""
         request = HttpRequest()
         request.session = SessionStore(self.scope["session"].session_key)
         user = get_user(request)

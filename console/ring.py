@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import redis
-from django.conf import settings
 
 from broker_core.errors import OperatorError
+from console.redis_link import connection as _connection
 
 SECONDS = 900
 RESTING_EVERY = 10
@@ -89,14 +89,3 @@ def _rests(client: Mapping[str, Any]) -> bool:
     return client.get("state") == "live" and not (
         client.get("lag_messages") or client.get("rate_out_messages") or client.get("outbox_bytes")
     )
-
-
-_link: redis.Redis | None = None
-
-
-def _connection() -> redis.Redis:
-    """One connection pool a process."""
-    global _link
-    if _link is None:
-        _link = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2)
-    return _link

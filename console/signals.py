@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.dispatch import receiver
 
 from console.choices import ActorKind, AuditResult
-from console.services import audit
+from console.services import audit, sessions
 from console.services.actors import Actor
 
 
 @receiver(user_logged_in, dispatch_uid="audit.login")
 def logged_in(request: Any, user: Any, **kwargs: Any) -> None:
     """Somebody came in."""
+    sessions.begin(request.session, time.time())
     audit.record(_actor(request, user.get_username(), user.pk), "login", f"operator {user.get_username()}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from console.services import audit, execution, ledger, policies, rollup, runs
+from console.services import audit, execution, ledger, operators, policies, rollup, runs
 from console.services.actions import schedules
 
 
@@ -17,7 +17,7 @@ def execute_run(run_id: str) -> None:
 
 @shared_task(name="console.tasks.tick")
 def tick() -> None:
-    """Each minute: start what is due, find lost runs, tell brokers that run another revision, forget old samples."""
+    """Each minute: start what is due, find lost runs, tell brokers that run another revision, forget old samples, note used tokens."""
     now = timezone.now()
     runs.find_lost(now)
     schedules.fire_due(now)
@@ -26,3 +26,4 @@ def tick() -> None:
     rollup.forget_old(now)
     ledger.forget_old(now)
     audit.forget_expired(now)
+    operators.store_used()

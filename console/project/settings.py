@@ -86,6 +86,7 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "console.middleware.AuditMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "console.middleware.SessionUseMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.http.ConditionalGetMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -169,7 +170,9 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
+SESSION_ENGINE = "console.session_store"
 SESSION_COOKIE_AGE = env.int("SLUICE_SESSION_HOURS", default=12) * 3600  # from the login on, used or not
+SLUICE_SESSION_IDLE_MINUTES = env.int("SLUICE_SESSION_IDLE_MINUTES", default=60)  # without anything done; 0 is never
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = HTTPS

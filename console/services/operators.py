@@ -6,22 +6,22 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+import redis
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractUser
 from django.db import transaction
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
+from console import used
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken, Grant
 from console.services import audit
 from console.services.actors import SYSTEM, Actor, access_of
 
 MAX_TOKEN_AGE = timedelta(days=366)
-# A token's last use is shown to operators; storing it more often would make every read a write.
-USED_AT_EVERY = timedelta(minutes=1)
 
 
 def create_account(actor: Actor, name: str) -> tuple[AbstractUser, str]:
@@ -126,10 +126,19 @@ def token_of(text: str, now: datetime | None = None) -> ApiToken | None:
         return None
     if token.revoked_at is not None or token.expires_at <= moment or not token.user.is_active:
         return None
-    if token.used_at is None or moment - token.used_at > USED_AT_EVERY:
-        token.used_at = moment
-        token.save(update_fields=["used_at"])
+    used.token_used(token.pk, moment.timestamp())
     return token
+
+
+def store_used() -> int:
+    """Take over from Redis when tokens were last used; returns how many. What Redis loses meanwhile isn't known of."""
+    try:
+        found = used.take_tokens()
+    except redis.RedisError:
+        return 0
+    for token_id, second in found.items():
+        ApiToken.objects.filter(pk=token_id).update(used_at=datetime.fromtimestamp(second, UTC))
+    return len(found)
 
 
 def _digest(secret: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from django.test import Client
 from django.urls import Resolver404, resolve
 
 from api.permissions import need_of
-from console.choices import ROLE_PERMISSIONS, Permission, Role
+from console.choices import ROLE_PERMISSIONS, TOKEN_PERMISSIONS, Permission, Role
 from console.models import AuditEvent
 from console.rights import Open
+from console.services import operators
+from console.services.actors import SYSTEM
 from tests.api.doors import DOORS, READS, WRITES, Door, addresses, send
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker
@@ -120,11 +123,14 @@ def test_an_attempt_to_change_something_leaves_an_event_whatever_comes_of_it(doo
 @pytest.mark.django_db
 def test_walking_every_address_with_get_changes_nothing(settings: Any, broker: FakeBroker) -> None:
     seed_history(settings.SLUICE_INSTANCE)
-    client = logged_in(person("maria", Role.ADMINISTRATOR))
+    maria = person("maria", Role.ADMINISTRATOR)
+    client = logged_in(maria)
+    _, token = operators.create_token(SYSTEM, maria, "walk", lifetime=timedelta(days=1), scope=TOKEN_PERMISSIONS)
     broker.asked.clear()
     before = everything()
     for door in DOORS:
         client.get(door.path)
+        Client().get(door.path, headers={"Authorization": f"Bearer {token}"})
     assert everything() == before
     changing = {"disconnect", "apply", "journal_swap", "journal_remove", "publish"}
     assert not changing & {asked["do"] for asked in broker.asked}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -135,14 +136,31 @@ async def test_page_of_another_site_is_refused_though_logged_in(broker: FakeBrok
 async def test_session_that_ended_is_fed_no_longer(
     broker: FakeBroker, cookie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.live_feed.SESSION_CHECK_S", 0.0)
+    monkeypatch.setattr("api.live_feed.SESSION_CHECK_S", 0.1)
     async with feed(cookie) as socket:
         await socket.receive_json_from(timeout=5)
         user = await get_user_model().objects.aget(username="vera")
         user.is_active = False
         await user.asave()
-        await push({"at": 2**50, "status": {}, "clients": []})
         assert (await socket.receive_output(timeout=5))["code"] == 4401
+
+
+async def test_feed_doesn_t_keep_a_session_alive_that_nobody_uses(
+    broker: FakeBroker, cookie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.live_feed.SESSION_CHECK_S", 0.1)
+    moment = time.time()
+    monkeypatch.setattr("console.session_store.time.time", lambda: moment)
+    async with feed(cookie) as socket:
+        first = await socket.receive_json_from(timeout=5)
+        moment += settings.SLUICE_SESSION_IDLE_MINUTES * 60 - 5
+        await push({**first, "at": first["at"] + 1000})
+        assert (await socket.receive_json_from(timeout=5))["type"] == "delta"
+        moment += 10
+        assert (await socket.receive_output(timeout=5))["code"] == 4401
+    late = WebsocketCommunicator(application, "/live/", headers(cookie))
+    await late.connect()
+    assert (await late.receive_output(timeout=5))["code"] == 4401
 
 
 async def test_idle_socket_outlives_the_time_out_of_redis_py(broker: FakeBroker, cookie: str) -> None:

@@ -15,7 +15,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 from rest_framework.test import APIClient
 
-from console import append_only
+from console import append_only, used
 from console.choices import ActorKind, Role
 from console.models import Grant, Instance
 from console.services import policies, reports
@@ -30,8 +30,10 @@ PASSWORD = "a-long-enough-password"
 def _nothing_heard() -> Iterator[None]:
     """What a process remembers of its broker's reports belongs to one test's database."""
     reports._heard.clear()
+    used.forget()
     yield
     reports._heard.clear()
+    used.forget()
 
 
 @pytest.fixture(autouse=True, scope="session")
