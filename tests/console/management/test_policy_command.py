@@ -9,8 +9,10 @@ import pytest
 import yaml
 from django.core.management import CommandError, call_command
 
+from broker_core.access.secrets import hash_password, hash_token
 from console.models import Action, Instance, PolicyDraft
 from console.services import policies
+from console.services.actors import Actor
 from tests.console.services.policy_import.test_importers import ACTIVEMQ, AMPS
 from tests.support.fake_broker import FakeBroker
 
@@ -91,3 +93,24 @@ def test_a_file_that_is_no_policy_is_refused(broker: FakeBroker, tmp_path: Path,
         run("import", str(path))
     with pytest.raises(CommandError, match="can't be read"):
         run("check", str(tmp_path / "missing"))
+
+
+def test_hashes_are_exported_when_asked_for_and_kept_when_they_arent_in_the_file(
+    broker: FakeBroker, instance: Instance, actor: Actor, tmp_path: Path
+) -> None:
+    user = {"name": "maria", "password": hash_password("open sesame"), "token": hash_token("t"), "clients": ["desk-*"]}
+    policies.change_instance_policy(actor, {"access": {"users": [user]}})
+    path = tmp_path / "policy.yaml"
+    path.write_text(run("export")[0])
+    assert "scrypt$" not in path.read_text() and "sha256$" not in path.read_text()
+    assert run("diff", str(path)) == ("", "", 0)
+    path.write_text(path.read_text().replace("client_max_capacity: 50", "client_max_capacity: 40"))
+    run("import", str(path))
+    newest = policies.newest_of(instance).document
+    assert (newest["client_policy"]["client_max_capacity"], newest["access"]["users"][0]["password"]) == (40, user["password"])
+    assert newest["access"]["users"][0]["clients"] == ["desk-*"]
+    path.write_text(run("export", "--with-secrets")[0])
+    assert user["password"] in path.read_text()
+    path.write_text(path.read_text().replace("name: maria", "name: nina"))
+    run("import", str(path))
+    assert policies.newest_of(instance).document["access"]["users"][0]["token"] == user["token"]
