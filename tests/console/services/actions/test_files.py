@@ -11,6 +11,8 @@ import pytest
 from broker_core.errors import OperatorError
 from console.services.actions import files
 
+pytestmark = pytest.mark.django_db  # the policy says where journals are
+
 OLD = time.time() - 10 * 86_400
 DAY = 86_400
 
