@@ -12,8 +12,8 @@ from prometheus_client.registry import Collector
 
 from broker_core.errors import OperatorError
 from console.broker_link import link_to
-from console.models import ActionRun, Instance
-from console.queries.policies import in_force
+from console.models import ActionRun
+from console.queries.policies import in_force_everywhere
 
 SLOWEST = 100
 """Clients with series of their own: those furthest behind, so that 10,000 clients don't make 10,000 series."""
@@ -42,19 +42,19 @@ class _Instances(Collector):
         up = GaugeMetricFamily("sluice_up", "Whether the broker answers", labels=["instance"])
         revisions = GaugeMetricFamily("sluice_policy_revision", "Newest revision, and the one in force", labels=["instance", "which"])
         families: dict[str, Metric] = {}
-        for instance in Instance.objects.all():
-            state = in_force(instance)
-            revisions.add_metric([instance.name, "wanted"], state["wanted"])
-            revisions.add_metric([instance.name, "running"], state["running"] or 0)
+        for state in in_force_everywhere():
+            name = state["instance"]
+            revisions.add_metric([name, "wanted"], state["wanted"])
+            revisions.add_metric([name, "running"], state["running"] or 0)
             try:
-                link = link_to(instance.name)
+                link = link_to(name)
                 status = link.call("status", timeout_s=2.0)
                 slowest = link.call("clients_page", sort="-lag_ms", limit=SLOWEST, timeout_s=2.0)["clients"]
             except OperatorError:
-                up.add_metric([instance.name], 0)
+                up.add_metric([name], 0)
                 continue
-            up.add_metric([instance.name], 1)
-            for family in (*_broker(instance.name, status), *_clients(instance.name, slowest)):
+            up.add_metric([name], 1)
+            for family in (*_broker(name, status), *_clients(name, slowest)):
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples += family.samples

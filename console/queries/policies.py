@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
@@ -112,26 +113,45 @@ def _entries(instance: Instance) -> dict[str, Any]:
 
 def in_force(instance: Instance, now: datetime | None = None) -> InForce:
     """What is wanted against what the broker last reported, and why they differ if they do."""
+    return _states(Instance.objects.filter(pk=instance.pk), now)[0]
+
+
+def in_force_everywhere(now: datetime | None = None) -> list[InForce]:
+    """`in_force` of every instance: "in force on 2 of 2 instances". Two queries, however many there are."""
+    return _states(Instance.objects.all(), now)
+
+
+def _states(instances: QuerySet[Instance], now: datetime | None) -> list[InForce]:
+    revisions = PolicyRevision.objects.filter(instance=OuterRef("pk")).order_by("-number")
+    reports = RevisionReport.objects.filter(instance=OuterRef("pk")).order_by("-seen_at", "-id")
+    rows = instances.annotate(
+        wanted=Subquery(revisions.values("number")[:1]),
+        running=Subquery(reports.values("number")[:1]),
+        seen_at=Subquery(reports.values("seen_at")[:1]),
+    ).values("pk", "name", "wanted", "running", "seen_at")
+    staged = PolicyRollout.objects.select_related("revision", "base").filter(state=RolloutState.RUNNING)
+    rollouts_of = {rollout.instance_id: rollout for rollout in staged}
     moment = now or timezone.now()
-    newest = newest_revision(instance)
-    report = RevisionReport.objects.filter(instance=instance).order_by("-seen_at", "-id").first()
-    wanted = newest.number if newest else 0
-    fresh = report is not None and moment - report.seen_at <= REPORT_FRESH
-    running = report.number if report is not None else None
+    return [_state(row, rollouts_of.get(row["pk"]), moment) for row in rows]
+
+
+def _state(row: Mapping[str, Any], rollout: PolicyRollout | None, moment: datetime) -> InForce:
+    wanted, running, seen_at = row["wanted"] or 0, row["running"], row["seen_at"]
+    fresh = seen_at is not None and moment - seen_at <= REPORT_FRESH
     why = ""
-    if report is None:
+    if seen_at is None:
         why = "The broker has never reported."
     elif not fresh:
-        why = f"The broker was last heard at {report.seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy when it starts."
+        why = f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy when it starts."
     elif running != wanted:
         why = f"The broker runs revision {running}; it is asked again each minute."
     return {
-        "instance": instance.name,
+        "instance": row["name"],
         "wanted": wanted,
         "running": running,
         "converged": fresh and running == wanted,
-        "staged": _staged(running_rollout(instance)),
-        "reported_at": report.seen_at if report is not None else None,
+        "staged": _staged(rollout),
+        "reported_at": seen_at,
         "why": why,
     }
 
@@ -141,11 +161,6 @@ def _staged(rollout: PolicyRollout | None) -> str:
         return ""
     first = rollout.client or f"{rollout.share} % of the clients"
     return f"Revision {rollout.revision.number} for {first} first, {rollout.base.number} for the others."
-
-
-def in_force_everywhere(now: datetime | None = None) -> list[InForce]:
-    """`in_force` of every instance: "in force on 2 of 2 instances"."""
-    return [in_force(instance, now) for instance in Instance.objects.all()]
 
 
 def revisions(instance: Instance, limit: int = 100) -> list[PolicyRevision]:

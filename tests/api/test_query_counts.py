@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from console.choices import Permission, Role
 from console.models import Instance
-from console.services import audit, drafts, operators, policies
+from console.services import audit, drafts, operators, policies, reports
 from console.services.actors import Actor
 from tests.api.doors import READS, Door
 from tests.support.control_plane import person
@@ -30,7 +30,9 @@ RECORDED: dict[str, int] = json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
-    """Some of everything that lists show."""
+    """Some of everything that lists show, and another instance."""
+    other = policies.ensure_instance(f"other-{turn}")
+    reports.record_revision(other, 1, timezone.now())
     for number in range(3):
         user = person(f"person-{turn}-{number}", Role.VIEWER, Role.OPERATOR, instance=instance)
         operators.create_token(actor, user, "ci", lifetime=timedelta(days=1), scope=[Permission.VIEW])

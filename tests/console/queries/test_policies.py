@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
 from console.models import Instance
 from console.queries import policies
+from console.services import policies as services
 from console.services import reports
 
 
@@ -28,3 +30,15 @@ def test_broker_behind_is_named_with_its_revision(instance: Instance) -> None:
     state = policies.in_force(instance)
     assert not state["converged"]
     assert "revision 9" in state["why"]
+
+
+def test_many_instances_take_no_more_queries_than_one(instance: Instance, django_assert_num_queries: Any) -> None:
+    now = timezone.now()
+    for number in range(2, 7):
+        other = services.ensure_instance(f"sluice-{number}")
+        reports.record_revision(other, 1, now)
+    with django_assert_num_queries(2):
+        states = policies.in_force_everywhere(now)
+    assert [state["instance"] for state in states] == [f"sluice-{number}" for number in range(1, 7)]
+    assert [state["converged"] for state in states] == [False, True, True, True, True, True]
+    assert [state["wanted"] for state in states] == [1] * 6
