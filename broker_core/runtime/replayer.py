@@ -1,7 +1,7 @@
 """Serves bookmark subscriptions from the journal: to their end point, or until they are handed over to live delivery.
 
     where to read next     Span, decided in subscriptions/span.py, and the subscriptions' next_sequence
-    what to select         replay_reader.read_chunk, in the reader thread; conflating holds back what it must
+    what to select         replay_reader.read_chunk, in the reader thread (read_ahead); conflating holds back what it must
     when to deliver        the pace, then the client's socket: Backlog.room
 
 One replay serves one subscription, or several of one client that were resumed together (`steering`): then it reads
@@ -13,9 +13,8 @@ the loop without an await: the position has passed everything that was dispatche
 subscription enters the registry before the next group is dispatched.
 
 A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it
-can't make its own client slow. A chunk starts small and grows while the socket takes everything at once. When the
-client has stopped reading, what it wasn't sent is given back and read again later, so that a thousand waiting replays
-hold next to nothing. All replays read through one thread, a chunk each in turn.
+can't make its own client slow. When the client has stopped reading, what it wasn't sent is given back and read again later,
+so that a thousand waiting replays hold next to nothing. All replays read through one thread, a chunk each in turn.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from broker_core.bookmark import Bookmark
 from broker_core.delivery import OutboxEntry
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
-from broker_core.protocols import replies
 from broker_core.runtime import clock
 from broker_core.runtime.pacing import Pace
-from broker_core.runtime.replay_reader import Chunk, Piece, Reader, read_chunk
-from broker_core.runtime.turns import FIRST_CHUNK
+from broker_core.runtime.read_ahead import ReadAhead
+from broker_core.runtime.replay_reader import Chunk, Piece
+from broker_core.runtime.replay_telling import DAMAGED, REMOVED, say_completed, say_gap
 from broker_core.subscriptions.pace import Rate
 from broker_core.subscriptions.span import NEVER, Span
 
@@ -51,8 +49,7 @@ LONGEST_SLEEP_S = 60.0
 class Replay:
     """The way through the log of subscriptions that go together. `run` is its task.
 
-    A replay with a pace also paces what is new, and a managed one keeps its place: their subscriptions are never
-    handed over to live delivery.
+    A replay with a pace also paces what is new, and a managed one keeps its place: they never become live.
     """
 
     def __init__(
@@ -63,8 +60,7 @@ class Replay:
         self._connection = targets[0].connection
         self._span = span
         self.pace = pace
-        self._chunk_bytes = FIRST_CHUNK
-        self._reading: asyncio.Future[Chunk] | None = None
+        self._ahead = ReadAhead(host)
         self._waiting: deque[Piece] = deque()
         """Read, and held back by the pace."""
         self.task: asyncio.Task[None] | None = None
@@ -119,7 +115,7 @@ class Replay:
             self._connection.fail(error)
         finally:
             self._host.turns.replays -= 1
-            self._stop_reading()
+            self._ahead.stop()
             if self._pin is not None:
                 self._pin.release()
 
@@ -129,7 +125,7 @@ class Replay:
         """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
         host, at = self._host, self._span.not_before
         if at > host.now_ns() and not self._span.ends:
-            self._say_completed(self.targets)
+            say_completed(self.targets)
         await self._until(at)
         self._pin = host.pin(self._position, f"replay of {self._connection.name}")
         for target in self.targets:
@@ -161,7 +157,7 @@ class Replay:
             await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
             await self._connection.backlog.room(self._streams)
-            self._say_completed(caught_up)
+            say_completed(caught_up)
         if self._next_sequence <= host.dispatched_sequence:
             await self._move()
         elif span.ends or span.not_before or self._follows:
@@ -177,7 +173,7 @@ class Replay:
 
     @property
     def _follows(self) -> bool:
-        """Whether what is new comes this way too: it is paced, or the broker keeps the place for an absent client."""
+        """Whether what is new comes this way too."""
         return (self.pace is not None and self.pace.rate is not None) or any(one.managed for one in self.targets)
 
     async def _news(self) -> None:
@@ -194,10 +190,9 @@ class Replay:
     async def _move(self) -> None:
         """Deliver the next chunk."""
         backlog, turns = self._connection.backlog, self._host.turns
-        ahead = self._chunk_bytes > FIRST_CHUNK and not turns.busy
+        ahead = self._ahead.pays and not turns.busy
         if ahead:
-            # A fast client's next chunk is read and checked while the socket takes the one before.
-            self._start_reading()
+            self._ahead.start(self.targets, self._span)
         if not backlog.has_room_for(self._streams) and not await self._room():
             return
         assert self._pin is not None
@@ -205,12 +200,9 @@ class Replay:
         await turns.mine()
         began = clock.seconds()
         if not ahead:
-            self._start_reading()
-        assert self._reading is not None
-        # Let go of it: a waiting replay must not keep the chunk it has delivered.
-        reading, self._reading = self._reading, None
+            self._ahead.start(self.targets, self._span)
         try:
-            chunk = await reading
+            chunk = await self._ahead.chunk()
         except JournalError as error:
             self._removed(error)
             return
@@ -218,7 +210,7 @@ class Replay:
         if self.pace is None:
             turns.took(clock.seconds() - began)
         if backlog.has_room_for(self._streams) and self.targets:
-            self._chunk_bytes = turns.grown(self._chunk_bytes)
+            self._ahead.grow()
 
     async def _room(self) -> bool:
         """Wait until the socket has taken everything. False when that took long: what was read ahead is given back."""
@@ -228,8 +220,7 @@ class Replay:
                 await backlog.room(self._streams)
             return True
         except TimeoutError:
-            self._stop_reading()
-            self._chunk_bytes = FIRST_CHUNK
+            self._ahead.stalled()
             self._give_back()
             await backlog.room(self._streams)
             return False
@@ -242,22 +233,9 @@ class Replay:
                 target.next_sequence = taken[0].batch.first_sequence
                 target.delivered_messages -= sum(entry.count for entry in taken)
 
-    def _start_reading(self) -> None:
-        readers = [Reader(target.subscription, target.next_sequence) for target in self.targets]
-        self._reading = asyncio.ensure_future(self._host.in_reader_thread(
-            read_chunk, self._host.journal, readers, self._span, self._host.dispatched_sequence, self._chunk_bytes,
-        ))
-
-    def _stop_reading(self) -> None:
-        if self._reading is not None:
-            if self._reading.done() and not self._reading.cancelled():
-                self._reading.exception()  # nobody will ask for it any more
-            self._reading.cancel()
-            self._reading = None
-
     async def _deliver(self, chunk: Chunk) -> None:
         if chunk.first > self._next_sequence:
-            self._say_gap(self._next_sequence, chunk.first - 1, DAMAGED)
+            say_gap(self.targets, self._next_sequence, chunk.first - 1, DAMAGED)
         conflated = self._conflated(chunk.pieces)
         if chunk.begun:
             self._span = self._span._replace(not_before=0)
@@ -308,42 +286,19 @@ class Replay:
                 target.held_from = target.conflating.first_of(self._waiting)
         connection.backlog.flush()
 
-    # What the client is told.
+    # Gaps and the end.
 
     def _removed(self, error: JournalError) -> None:
         """Records were removed while the replay waited: the client is told which, and the replay goes on behind."""
         oldest = self._host.journal.first_sequence
         if error.code != "bookmark_gone" or oldest <= self._next_sequence:
             raise error
-        self._say_gap(self._next_sequence, oldest - 1, REMOVED)
-
-    def _say_gap(self, first: int, last: int, why: str) -> None:
-        for target in self.targets:
-            if target.next_sequence <= last:
-                id, begins = target.subscription.id, max(first, target.next_sequence)
-                self._connection.reply(gap_reply(self._host.instance, id, begins, last, why))
-                target.next_sequence = last + 1
-
-    def _say_completed(self, targets: Sequence[ClientSubscription], ended: bool = False) -> None:
-        for target in targets:
-            target.completed = True
-            self._connection.reply(replies.Ack(
-                ack="completed", of="subscribe", id=target.subscription.id, ended=ended or None
-            ))
+        say_gap(self.targets, self._next_sequence, oldest - 1, REMOVED)
 
     async def _end(self) -> None:
         """The end point is reached: say so when everything before it was sent, and end the subscriptions."""
         await self._pass(self._conflated([], release=True))
         await self._connection.backlog.room(self._streams)
-        self._say_completed(self.targets, ended=True)
+        say_completed(self.targets, ended=True)
         for target in self.targets:
             self._host.subscribing.ended(target)
-
-
-DAMAGED = "These records of the log are damaged or lost; `manage.py journal verify` says more."
-REMOVED = "These records were removed from the log."
-
-
-def gap_reply(instance: str, id: str, first: int, last: int, why: str) -> replies.Gap:
-    """Tells a subscription that it will not get these records."""
-    return replies.Gap(id=id, first=str(Bookmark(instance, first)), last=str(Bookmark(instance, last)), why=why)

@@ -15,7 +15,7 @@ from broker_core.protocols import commands, replies
 from broker_core.runtime.client_subscription import ClientSubscription
 from broker_core.runtime.connection import Connection
 from broker_core.runtime.holding import Conflating
-from broker_core.runtime.replayer import REMOVED, gap_reply
+from broker_core.runtime.replay_telling import REMOVED, gap_reply
 from broker_core.runtime.resume_points import resume_points
 from broker_core.subscriptions.conflation import parse_conflation
 from broker_core.subscriptions.pace import parse_rate

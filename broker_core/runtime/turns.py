@@ -16,8 +16,10 @@ FIRST_CHUNK = 16 * 1024
 LARGEST_CHUNK = 1024 * 1024
 LARGEST_BESIDE_LIVE = 128 * 1024
 """Bytes of a turn while messages are published: a bound on how long one keeps the loop."""
-CHUNKS_BUDGET = 16 * 1024 * 1024
+CHUNKS_BUDGET = 8 * 1024 * 1024
 """Bytes that the chunks of all replays may have together, as long as each has FIRST_CHUNK."""
+TAKEN_BEFORE = 8
+"""How many times a chunk's bytes a client must have taken before its chunks are as large."""
 REST = 3.0
 """A turn's rest beside live traffic, in lengths of a turn: a quarter of the loop is the replays'."""
 BUSY_FOR_S = 0.1
@@ -43,9 +45,9 @@ class Turns:
         """Whether there is live traffic to be spared."""
         return clock.seconds() < self._live_until
 
-    def grown(self, chunk_bytes: int) -> int:
-        """The next chunk of a replay whose client took the last one at once."""
-        largest = LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK
+    def grown(self, chunk_bytes: int, taken_bytes: int) -> int:
+        """The next chunk of a replay whose client took the last one at once, and so much since it last stopped."""
+        largest = min(LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK, taken_bytes // TAKEN_BEFORE)
         return max(min(chunk_bytes * 2, largest, CHUNKS_BUDGET // max(self.replays, 1)), FIRST_CHUNK)
 
     async def mine(self) -> None:

@@ -23,7 +23,7 @@ from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.maintenance import compress_segment, copy_verified
 from broker_core.protocols import commands
 from broker_core.protocols.replies import Ack, Gap, Reply
-from broker_core.runtime import backlog, replayer, turns
+from broker_core.runtime import backlog, read_ahead, replayer, turns
 from broker_core.runtime.connection import Connection
 from broker_core.runtime.host import Host
 
@@ -179,9 +179,10 @@ def run(script: list[tuple[str, int]]) -> None:
     home = Path(tempfile.mkdtemp(prefix="sluice-law-"))
     with pytest.MonkeyPatch.context() as patched:
         # Small chunks and short patience, so that a few records make many turns and stalls.
-        patched.setattr(replayer, "FIRST_CHUNK", 1_024)
+        patched.setattr(read_ahead, "FIRST_CHUNK", 1_024)
         patched.setattr(turns, "FIRST_CHUNK", 1_024)
         patched.setattr(turns, "LARGEST_CHUNK", 8 * 1_024)
+        patched.setattr(turns, "TAKEN_BEFORE", 1)
         patched.setattr(replayer, "STALLED_AFTER_S", 0.001)
         patched.setattr(backlog, "PULL_BYTES", 1_024)
         try:

@@ -13,6 +13,7 @@ from broker_core.runtime.turns import (
     LARGEST_BESIDE_LIVE,
     LARGEST_CHUNK,
     REST,
+    TAKEN_BEFORE,
     Turns,
 )
 
@@ -34,9 +35,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def grown_to(turns: Turns, chunk: int = FIRST_CHUNK) -> int:
+def grown_to(turns: Turns, chunk: int = FIRST_CHUNK, taken: int = 1 << 40) -> int:
     for _ in range(10):
-        chunk = turns.grown(chunk)
+        chunk = turns.grown(chunk, taken)
     return chunk
 
 
@@ -81,3 +82,9 @@ def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock:
     assert grown_to(turns) == CHUNKS_BUDGET // 64
     turns.replays = 2_000
     assert grown_to(turns) == FIRST_CHUNK
+
+
+def test_what_the_kernels_take_for_a_client_that_reads_nothing_makes_no_large_chunks(clock: Clock) -> None:
+    turns = Turns()
+    assert grown_to(turns, taken=300_000) < 3 * FIRST_CHUNK
+    assert grown_to(turns, taken=TAKEN_BEFORE * LARGEST_CHUNK) == LARGEST_CHUNK
