@@ -7,6 +7,7 @@ Live snapshots go over the channel layer, which may drop them: the next second b
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -18,8 +19,10 @@ from broker_core.slow_clients.staging import read_stage
 from console.queries.policies import instance_named
 from console.services import policies, reports, rollouts
 from console.services.ledger import record_losses
+from console.services.logons import record_refused
 
 LIVE_GROUP = "live"
+MINUTE_MS = 60_000
 RECONCILE_EVERY = 5
 """Ticks between two looks at the database for a newer revision."""
 log = structlog.get_logger("sluice.reporter")
@@ -70,6 +73,7 @@ class BrokerReporter:
             await asyncio.to_thread(reports.record_decisions, decisions, self._broker.host.instance)
             self._kept = made
             await self._store_losses()
+            await self._store_refused(int(snapshot["at"]) // MINUTE_MS)
             if decisions:
                 await asyncio.to_thread(lambda: rollouts.check(instance_named(self._broker.host.instance)))
             if self._ticks % RECONCILE_EVERY == 0:
@@ -84,6 +88,15 @@ class BrokerReporter:
         await asyncio.to_thread(record_losses, losses, instance)
         self._lost = entered
 
+    async def _store_refused(self, minute: int) -> None:
+        refusals, instance = self._broker.host.logons.refusals, self._broker.host.instance
+        if refused := refusals.take(minute):
+            try:
+                await asyncio.to_thread(record_refused, refused, instance)
+            except Exception:
+                refusals.put_back(refused)
+                raise
+
     async def _reconcile(self) -> None:
         """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""
         wanted = await asyncio.to_thread(policies.orders, self._broker.host.instance)
@@ -97,4 +110,7 @@ class BrokerReporter:
         """Store the last decisions."""
         if self._stored is not None:
             await asyncio.wait([self._stored], timeout=5)
-        await self._store(self._broker.statistics.snapshot())
+        snapshot = self._broker.statistics.snapshot()
+        await self._store(snapshot)
+        with suppress(Exception):  # it was said above if the database is away
+            await self._store_refused(int(snapshot["at"]) // MINUTE_MS + 1)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from broker_core.access.attempts import Attempts
 from broker_core.access.policy import AccessPolicy
+from broker_core.access.refusals import Refusals, Refused
 from broker_core.access.rights import EVERYTHING, Rights
 from broker_core.access.secrets import hash_password, hash_token, make_token, password_matches
 
 __all__ = [
-    "EVERYTHING", "AccessPolicy", "Attempts", "Rights", "hash_password", "hash_token", "make_token", "password_matches",
+    "EVERYTHING", "AccessPolicy", "Attempts", "Refusals", "Refused", "Rights", "hash_password", "hash_token", "make_token",
+    "password_matches",
 ]

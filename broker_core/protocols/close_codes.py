@@ -31,6 +31,7 @@ CLOSE_CODES: dict[str, CloseCode] = {
     "too_many_attempts": CloseCode(4106, True),
     "too_many_logons": CloseCode(4107, True),
     "access_changed": CloseCode(4108, True),
+    "transport_closed": CloseCode(4109, True),
     "client_replaced": CloseCode(4200, False),
     "slow_client_disk": CloseCode(4201, True),
     "slow_client_capacity": CloseCode(4202, True),

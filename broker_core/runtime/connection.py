@@ -234,7 +234,7 @@ class Connection:
                 self.receive((item,))
 
     def _log_on(self, command: commands.Logon, identity: Identity) -> None:
-        self.host.logons.check_name(command.name, identity)
+        self.host.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
         self.host.admit(self, command.name)
         self.name = command.name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from broker_core.access import AccessPolicy, Attempts, Rights, password_matches
+from broker_core.access import AccessPolicy, Attempts, Refusals, Rights, password_matches
 from broker_core.config import PolicyDocument
 from broker_core.errors import ClientError
 from broker_core.protocols import commands
@@ -50,6 +50,8 @@ class Logons:
         self._host = host
         self._access = AccessPolicy(policy)
         self._attempts = Attempts()
+        self.refusals = Refusals()
+        """For the audit; whoever stores it takes them."""
         self._checkers = ThreadPoolExecutor(CHECKERS, "passwords")
         self._waiting = 0
 
@@ -72,6 +74,13 @@ class Logons:
 
         Raises ClientError too_many_attempts or too_many_logons.
         """
+        try:
+            return self._identify(connection, command)
+        except ClientError as error:
+            self._note(connection, command, error)
+            raise
+
+    def _identify(self, connection: Connection, command: commands.Logon) -> Identity | None:
         proof = self._access.authentication(connection.transport)
         if proof is None:
             raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
@@ -90,8 +99,15 @@ class Logons:
             return None
         return self._known(connection, command, user)
 
-    def check_name(self, name: str, identity: Identity) -> None:
-        """Whether a client may take a name. Raises ClientError bad_client_name or name_taken."""
+    def check_name(self, connection: Connection, command: commands.Logon, identity: Identity) -> None:
+        """Whether a client may take its name. Raises ClientError bad_client_name or name_taken."""
+        try:
+            self._check_name(command.name, identity)
+        except ClientError as error:
+            self._note(connection, command, error)
+            raise
+
+    def _check_name(self, name: str, identity: Identity) -> None:
         if not self._access.may_be(identity.known_as, name):
             raise ClientError("bad_client_name", f"The user {identity.user} may not log on as {name}.",
                               "The user's `clients` in the access policy say which names it may take.")
@@ -137,9 +153,16 @@ class Logons:
         delay = self._attempts.failed(_address(connection), command.user or "", self._host.monotonic_ms())
         log.warning("logon_refused", transport=connection.transport, remote=connection.sink.remote,
                     client=command.name, user=command.user, proof=proof)
+        error = ClientError("bad_logon", f"This transport asks for a {proof}, and yours isn't accepted.", "Ask the operator for it.")
+        self._note(connection, command, error)
         await asyncio.sleep(delay / 1_000)
-        connection.fail(ClientError("bad_logon", f"This transport asks for a {proof}, and yours isn't accepted.",
-                                    "Ask the operator for it."))
+        connection.fail(error)
+
+    def _note(self, connection: Connection, command: commands.Logon, error: ClientError) -> None:
+        minute = self._host.now_ns() // 60_000_000_000
+        self.refusals.add(
+            minute, _address(connection), connection.transport, error.code, command.user or "", command.name or ""
+        )
 
 
 def _address(connection: Connection) -> str:

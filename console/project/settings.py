@@ -47,7 +47,7 @@ SLUICE_MINUTE_RETENTION_DAYS = env.int("SLUICE_MINUTE_RETENTION_DAYS", default=1
 SLUICE_AUDIT_RETENTION_DAYS = {
     key: int(days)
     for key, days in {
-        "*": 1_095, "login": 365, "logout": 90, "api": 365, "page": 365, **env.dict("SLUICE_AUDIT_RETENTION_DAYS", default={})
+        "*": 1_095, "login": 365, "logout": 90, "logon": 30, "api": 365, "page": 365, **env.dict("SLUICE_AUDIT_RETENTION_DAYS", default={})
     }.items()
 }  # fmt: skip
 
