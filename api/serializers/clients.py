@@ -107,6 +107,15 @@ class DisconnectSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=500)
 
 
+class ActSerializer(serializers.Serializer[Any]):
+    """Why a client is paused, resumed or offlined, for the audit; and which of its subscriptions, none being all."""
+
+    reason = serializers.CharField(max_length=500, required=False, default="", allow_blank=True)
+    subscription = serializers.CharField(
+        max_length=128, required=False, default="", allow_blank=True, help_text="Of pause and resume."
+    )
+
+
 class HistoryQuerySerializer(serializers.Serializer[Any]):
     """A time range; the last hour unless said otherwise."""
 

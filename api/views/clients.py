@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 
 from api.auth import actor_of
 from api.serializers.clients import (
+    ActSerializer,
     ClientQuerySerializer,
     ClientSerializer,
     DecisionSerializer,
@@ -87,6 +88,24 @@ class DisconnectView(APIView):
         asked = read(DisconnectSerializer, request.data)
         result = services.disconnect(actor_of(request), name, asked["reason"], instance_name(request))
         return Response({"name": name, "disconnected": True, "result": result})
+
+
+class ActView(APIView):
+    """Pausing, resuming and offlining."""
+
+    needs = {"POST": Permission.ACT_ON_CLIENTS}
+    scope = {"client": "name"}
+    word = ""
+    """Of `console.services.clients.act`."""
+
+    @extend_schema(request=ActSerializer, responses={200: dict})
+    def post(self, request: Request, name: str) -> Response:
+        """Pause or resume a client's subscriptions, or move what waits for it to its spool."""
+        asked = read(ActSerializer, request.data)
+        return Response(services.act(
+            actor_of(request), self.word, name, asked["reason"], instance_name(request),
+            "" if self.word == "offline" else asked["subscription"],
+        ))  # fmt: skip
 
 
 class ClientHistoryView(APIView):

@@ -77,18 +77,22 @@ def offline(connection: Connection, act: UnderWay) -> None:
         act.record()
         return
     try:
-        spool = connection.host.judging.new_spool(connection)
+        move_to_spool(connection, act.decision.at)
     except OSError as problem:
         act.record()
         connection.close("disk_full", f"This client must be offlined, and its spool can't be made: {problem}.")
         return
-    connection.backlog.go_offline(spool)
+    act.record()
+    connection.host.judging.judge(connection)
+
+
+def move_to_spool(connection: Connection, at: int) -> None:
+    """Offline a live client. Raises OSError when its spool can't be made. The caller judges it anew."""
+    connection.backlog.go_offline(connection.host.judging.new_spool(connection))
     for target in connection.subscriptions.values():
         if target.conflating is not None:
             target.conflating.offlined()
-    connection.host.events.add(act.decision.at, connection.name, "offline_start", "offlined")
-    act.record()
-    connection.host.judging.judge(connection)
+    connection.host.events.add(at, connection.name, "offline_start", "offlined")
 
 
 def continue_from_journal(connection: Connection, act: UnderWay) -> None:

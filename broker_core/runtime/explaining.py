@@ -94,6 +94,7 @@ def subscription_facts(target: ClientSubscription) -> dict[str, Any]:
         "durable": target.durable or None,
         "lease_ms": target.lease_ms or None,
         "lost_messages": target.lost_messages,
+        "paused": _paused(target.connection, target),
     }
 
 

@@ -16,6 +16,7 @@ from broker_core.protocols.names import check_topic
 from broker_core.runtime import browsing, listing
 from broker_core.runtime.action_handlers import action_handlers
 from broker_core.runtime.control import Handler
+from broker_core.runtime.operator_acts import operator_acts
 from broker_core.runtime.replay_handlers import replay_handlers
 from broker_core.slow_clients.preview import compare
 from broker_core.slow_clients.staging import read_stage
@@ -34,7 +35,8 @@ def handlers(broker: Broker) -> dict[str, Handler]:
         "status", "snapshot", "clients", "clients_page", "client", "disconnect", "apply", "preview", "journals", "journal_plan", "journal_swap",
         "journal_remove", "browse", "decisions", "durable_delete", "durables", "ledger", "publish",
     )
-    return {name: getattr(answers, name) for name in names} | replay_handlers(broker) | action_handlers(broker)
+    own = {name: getattr(answers, name) for name in names}
+    return own | replay_handlers(broker) | action_handlers(broker) | operator_acts(broker)
 
 
 class _Answers:

@@ -1,4 +1,4 @@
-"""What an operator does to a client: disconnect it, with a reason that the client is told."""
+"""What an operator does to a client: disconnect it, with a reason that the client is told; pause, resume, offline it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
         )
         raise
     audit.record(actor, "client.disconnect", target, after=result, reason=why)
+    return result
+
+
+def act(
+    actor: Actor, word: str, name: str, reason: str = "", instance_name: str | None = None, subscription: str = ""
+) -> Any:
+    """`pause`, `resume` (one subscription, "" is all) or `offline` a client.
+
+    Raises OperatorError unknown_client, unknown_subscription, not_live or disk_full, or BrokerAway.
+    """
+    instance, why = instance_named(instance_name), reason.strip()[:500]
+    target = f"{instance.name}: client {name}"
+    only = {"subscription": subscription} if subscription else {}
+    try:
+        result = link_to(instance.name).call(word, name=name, **only)
+    except SluiceError as problem:
+        audit.record(actor, f"client.{word}", target, reason=why, result=AuditResult.FAILED, message=problem.sentence)
+        raise
+    audit.record(actor, f"client.{word}", target, after=result, reason=why)
     return result
 
 

@@ -92,6 +92,6 @@ def instance_name() -> str:
 def current(context: dict[str, Any], page: str) -> SafeString | str:
     """aria-current for the link of the page one is on."""
     match = getattr(context.get("request"), "resolver_match", None)
-    names = {"clients": ("clients", "client", "client_disconnect")}.get(page, (page,))
+    names = {"clients": ("clients", "client", "client_disconnect", "client_durables")}.get(page, (page,))
     here = bool(match and (match.url_name in names or str(match.url_name).startswith(f"{page}_")))
     return format_html(' aria-current="{}"', "page") if here else ""

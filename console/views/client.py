@@ -1,4 +1,4 @@
-"""One client: what it is doing, how far behind it was, what was decided about it, and the form that disconnects it."""
+"""One client: what it is doing, how far behind it was, what was decided about it, and what can be done to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
@@ -23,6 +23,7 @@ from console.views import common
 
 DECISIONS = 20
 LOSSES = 20
+DONE = {"pause": "The subscriptions of {} are paused.", "resume": "The subscriptions of {} go on.", "offline": "{} was offlined."}
 
 
 @common.permitted(Permission.VIEW, client="name")
@@ -48,11 +49,37 @@ def disconnect(request: HttpRequest, name: str) -> HttpResponse:
     return redirect("client", name=name)
 
 
+@common.permitted(Permission.VIEW, client="name")
+@require_GET
+def slow(request: HttpRequest, name: str) -> HttpResponse:
+    """Why it is behind, what comes next and what can be done; the page asks for it every two seconds."""
+    found, _ = _ask(name)
+    context = {"may": common.may(request), "name": name, "client": found, "paused": _paused(found)}
+    return render(request, "components/client_slow.html", context)
+
+
+@common.permitted(Permission.ACT_ON_CLIENTS, client="name")
+@require_POST
+def act(request: HttpRequest, name: str, word: str) -> HttpResponse:
+    """Pause or resume its subscriptions, or offline it."""
+    try:
+        service.act(common.actor_of(request), word, name)
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, DONE[word].format(name))
+    return redirect("client", name=name)
+
+
+def _paused(found: dict[str, Any] | None) -> list[str]:
+    return [one["id"] for one in found["subscriptions"] if one.get("paused")] if found else []
+
+
 def _show(request: HttpRequest, name: str, form: DisconnectForm, status: int = 200) -> HttpResponse:
     instance = common.own_instance()
     found, problem = _ask(name)
     context = {
-        "name": name, "client": found, "broker_problem": problem, "disconnect_form": form,
+        "name": name, "client": found, "broker_problem": problem, "disconnect_form": form, "paused": _paused(found),
         "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": pipeline_history.client_hours(name), **_history(instance, name),
     }  # fmt: skip
     return common.page(request, "client.html", context, status)

@@ -78,3 +78,17 @@ def test_status_says_what_is_in_force(api: APIClient, broker: FakeBroker) -> Non
     answer = api.get("/api/v1/status").data
     assert answer["pools"][0]["name"] == "instance"
     assert answer["in_force"]["wanted"] == 1
+
+
+def test_an_operator_pauses_resumes_and_offlines(api: APIClient, broker: FakeBroker) -> None:
+    assert api.post("/api/v1/clients/board-jfk/pause", {"reason": "release", "subscription": "sub-1"}).status_code == 200
+    assert broker.asked[-1] == {"do": "pause", "name": "board-jfk", "subscription": "sub-1"}
+    assert api.post("/api/v1/clients/board-jfk/resume", {}).data == {"name": "board-jfk", "subscriptions": ["sub-1"]}
+    assert api.post("/api/v1/clients/carrier-aa/offline", {}).data == {"name": "carrier-aa", "state": "offlined"}
+    refused = api.post("/api/v1/clients/carrier-aa/offline", {})
+    assert refused.data["code"] == "not_live" and refused.status_code == 409
+    events = AuditEvent.objects.filter(action__in=["client.pause", "client.resume", "client.offline"]).order_by("at")
+    assert list(events.values_list("action", "result", "reason")) == [
+        ("client.pause", "done", "release"), ("client.resume", "done", ""), ("client.offline", "done", ""),
+        ("client.offline", "failed", ""),
+    ]

@@ -79,6 +79,13 @@ class FakeBroker:
         self.started_at = time.time()
         self.clients = some_clients()
         self.replays = some_replays()
+        now = int(self.started_at * 1_000)
+        common = {"topic": "flights.>", "filter": None, "created_at": now - 86_400_000}
+        self.durables = [
+            {**common, "client": "board-jfk", "name": "orders", "bookmark": "sluice-1|900|", "connected": True, "behind": 4, "seen_at": now},
+            {**common, "client": "auditor", "name": "night", "bookmark": "sluice-1|2|", "connected": False, "behind": 902,
+             "seen_at": now - 80_000_000},
+        ]  # fmt: skip
         self.revision = 1
         self.asked: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
@@ -236,6 +243,39 @@ class FakeBroker:
             self.clients.remove(found)
             return {"name": request["name"]}
         return found
+
+    def do_pause(self, request: dict[str, Any]) -> dict[str, Any]:
+        """All subscriptions, or one."""
+        found = self.do_client(request)
+        for one in found.get("subscriptions", ()):
+            one["paused"] = request["do"] == "pause"
+        return found if "error" in found else {"name": request["name"], "subscriptions": [one["id"] for one in found["subscriptions"]]}
+
+    do_resume = do_pause
+
+    def do_offline(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One that is live."""
+        found = self.do_client(request)
+        if "error" in found:
+            return found
+        if found["state"] != "live":
+            return {"error": {"code": "not_live", "message": f"{found['name']} is {found['state']} already.", "fix": "", "details": {}}}
+        found["state"] = "offlined"
+        return {"name": found["name"], "state": "offlined"}
+
+    def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Two, one of them of a client that is away."""
+        return self.durables
+
+    def do_durable_delete(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Delete one."""
+        key = (request["client"], request["name"])
+        kept = [one for one in self.durables if (one["client"], one["name"]) != key]
+        if len(kept) == len(self.durables):
+            message = f"Client {key[0]} has no durable subscription {key[1]}."
+            return {"error": {"code": "unknown_durable", "message": message, "fix": "", "details": {}}}
+        self.durables = kept
+        return {"client": key[0], "name": key[1]}
 
     def do_apply(self, request: dict[str, Any]) -> dict[str, Any]:
         """Take up a revision."""

@@ -1,0 +1,58 @@
+"""The page of durable subscriptions: where each stands, whether its client is there, and a button that deletes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import SluiceError
+from broker_core.names import name_fits
+from console.broker_link import BrokerAway
+from console.choices import Permission
+from console.queries import ledger as read
+from console.services import clients as service
+from console.views import common
+
+PAGE = 50
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def durables(request: HttpRequest) -> HttpResponse:
+    """All of them, also those whose client is away; `search` is a part of the client's or their own name."""
+    search = request.GET.get("search", "").strip()
+    found, problem = _known(common.patterns(request))
+    listed = [one for one in found if search in one["client"] or search in one["name"]]
+    page = Paginator(listed, PAGE).get_page(request.GET.get("page"))
+    context = {"page": page, "search": search, "query": f"search={search}&" if search else "", "broker_problem": problem}
+    return common.page(request, "durables.html", context)
+
+
+@common.permitted(Permission.ACT_ON_CLIENTS, client="name")
+@require_POST
+def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
+    """Delete one: nothing is kept for it any more."""
+    try:
+        service.delete_durable(common.actor_of(request), name, durable)
+    except SluiceError as problem:
+        common.tell(request, problem)
+    else:
+        messages.success(request, f"The durable subscription {durable} of {name} was deleted.")
+    return redirect("client_durables")
+
+
+def _known(patterns: list[str] | None) -> tuple[list[dict[str, Any]], SluiceError | None]:
+    try:
+        found = read.durables()
+    except BrokerAway as away:
+        return [], away
+    except SluiceError:
+        return [], None  # no broker has ever started here
+    if patterns is not None:
+        found = [one for one in found if any(name_fits(pattern, one["client"]) for pattern in patterns)]
+    return sorted(found, key=lambda one: -one["behind"]), None
