@@ -39,7 +39,8 @@ def series(instance: Instance, of: str, name: str, start: datetime, end: datetim
     found: Iterable[Mapping[str, Any]] | None = None
     if least < 10 and start >= now - timedelta(seconds=ring.SECONDS + 5):
         with suppress(OperatorError):
-            found = ring.read(instance.name, of, name, int(start.timestamp()), int(end.timestamp()))
+            # Redis may have started a moment ago: then the database knows more than nothing.
+            found = ring.read(instance.name, of, name, int(start.timestamp()), int(end.timestamp())) or None
     if found is not None:
         source = "seconds"
     elif start >= now - SAMPLES_KEPT and least < 60:

@@ -1,4 +1,4 @@
-"""Truncating what the database keeps of clients: statistics (samples) and decisions, some rows at a time."""
+"""Truncating what the database keeps: statistics (samples, minutes, losses) and decisions, some rows at a time."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.utils import timezone
 
 from console.ages import format_age, parse_age
-from console.models import ClientSample, Decision, Instance
+from console.models import ClientMinute, ClientSample, Decision, Instance, Loss, PlaceSample
 from console.services.actions.scene import Done, Options, Planned, Scene, Step
 
 ROWS_AT_A_TIME = 5_000
 """Small enough that a writer never waits long behind a deletion."""
 
 
-def _old(instance: Instance, options: Options) -> Iterator[tuple[str, QuerySet[Any]]]:
+TABLES: dict[str, tuple[type[Model], ...]] = {
+    "statistics": (ClientSample, ClientMinute, PlaceSample, Loss),
+    "decisions": (Decision,),
+}
+
+
+def _old(instance: Instance, options: Options) -> Iterator[tuple[str, list[QuerySet[Any]]]]:
     before = timezone.now() - timedelta(seconds=parse_age(options["age"]))
-    for word, model in (("statistics", ClientSample), ("decisions", Decision)):
+    for word, tables in TABLES.items():
         if options["what"] in (word, "both"):
-            yield word, model.objects.filter(instance=instance, at__lt=before)  # type: ignore[attr-defined]
+            yield word, [model._default_manager.filter(instance=instance, at__lt=before) for model in tables]
 
 
 def _plan(instance: Instance, options: Options) -> Planned:
-    rows = {word: found.count() for word, found in _old(instance, options)}
+    rows = {word: sum(rows.count() for rows in found) for word, found in _old(instance, options)}
     words = " and ".join(f"{count:,} rows of {word}" for word, count in rows.items())
     # How many rows there are changes by the second: the promise is what and how old.
     return Planned(f"delete {words} older than {format_age(parse_age(options['age']))}", [options["what"], parse_age(options["age"])], {"rows": rows})
@@ -34,11 +40,11 @@ def _plan(instance: Instance, options: Options) -> Planned:
 def _perform(scene: Scene, options: Options) -> Done:
     deleted: dict[str, int] = {}
     for word, found in _old(scene.instance, options):
-        total = found.count()
-        deleted[word] = 0
-        while chosen := list(found.order_by("at").values_list("pk", flat=True)[:ROWS_AT_A_TIME]):
-            deleted[word] += found.filter(pk__in=chosen).delete()[0]
-            scene.progress.part(deleted[word], total)
+        total, deleted[word] = sum(rows.count() for rows in found), 0
+        for rows in found:
+            while chosen := list(rows.order_by("at").values_list("pk", flat=True)[:ROWS_AT_A_TIME]):
+                deleted[word] += rows.filter(pk__in=chosen).delete()[0]
+                scene.progress.part(deleted[word], total)
         scene.progress.log(f"{deleted[word]:,} rows of {word} deleted")
     return Done({"rows": deleted}, {"SLUICE_ROWS": str(sum(deleted.values()))})
 

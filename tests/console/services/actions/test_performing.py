@@ -11,10 +11,23 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from broker_core.access import hash_token
 from console.choices import ActorKind, Permission, RunState
-from console.models import Action, ActionRun, AuditEvent, ClientSample, Instance, RunHold
+from console.models import (
+    Action,
+    ActionRun,
+    AuditEvent,
+    ClientMinute,
+    ClientSample,
+    Decision,
+    Instance,
+    Loss,
+    PlaceSample,
+    RunHold,
+)
+from console.queries import policies as read
 from console.rights import Access, Right
-from console.services import execution, runs
+from console.services import execution, policies, runs
 from console.services.actions import editing, events
 from console.services.actions.triggers import Event
 from console.services.actors import Actor
@@ -99,9 +112,16 @@ def test_old_samples_and_decisions_go(instance: Instance) -> None:
     now = timezone.now()
     for days in (1, 30):
         ClientSample.objects.create(instance=instance, client="one", at=now - timedelta(days=days), state="live")
+        ClientMinute.objects.create(instance=instance, client="one", at=now - timedelta(days=days), state="live")
+        PlaceSample.objects.create(instance=instance, kind="pool", name="p", at=now - timedelta(days=days))
+        Loss.objects.create(instance=instance, client="one", at=now - timedelta(days=days), messages=1)
+        Decision.objects.create(instance=instance, client="one", at=now - timedelta(days=days), action="disconnect")
     run = run_of(make(instance, [{"do": "truncate", "what": "statistics", "age": "7d"}]))
-    assert run.steps[0]["result"] == {"rows": {"statistics": 1}}
-    assert ClientSample.objects.count() == 1
+    assert run.steps[0]["result"] == {"rows": {"statistics": 4}}
+    kept = [model.objects.count() for model in (ClientSample, ClientMinute, PlaceSample, Loss, Decision)]  # type: ignore[attr-defined]
+    assert kept == [1, 1, 1, 1, 2]
+    run = run_of(make(instance, [{"do": "truncate", "what": "both", "age": "7d"}], name="two"))
+    assert run.steps[0]["result"] == {"rows": {"statistics": 0, "decisions": 1}}
 
 
 def test_a_webhook_gets_the_variables_and_a_key_for_repeats(instance: Instance, listener: Any, settings: Any) -> None:
@@ -205,3 +225,19 @@ def test_a_transport_is_switched_off_as_a_new_revision(instance: Instance, broke
     back = run_of(make(instance, [{"do": "revision", "number": 1}], name="two"))
     assert back.steps[0]["result"] == {"revision": 3, "in_force": True}
     assert instance.transports.get(name="websocket").enabled
+
+
+def test_a_revision_that_comes_back_brings_its_rules_and_users(instance: Instance, broker: FakeBroker) -> None:
+    rule = {"name": "far-behind", "signal": "oldest_age", "limit": 5000, "scope": {"transport": "tcp"}, "ladder": [{"action": "warn"}]}
+    user = {"name": "maria", "token": hash_token("a-token"), "clients": ["desk-*"]}
+    document = read.newest_revision(instance).document  # type: ignore[union-attr]
+    wanted = {**document, "rules": [rule], "access": {"users": [user], "entitlements": [{"who": ["maria"], "publish": ["a.>"]}]}}
+    policies.publish(MARIA, wanted)
+    policies.publish(MARIA, document)
+    assert (instance.users.count(), instance.entries.count()) == (0, 0)
+    run = run_of(make(instance, [{"do": "revision", "number": 2}]))
+    assert run.steps[0]["result"] == {"revision": 4, "in_force": True}, run.log
+    first, back = (read.revision_numbered(instance, number).document for number in (2, 4))
+    assert {**back, "revision": 2} == first
+    assert (instance.users.get().name, instance.entries.get().settings["name"]) == ("maria", "far-behind")
+    assert instance.entitlements.get().publish == ["a.>"]
