@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from api.serializers.policy_entries import DocumentField
 from api.serializers.strict import StrictSerializer
 from console.services.policy_files import MOST_SENT, SYSTEMS
-from console.services.rollouts import decisions_of
 
 
 class DraftSummarySerializer(serializers.Serializer[Any]):
@@ -133,13 +131,8 @@ class RolloutSerializer(serializers.Serializer[Any]):
     client = serializers.CharField()
     share = serializers.IntegerField(allow_null=True)
     most_decisions = serializers.IntegerField()
-    decisions = serializers.SerializerMethodField()
+    decisions = serializers.IntegerField(help_text="Made by the staged revision so far.")
     state = serializers.CharField()
     why = serializers.CharField()
     started_at = serializers.DateTimeField()
     ended_at = serializers.DateTimeField(allow_null=True)
-
-    @extend_schema_field(serializers.IntegerField())
-    def get_decisions(self, rollout: Any) -> int:
-        """Decisions by the staged revision so far."""
-        return decisions_of(rollout)

@@ -159,8 +159,9 @@ class RolloutPromoteView(APIView):
 
     @extend_schema(request=None, responses=ChangeSerializer)
     def post(self, request: Request) -> Response:
-        """Put the staged revision in force everywhere."""
-        change = rollouts.promote(actor_of(request), queries.instance_named(instance_name(request)))
+        """Put the staged revision in force everywhere. If-Match is needed: the policy's ETag, or *."""
+        instance = queries.instance_named(instance_name(request))
+        change = rollouts.promote(actor_of(request), instance, expected_revision=needed_revision(request))
         return Response(ChangeSerializer(change).data)
 
 
@@ -171,10 +172,11 @@ class RolloutStopView(APIView):
 
     @extend_schema(request=ReasonSerializer, responses=ChangeSerializer)
     def post(self, request: Request) -> Response:
-        """Give the staged clients back the revision before."""
+        """Give the staged clients back the revision before. If-Match is needed: the policy's ETag, or *."""
         asked = read(ReasonSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
-        change = rollouts.stop(actor_of(request), instance, reason=asked["reason"] or "Stopped by an operator.")
+        reason = asked["reason"] or "Stopped by an operator."
+        change = rollouts.stop(actor_of(request), instance, reason=reason, expected_revision=needed_revision(request))
         return Response(ChangeSerializer(change).data)
 
 

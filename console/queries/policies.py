@@ -7,12 +7,21 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from django.conf import settings
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.choices import EntryKind, RolloutState
-from console.models import Instance, PolicyDraft, PolicyRevision, PolicyRollout, RevisionReport, Transport
+from console.models import (
+    Decision,
+    Instance,
+    PolicyDraft,
+    PolicyRevision,
+    PolicyRollout,
+    RevisionReport,
+    Transport,
+)
 
 # A broker reports each second; this many missed reports and it is taken for away.
 REPORT_FRESH = timedelta(seconds=15)
@@ -60,8 +69,13 @@ def running_rollout(instance: Instance) -> PolicyRollout | None:
 
 
 def rollouts(instance: Instance) -> QuerySet[PolicyRollout]:
-    """Staged rollouts, newest first."""
-    return PolicyRollout.objects.filter(instance=instance).select_related("revision", "base", "instance")
+    """Staged rollouts, newest first; `decisions` is how often each has acted."""
+    made = Decision.objects.filter(
+        instance=OuterRef("instance"), revision=OuterRef("revision__number"), at__gte=OuterRef("started_at")
+    )
+    counted = made.order_by().values("revision").annotate(number=Count("pk")).values("number")
+    rows = PolicyRollout.objects.filter(instance=instance).select_related("revision", "base", "instance")
+    return rows.annotate(decisions=Coalesce(Subquery(counted), 0))
 
 
 def drafts(instance: Instance) -> QuerySet[PolicyDraft]:

@@ -55,18 +55,18 @@ def start(
     )
 
 
-def promote(actor: Actor, instance: Instance) -> policies.Change:
-    """Put the staged revision in force everywhere. Raises OperatorError no_rollout."""
+def promote(actor: Actor, instance: Instance, *, expected_revision: int | None = None) -> policies.Change:
+    """Put the staged revision in force everywhere. Raises OperatorError no_rollout, or revision_changed."""
     with transaction.atomic():
-        rollout = _running(instance)
+        rollout = _running(instance, expected_revision)
         _end(rollout, RolloutState.PUBLISHED, f"Put in force everywhere by {actor.name}.")
         audit.record(actor, "rollout.promote", str(rollout))
     return policies.tell_broker(rollout.revision)
 
 
-def stop(actor: Actor, instance: Instance, *, reason: str) -> policies.Change:
-    """Give the staged clients back the revision before, as a new revision. Raises OperatorError no_rollout."""
-    return _go_back(actor, _running(instance), RolloutState.STOPPED, reason)
+def stop(actor: Actor, instance: Instance, *, reason: str, expected_revision: int | None = None) -> policies.Change:
+    """Give the staged clients back the revision before, as a new revision. Raises as `promote`."""
+    return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason)
 
 
 def check(instance: Instance) -> policies.Change | None:
@@ -104,12 +104,13 @@ def _end(rollout: PolicyRollout, state: RolloutState, why: str) -> None:
     rollout.save()
 
 
-def _running(instance: Instance) -> PolicyRollout:
+def _running(instance: Instance, expected_revision: int | None) -> PolicyRollout:
     rollout = read.running_rollout(instance)
     if rollout is None:
-        raise _none(instance)
+        raise OperatorError("no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first.")
+    staged = rollout.revision.number
+    if expected_revision is not None and expected_revision != staged:
+        raise OperatorError(
+            "revision_changed", f"Revision {staged} is staged, not {expected_revision}.", "Look at it first.", revision=staged
+        )
     return rollout
-
-
-def _none(instance: Instance) -> OperatorError:
-    return OperatorError("no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first.")

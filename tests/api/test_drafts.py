@@ -54,9 +54,11 @@ def test_a_rollout_is_begun_seen_and_promoted(api: APIClient, draft: str) -> Non
     (rollout,) = api.get("/api/v1/rollouts").data["results"]
     assert (rollout["state"], rollout["revision"], rollout["base"], rollout["client"], rollout["decisions"]) == ("running", 2, 1, "desk-*", 0)
     assert api.get("/api/v1/policies").data["in_force"]["staged"] == "Revision 2 for desk-* first, 1 for the others."
-    assert api.post("/api/v1/rollouts/promote").status_code == 200
+    assert api.post("/api/v1/rollouts/promote").status_code == 428
+    assert api.post("/api/v1/rollouts/stop", {}, headers={"If-Match": '"1"'}).status_code == 412
+    assert api.post("/api/v1/rollouts/promote", headers={"If-Match": '"2"'}).status_code == 200
     assert api.get("/api/v1/policies").data["in_force"]["staged"] == ""
-    assert api.post("/api/v1/rollouts/stop", {"reason": "late"}).data["code"] == "no_rollout"
+    assert api.post("/api/v1/rollouts/stop", {"reason": "late"}, headers=WHATEVER).data["code"] == "no_rollout"
 
 
 def test_an_import_makes_a_draft_and_lists_what_it_left(api: APIClient, broker: FakeBroker, instance: Instance) -> None:

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from console.choices import Permission, Role
-from console.models import Instance
+from console.models import Instance, PolicyRollout
 from console.services import audit, drafts, operators, policies, reports
 from console.services.actors import Actor
 from tests.api.doors import READS, Door
@@ -38,7 +38,8 @@ def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
         operators.create_token(actor, user, "ci", lifetime=timedelta(days=1), scope=[Permission.VIEW])
         audit.record(actor, "policy.change", f"try {turn} {number}")
         change = {"client_policy": {"client_max_capacity": 10 + 3 * turn + number}}
-        policies.change_instance_policy(actor, change, reason=f"turn {turn}")
+        made = policies.change_instance_policy(actor, change, reason=f"turn {turn}").revision
+        PolicyRollout.objects.create(instance=instance, revision=made, base=made, share=5, state="stopped")
         drafts.make(actor, f"draft {turn} {number}")
     seed_decisions(instance)
     seed_samples(instance, hours=1) if turn == 0 else None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-PAGES = ("/", "/clients/", "/clients/board-jfk/", "/decisions/", "/policies/", "/journals/", "/replays/", "/actions/", "/actions/1/", "/actions/new/", "/runs/")
+PAGES = ("/", "/clients/", "/clients/board-jfk/", "/decisions/", "/policies/", "/policies/drafts/", "/journals/", "/replays/", "/actions/", "/actions/1/", "/actions/new/", "/runs/")
 AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
 RUN_AXE = """async () => {
   const found = await axe.run({ resultTypes: ["violations"] });

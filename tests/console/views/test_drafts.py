@@ -76,7 +76,9 @@ def test_a_rollout_shows_itself_and_is_promoted(browser: Client, broker: FakeBro
     assert "Revision 2 for desk-* first, 1 for the others." in page
     assert "It has made <b>0</b> decisions; with more than 3" in page
     assert policies.orders(instance.name)["staged"]["client"] == "desk-*"
-    browser.post("/policies/rollout/promote/")
+    assert b"which rollout" in browser.post("/policies/rollout/promote/", follow=True).content
+    assert b"Revision 2 is staged, not 1" in browser.post("/policies/rollout/promote/", {"revision": "1"}, follow=True).content
+    browser.post("/policies/rollout/promote/", {"revision": "2"})
     assert policies.orders(instance.name)["staged"] is None
     assert "for the others" not in browser.get("/policies/").content.decode()
 
@@ -84,7 +86,7 @@ def test_a_rollout_shows_itself_and_is_promoted(browser: Client, broker: FakeBro
 def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft, instance: Instance) -> None:
     drafts.edit(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
     send(browser, draft, "publish/", reason="carefully", whom="share", share="10")
-    browser.post("/policies/rollout/stop/", {"reason": "too many"})
+    browser.post("/policies/rollout/stop/", {"reason": "too many", "revision": "2"})
     assert "too many" in policies.newest_of(instance).reason
     assert policies.newest_of(instance).document["client_policy"]["client_max_capacity"] == 50
 
