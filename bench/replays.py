@@ -26,6 +26,8 @@ from rich.table import Table
 from bench.processes import answer, broker, resident, role
 
 BATCH = 512
+SMALL_BATCH = 100
+"""For memory: what a client that stopped reading was being sent of a larger batch stays with it, whole."""
 SUBSCRIBERS = 1_000
 REPLAYS = 8
 SEEKS = 2_000
@@ -39,10 +41,10 @@ def finish(process: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def filled_broker(records: int) -> Iterator[tuple[str, int, Path]]:
+def filled_broker(records: int, batch: int = BATCH) -> Iterator[tuple[str, int, Path]]:
     """A broker whose journal holds so many 100-byte records: its address, process and home."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home, broker(home=home) as (addresses, pid):
-        writing = role("sluice-publish", addresses["tcp"], records, BATCH)
+        writing = role("sluice-publish", addresses["tcp"], records, batch)
         answer(writing)
         writing.wait()
         yield addresses["tcp"], pid, Path(home)
@@ -128,16 +130,23 @@ def seek_p99(segments: int) -> float:
 
 
 def memory(records: int) -> dict[str, float]:
-    """KiB of the broker for each of a thousand replays from different positions: of readers, and of clients that stopped."""
+    """KiB of the broker for each of a thousand replays from different positions: of readers, and of clients that stopped.
+
+    The peak: readers are measured until they are done, stopped clients until the broker has grown no more for 5 s.
+    """
     found = {}
     for how in ("reading", "stopped"):
         # A fresh broker for each: memory that another round left free would hide what this one takes.
-        with filled_broker(records) as (address, pid, home):
+        with filled_broker(records, SMALL_BATCH) as (address, pid, home):
             newest = ask(home, "status")["durable_sequence"]
             before = peak = resident(pid)
             many = role("replay-many", address, SUBSCRIBERS, newest, how)
-            while many.poll() is None and _line_of(many) is None:
-                peak = max(peak, resident(pid))
+            ready, grown_at = False, time.monotonic()
+            while not ready or (how == "stopped" and time.monotonic() - grown_at < 5):
+                now = resident(pid)
+                if now > peak:
+                    peak, grown_at = now, time.monotonic()
+                ready = ready or many.poll() is not None or _line_of(many) is not None
                 time.sleep(0.02)
             found[how] = (peak - before) / SUBSCRIBERS / 1024
             many.kill()

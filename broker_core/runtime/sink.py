@@ -1,8 +1,9 @@
 """The port between the engine and a transport: what a transport must offer for one connection.
 
-A transport below it (asyncio's for TCP, daphne's for WebSocket) may hold 16 KiB that the kernel hasn't taken; it
-clears `writable` when it holds more and calls `Connection.on_writable` when it has drained. So whatever a client
-doesn't read waits in the outbox, where policy sees it, and nowhere else.
+A transport below it (asyncio's for TCP, daphne's for WebSocket) takes what it is handed. When it holds more than
+TRANSPORT_HIGH_BYTES that the kernel hasn't taken (daphne's has its own measure) it clears `writable`, and calls
+`Connection.on_writable` when it has drained. So whatever a client doesn't read waits in the outbox,
+where policy sees it, and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Protocol
 from broker_core.delivery.outbox import OutboxEntry
 from broker_core.protocols.replies import Reply
 
-TRANSPORT_HIGH_BYTES = 16 * 1024
-"""Bytes a transport may hold below the outbox and still be writable. Little, because each of a thousand waiting
-replays holds it."""
+TRANSPORT_HIGH_BYTES = 0
+"""Bytes asyncio may hold below the outbox and still be writable. None: what it holds of a batch keeps the whole batch in
+memory, and each of a thousand waiting replays would hold two. The kernel's own buffer keeps the line busy meanwhile."""
 PULL_BYTES = 64 * 1024
 """Bytes handed to a transport at once: a call for each costs more than the copy."""
 
