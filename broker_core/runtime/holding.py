@@ -122,4 +122,6 @@ class Conflating:
         nbytes = self._conflator.nbytes + sum(piece.batch.nbytes for piece in self._kept)
         self._target.connection.backlog.conflated_bytes += nbytes - self._counted
         self._counted = nbytes
+        if self._target.signals is not None:
+            self._target.signals.conflation_bytes = nbytes
         self._target.held_from = self.first_of(self._kept)

@@ -89,7 +89,7 @@ class SubscriptionSignals:
     """The part of it in memory."""
     outbox_messages: int = 0
     conflation_bytes: int = 0
-    """The part of it that conflation holds."""
+    """What conflation holds back, besides. It is in its client's memory."""
     oldest_at: int = 0
     """ns, of the oldest waiting message; 0: none waits."""
     unacked_messages: int = 0

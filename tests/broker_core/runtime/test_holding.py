@@ -12,6 +12,7 @@ from broker_core.runtime.broker import Broker
 from tests.support.brokers import running_broker, until
 from tests.support.raw import RawClient
 from tests.support.reader import Reader
+from tests.support.rules import policy_with
 
 INTERVAL = 100_000_000
 """ns; "100ms" below."""
@@ -102,10 +103,38 @@ async def test_what_is_held_counts_in_the_memory_of_its_client(tmp_path: Path) -
         connection = broker.host.clients["reader"]
         await until(lambda: connection.backlog.conflated_bytes > 100 * 20)
         assert connection.account is not None
-        assert connection.account.memory == connection.backlog.conflated_bytes
+        assert connection.account.memory == connection.backlog.conflated_bytes == connection.account.conflation_bytes
         reader.raw.command({"c": "unsubscribe", "id": "s"})
         await until(lambda: connection.account.memory == 0)
         assert delivered(reader) == []
+        reader.close()
+
+
+async def test_a_rule_on_what_conflation_holds_sees_it(tmp_path: Path) -> None:
+    held = {"name": "held", "signal": "conflation_bytes", "limit": 20_000, "ladder": [{"action": "notify"}]}
+    async with running_broker(tmp_path, policy_with(held)) as broker:
+        writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
+        await reader.ask(c="subscribe", id="s", topic="fx", conflation="1h", conflation_key="/id")
+        await prices(writer, 0, 2_000, keys=1_000)
+        await until(lambda: broker.host.judging.decisions)
+        (decision,) = broker.host.judging.decisions
+        assert (decision["rule"], decision["client"]) == ("held", "reader")
+        assert decision["observed"] == broker.host.clients["reader"].backlog.conflated_bytes > 1_000 * 200
+        reader.close()
+
+
+async def test_a_pool_acts_on_what_conflation_holds_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    policy = policy_with(pool={"message_memory_limit": 100_000})
+    async with running_broker(tmp_path, policy) as broker:
+        writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
+        await reader.ask(c="subscribe", id="s", topic="fx", conflation="1h", conflation_key="/id")
+        await prices(writer, 0, 2_000, keys=1_000)
+        await until(lambda: broker.host.judging.decisions)
+        decision, connection = broker.host.judging.decisions[0], broker.host.clients["reader"]
+        assert (decision["client"], decision["action"]) == ("reader", "offline")
+        await until(lambda: len(reader.got) == 1_000 and connection.backlog.offline is None)
+        assert [orjson.loads(body)["n"] for _, _, body in reader.got] == list(range(1_000, 2_000))
+        assert connection.account is not None and connection.account.memory == connection.backlog.conflated_bytes == 0
         reader.close()
 
 

@@ -1,0 +1,67 @@
+"""Going offline and coming back never flaps, and who has caught up is live at once. The clock is set by hand."""
+
+from __future__ import annotations
+
+import random
+
+from broker_core.delivery import ClientState
+from broker_core.slow_clients import Action
+from tests.support.slow_clients import Scene, policy
+
+MESSAGE = 1_000
+LIMIT = 100 * MESSAGE
+"""Of one client, in memory: half the pool."""
+
+
+def scene() -> Scene:
+    made = Scene(policy({"message_memory_limit": 2 * LIMIT, "message_disk_limit": 1 << 30}))
+    made.connect("c")
+    return made
+
+
+def offlined(made: Scene) -> int:
+    return sum(decision.action is Action.OFFLINE for decision in made.decisions)
+
+
+def test_a_client_that_reads_as_fast_as_it_gets_and_is_at_the_limit_stays_where_it_is() -> None:
+    """Its backlog hovers around the limit for ten minutes. A state that followed it would change with each crossing."""
+    made, chance, crossed, above = scene(), random.Random(7), 0, False
+    client = made.clients["c"]
+    for _ in range(600):
+        for _ in range(100):
+            made.publish(MESSAGE)
+            behind = len(client.outbox) + len(client.spool)
+            made.read("c", 0 if behind < 90 else 2 if behind > 110 else chance.randint(0, 2))
+            if above != (behind > 100):
+                above, crossed = not above, crossed + 1
+        made.wait(1)
+    assert crossed > 100, "the reading hovers around the limit"
+    assert made.clients["c"].state is not ClientState.LIVE
+    assert offlined(made) == 1, "once, and then its spool is never empty"
+
+
+def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
+    """A client that catches up fully and falls behind again: it is offlined at most once for each limit's worth."""
+    made, chance, published = scene(), random.Random(11), 0
+    for _ in range(300):
+        for _ in range(chance.randint(0, 250)):
+            made.publish(MESSAGE)
+            published += MESSAGE
+        made.read("c", chance.choice((0, 20, 100, 400)))
+        made.wait(1)
+    assert 2 < offlined(made) <= published // LIMIT
+    made.read("c")
+    assert made.clients["c"].got == sorted(made.clients["c"].got) and len(made.clients["c"].got) == published // MESSAGE
+
+
+def test_a_client_that_has_caught_up_is_live_before_the_next_tick() -> None:
+    made = scene()
+    for _ in range(150):
+        made.publish(MESSAGE)
+    assert made.clients["c"].state is ClientState.OFFLINED
+    made.read("c", 149)
+    assert made.clients["c"].state is ClientState.DRAINING, "it isn't live while anything is in its spool"
+    made.read("c", 1)
+    assert made.clients["c"].state is ClientState.LIVE and not made.clients["c"].held.offlined
+    made.publish(MESSAGE)
+    assert not made.clients["c"].spool, "what is new goes by memory again"
