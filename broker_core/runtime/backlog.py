@@ -283,6 +283,11 @@ class Backlog:
         entries = self.outbox.take_stream(stream) + self.lanes.end(stream)
         self._give_up(stream, tally_of(entries), cause, rule)
 
+    def acknowledges(self, target: ClientSubscription) -> bool:
+        """Whether a subscription says itself what it has."""
+        lane = self.lanes.get(target.subscription.stream)
+        return lane is not None and lane.window is not None
+
     def position_of(self, target: ClientSubscription) -> int:
         """Sequence of the first record that a subscription needs again: not acknowledged, or not sent."""
         stream = target.subscription.stream

@@ -11,6 +11,7 @@ from broker_core.subscriptions.managed import ManagedReplay
 from broker_core.subscriptions.pace import Rate
 from broker_core.subscriptions.span import Span
 from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.trail import Trail
 
 if TYPE_CHECKING:
     from broker_core.journal.held import Pin
@@ -62,6 +63,8 @@ class ClientSubscription:
     """Keeps its place in the log while it is paused."""
     conflating: Conflating | None = None
     managed: ManagedReplay | None = None
+    trail: Trail | None = None
+    """Of a managed replay: what was sent last."""
     noted_messages: int = 0
     """How many of delivered_messages its managed replay has counted."""
     recorded_at: int = 0

@@ -20,6 +20,7 @@ from broker_core.protocols import commands, replies
 from broker_core.subscriptions.managed import ManagedReplay, Speed
 from broker_core.subscriptions.pace import parse_rate
 from broker_core.subscriptions.span import Found, Span
+from broker_core.subscriptions.trail import Trail
 
 if TYPE_CHECKING:
     from broker_core.runtime.client_subscription import ClientSubscription
@@ -100,7 +101,7 @@ class ManagedReplays:
         return found
 
     def continued(self, replay: ManagedReplay, command: commands.Subscribe) -> Found:
-        """Where its client goes on: after what it says it has received, else where the broker left off."""
+        """Where its client goes on: after what it says it has received, else with the first that it may not have."""
         if command.received is not None:
             received = parse_bookmark(command.received)
             if isinstance(received, After):
@@ -114,6 +115,7 @@ class ManagedReplays:
         """Its client is subscribed."""
         target.managed = replay
         self._active[replay.name] = target
+        target.trail = Trail()
         self._speeds[replay.name] = Speed(replay.position, self._host.now_ns())
 
     def closed(self, target: ClientSubscription) -> None:
@@ -207,7 +209,7 @@ class ManagedReplays:
 
     def _hold(self, replay: ManagedReplay) -> None:
         if not replay.ended:
-            self._pins[replay.name] = self._host.pin(replay.position, replay.owner)
+            self._pins[replay.name] = self._host.pin(replay.kept_from, replay.owner)
 
     def _forget_old(self) -> None:
         before = self._host.now_ns() - KEPT_NS
@@ -226,10 +228,13 @@ class ManagedReplays:
         return self.changed
 
     def _look_at(self, replay: ManagedReplay, target: ClientSubscription) -> None:
-        position = target.connection.backlog.position_of(target)
-        if replay.advance(position):
-            self._pins[replay.name].move(position)
-            self.changed = True
+        backlog = target.connection.backlog
+        position = backlog.position_of(target)
+        # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
+        certain = position if backlog.acknowledges(target) or target.trail is None else target.trail.first or position
+        if replay.advance(position) or certain != replay.certain:
+            replay.certain, self.changed = certain, True
+            self._pins[replay.name].move(replay.kept_from)
         replay.begun, replay.caught_up = target.begun, target.completed
         replay.recorded_at = target.recorded_at or replay.recorded_at
         replay.delivered_messages += target.delivered_messages - target.noted_messages

@@ -232,6 +232,8 @@ class Replay:
             if taken:
                 target.next_sequence = taken[0].batch.first_sequence
                 target.delivered_messages -= sum(entry.count for entry in taken)
+                if target.trail is not None:
+                    target.trail.taken_back(sum(entry.nbytes for entry in taken))
 
     async def _deliver(self, chunk: Chunk) -> None:
         if chunk.first > self._next_sequence:
@@ -279,6 +281,8 @@ class Replay:
             connection.backlog.offer(
                 OutboxEntry(subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now)
             )
+            if target.trail is not None:
+                target.trail.sent(batch.first_sequence, batch.nbytes)
             if target.conflating is None:
                 target.next_sequence = batch.last_sequence + 1
         for target in self.targets:

@@ -1,7 +1,7 @@
 """A managed replay: a named replay that is kept while its client is away, its progress, and the time it has left. Pure.
 
 What of the log it is asked for is a `Span`; where it stands is `position`, the sequence of the first record that its
-client hasn't been given. Moments are ns UTC.
+client hasn't been given; what it was given and may not have read begins with `certain`. Moments are ns UTC.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class ManagedReplay:
     recorded_at: int = 0
     """The moment on the recorded timeline that it has come to; 0 before its first record."""
     delivered_messages: int = 0
+    certain: int = 0
+    """Sequence of the first record that its client may not have, for all the broker knows; 0: that is `position`."""
     caught_up: bool = False
     ended: Literal["", "completed", "cancelled"] = ""
     ended_at: int = 0
@@ -57,7 +59,12 @@ class ManagedReplay:
     @property
     def span(self) -> Span:
         """What is left of what was asked for."""
-        return Span(max(self.first, self.position), 0 if self.begun else self.not_before, self.last, self.not_after)
+        return Span(max(self.first, self.kept_from), 0 if self.begun else self.not_before, self.last, self.not_after)
+
+    @property
+    def kept_from(self) -> int:
+        """From where the log is kept, and where it goes on for a client that doesn't say what it has."""
+        return min(self.certain or self.position, self.position)
 
     def paced(self) -> Rate | None:
         """Its rate, read again."""

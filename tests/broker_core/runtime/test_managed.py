@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from broker_core.runtime.broker import Broker
+from broker_core.subscriptions import trail
 from tests.support.brokers import ask, running_broker, until
 from tests.support.fake_broker import some_replays
 from tests.support.raw import RawClient
 from tests.support.reader import Reader
+from tests.support.stalled import StalledSubscriber
 
 
 async def filled(broker: Broker, number: int = 600) -> RawClient:
@@ -64,24 +66,69 @@ async def test_it_survives_its_client_and_the_broker_and_goes_on_where_it_was(tm
         reader.close()
 
 
-async def test_without_the_bookmark_of_its_client_it_goes_on_after_what_the_socket_took(tmp_path: Path) -> None:
+async def test_what_a_client_had_not_read_when_it_died_comes_again(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer = await RawClient.connect(broker, "writer")
+        for first in range(0, 3_000, 20):
+            await writer.publish("a", [b"%08d" % n + b"x" * 1_000 for n in range(first, first + 20)])
+        await until(lambda: broker.host.dispatched_sequence >= 3_000)
+        first = await StalledSubscriber.connect(broker, "reader", "a", bookmark="0", managed="nightly")
+        client = broker.host.clients["reader"]
+        await until(lambda: client.subscriptions["s"].next_sequence > 100 and not client.backlog.has_room, 60)
+        broker.host.tick()
+        assert (await shown(broker))["position"] != "test-1|0|", "the kernels took it"
+        first._socket.close()
+        await until(lambda: "reader" not in broker.host.clients)
+        second = await Reader.connect(broker)
+        await subscribe(second)
+        await until(lambda: len(second.got) >= 3_000, 60)
+        assert second.sequences() == list(range(1, 3_001))
+        second.close()
+
+
+async def test_without_the_bookmark_of_its_client_what_was_sent_last_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trail, "HELD_BYTES", 2_000)
+    monkeypatch.setattr(trail, "GRAIN_BYTES", 500)
     async with running_broker(tmp_path) as broker:
         await filled(broker)
         first = await Reader.connect(broker)
         await subscribe(first, rate="500")
-        await until(lambda: len(first.got) > 50)
+        await until(lambda: len(first.got) > 250, 60)
         await first.ask(c="pause", ids=["s"])
-        await asyncio.sleep(0.05)
         first.raw.close()
         await until(lambda: "reader" not in broker.host.clients)
-        assert (await shown(broker))["state"] == "paused"
+        now = await shown(broker)
+        assert now["state"] == "paused"
+        replay = broker.host.managed.get("nightly")
+        assert 0 < replay.kept_from < replay.position
         second = await Reader.connect(broker)
         await subscribe(second)
         await second.ask(c="rate", ids=["s"])
         assert second.got == [], "it is still paused"
         await second.ask(c="resume", ids=["s"])
-        await until(lambda: len(first.got) + len(second.got) >= 600)
-        assert first.sequences() + second.sequences() == list(range(1, 601))
+        await until(lambda: second.got and second.got[-1][1] == 600)
+        assert 1 < second.sequences()[0] <= first.sequences()[-1] + 1
+        assert sorted({*first.sequences(), *second.sequences()}) == list(range(1, 601))
+        second.close()
+
+
+async def test_with_acknowledgements_it_goes_on_after_what_was_acknowledged(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await filled(broker)
+        first = await Reader.connect(broker)
+        await subscribe(first, ack="client", prefetch=100)
+        await until(lambda: len(first.got) >= 100)
+        first.raw.command({"c": "ack", "id": "s", "upto": 40})
+        await until(lambda: len(first.got) >= 120)
+        first.raw.close()
+        await until(lambda: "reader" not in broker.host.clients)
+        assert (await shown(broker))["position"] == "test-1|40|"
+        second = await Reader.connect(broker)
+        await subscribe(second)
+        await until(lambda: len(second.got) >= 560)
+        assert second.sequences() == list(range(41, 601))
         second.close()
 
 
