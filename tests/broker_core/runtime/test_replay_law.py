@@ -1,7 +1,7 @@
 """The law of replay over a real host and journal, against a list in memory:
 
 replay(b) then live = everything after b, once, in order, for any interleaving of publishes, rolls, compressions,
-archives and pauses of the socket.
+archives, stops of the socket, pauses and rate changes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from broker_core.runtime.connection import Connection
 from broker_core.runtime.host import Host
 
 HUGE = 1 << 40
+STEERING = ("pause", "resume", "rate")
+RATES = (None, "5000", "200KB", "20000", "3X", None, "1MB")
+"""By number; those that would take longer than a test are lifted in the end."""
 
 
 class Socket:
@@ -97,6 +100,8 @@ class World:
             self.unblock()
         elif operation == "subscribe":
             self.subscribe(number)
+        elif operation in STEERING:
+            self.steer(operation, number)
         else:
             await asyncio.to_thread(self.maintain, operation, number)
 
@@ -114,6 +119,17 @@ class World:
             self.end = self.begin + (newest - self.begin) // 2
             bookmark = f"({bookmark}:law-1|{self.end}|]"
         self.subscriber._command(commands.Subscribe(id="s", topic="t.*", bookmark=bookmark))
+
+    def steer(self, operation: str, number: int) -> None:
+        """Pause, resume or pace the subscription, if it is there: a range may be over."""
+        if "s" not in self.subscriber.subscriptions:
+            return
+        rate = RATES[number % len(RATES)]
+        command: dict[str, commands.Command] = {
+            "pause": commands.Pause(ids=["s"]), "resume": commands.Resume(ids=["s"]),
+            "rate": commands.Rate(ids=["s"], rate=rate),
+        }
+        self.subscriber._command(command[operation])
 
     def maintain(self, operation: str, number: int) -> None:
         journal = self.host.journal
@@ -136,6 +152,8 @@ class World:
         await self.host.publishing.idle()
         if self.begin is None:
             self.subscribe(7)
+        self.steer("rate", 0)
+        self.steer("resume", 0)
         async with asyncio.timeout(10):
             while any(target.replaying for target in self.subscriber.subscriptions.values()):
                 await asyncio.sleep(0.001)
@@ -153,7 +171,7 @@ class World:
 
 
 operations = st.tuples(
-    st.sampled_from(["publish"] * 4 + ["turns", "rest", "rest", "block", "block", "unblock", "subscribe", "compress", "archive"]),
+    st.sampled_from(["publish"] * 4 + ["turns", "rest", "rest", "block", "block", "unblock", "subscribe", "compress", "archive", *STEERING]),
     st.integers(1, 20),
 )
 
