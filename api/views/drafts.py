@@ -31,6 +31,7 @@ from console.choices import Permission
 from console.models import PolicyDraft
 from console.queries import policies as queries
 from console.services import audit, drafts, policy_files, rollouts
+from console.services.actors import access_of_request
 
 
 def _draft(request: Request, draft_id: int, permission: Permission) -> PolicyDraft:
@@ -119,8 +120,9 @@ class DraftPreviewView(APIView):
     def post(self, request: Request, draft_id: int) -> Response:
         """Whom it touches, with effective values before and after, and who would be acted on at once."""
         audit.changes_nothing(request)
-        preview = drafts.preview(_draft(request, draft_id, Permission.VIEW))
-        return Response(shown(preview))
+        draft = _draft(request, draft_id, Permission.VIEW)
+        patterns = access_of_request(request).client_patterns(draft.instance.name)
+        return Response(shown(drafts.visible(drafts.preview(draft), patterns)))
 
 
 class DraftPublishView(APIView):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import transaction
@@ -13,6 +13,7 @@ from broker_core.config import PolicyDocument
 from broker_core.config.journaling import read_journaled_topics
 from broker_core.config.reading import Reader
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.names import name_fits
 from broker_core.slow_clients.review import Finding, review
 from console.broker_link import link_to
 from console.models import Instance, PolicyDraft
@@ -126,6 +127,17 @@ def preview_of(instance: Instance, document: Mapping[str, Any]) -> Preview:
     except SluiceError as problem:
         return Preview([], differences, findings, away=problem.sentence)
     return Preview([], differences, findings, effect)
+
+
+def visible(preview: Preview, patterns: list[str] | None) -> Preview:
+    """The preview as somebody sees who may see only clients of these name patterns (None: all); it counts everybody."""
+    if patterns is None or preview.effect is None:
+        return preview
+    kept = {
+        key: [one for one in preview.effect[key] if any(name_fits(pattern, one["client"]) for pattern in patterns)]
+        for key in ("touched", "acted_on")
+    }
+    return replace(preview, effect={**preview.effect, **kept})
 
 
 def publish(

@@ -97,7 +97,7 @@ def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
     except OperatorError as problem:
         common.tell(request, problem)
         return redirect("drafts")
-    context = {"preview": drafts.preview(draft)}
+    context = {"preview": drafts.visible(drafts.preview(draft), common.patterns(request))}
     if request.headers.get("HX-Request"):
         return render(request, "components/draft_preview.html", context)
     return show(request, draft, context)

@@ -8,9 +8,11 @@ import pytest
 from rest_framework.test import APIClient
 
 from broker_core.access.secrets import hash_token
+from console.choices import Role
 from console.models import AuditEvent, Instance, PolicyDraft
 from console.services import policies
 from tests.console.services.policy_import.test_importers import ACTIVEMQ, AMPS
+from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker
 
 DRAFTS = "/api/v1/drafts"
@@ -126,3 +128,12 @@ def test_an_older_revision_comes_back_with_its_own_secrets(api: APIClient, broke
     assert (made.data["base"], made.data["document"]["access"]["users"][0]["token"]) == (3, "set")
     api.post(f"{made['Location']}/publish", {}, headers=WHATEVER)
     assert policies.newest_of(instance).document["access"]["users"][0]["token"] == user["token"]
+
+
+def test_a_preview_names_only_clients_that_one_may_see(api: APIClient, draft: str) -> None:
+    api.patch(draft, {"changes": {"client_policy": {"client_max_capacity": 5}}}, headers=WHATEVER)
+    theirs = APIClient()
+    theirs.force_authenticate(person("otto", Role.VIEWER, client_pattern="carrier-*"))
+    effect = theirs.post(f"{draft}/preview").data["effect"]
+    assert {one["client"].split("-")[0] for one in effect["touched"]} == {"carrier"}
+    assert (effect["acted_on"], effect["acted_on_in_all"], effect["touched_in_all"]) == ([], 1, 18)
