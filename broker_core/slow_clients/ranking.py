@@ -54,7 +54,10 @@ class Ranking:
             self._heap = [entry for entry in self._heap if self._serials.get(entry[4]) == entry[3]]
             heapify(self._heap)
         used = self._used(account)
-        heappush(self._heap, self._entry(account, used + (used >> 4) + SLACK, 0))
+        bound = used + (used >> 4) + SLACK
+        serial = self._serials[account] = next(self._serial)
+        self._bounded(account, bound)
+        heappush(self._heap, (-bound, 0, account.connected, serial, account))
 
     def discard(self, account: Account) -> None:
         """Take a client out; it needn't be in."""
@@ -86,12 +89,13 @@ class Ranking:
         return [entry[4] for entry in true if entry[0]]
 
     def _rank_anew(self) -> None:
-        """True figures for all. Sorted entries are a heap."""
-        self._heap = sorted(
-            self._entry(account, self._used(account), account.backlog.oldest_at) for account in list(self._serials)
-        )
-
-    def _entry(self, account: Account, bound: int, oldest: int) -> _Entry:
-        serial = self._serials[account] = next(self._serial)
-        self._bounded(account, bound)
-        return (-bound, oldest, account.connected, serial, account)
+        """True figures for all. Sorted entries are a heap; one serial number does for entries of different clients."""
+        serial, read, bounded = next(self._serial), self._used, self._bounded
+        self._serials = dict.fromkeys(self._serials, serial)
+        ranked: list[_Entry] = []
+        for account in self._serials:
+            used = read(account)
+            bounded(account, used)
+            ranked.append((-used, account.backlog.oldest_at, account.connected, serial, account))
+        ranked.sort()
+        self._heap = ranked
