@@ -110,7 +110,12 @@ def test_what_a_broker_wouldnt_take_is_refused_and_nothing_changes(
 
 
 def test_a_transports_proof_is_checked_and_part_of_the_document(instance: Instance) -> None:
-    change = policies.change_transport(SYSTEM, "tcp", {"authentication": "token", "restricted": True}, instance_name="sluice-1")
+    by_token = {"authentication": "token", "restricted": True}
+    with pytest.raises(OperatorError, match="no user has a token"):  # nobody could log on, and the broker refuses it too
+        policies.change_transport(SYSTEM, "tcp", by_token, instance_name="sluice-1")
+    users = {"access": {"users": [{"name": "maria", "token": hash_token("t")}]}}
+    policies.change_instance_policy(SYSTEM, users, instance_name="sluice-1")
+    change = policies.change_transport(SYSTEM, "tcp", by_token, instance_name="sluice-1")
     transport = PolicyDocument.from_dict(change.revision.document).transport("tcp")
     assert (transport.authentication, transport.restricted) == ("token", True)
     with pytest.raises(OperatorError, match="client_ca"):
