@@ -21,9 +21,12 @@ class Candidate(NamedTuple):
     used: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
-    """Who is acted on, how, by which rule, on what evidence, and what that costs."""
+    """Who is acted on, how, by which rule, on what evidence, and what that costs.
+
+    Nobody changes one: `replace` it. Not declared frozen, since that makes each 8 µs slower, of the 50 a choice may take.
+    """
 
     at: int
     """ns UTC"""
