@@ -135,11 +135,11 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                self.statistics.look()
+                snapshot = await self.statistics.second()
                 self.host.tick()
                 self.host.journal_chores()
                 if on_tick is not None:
-                    await on_tick(self.statistics.snapshot())
+                    await on_tick(snapshot)
             except Exception:
                 # The tick judges slow clients; one failure, such as a Redis that is away, must not end it.
                 log.exception("tick_failed")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from broker_core.delivery import ClientState
@@ -18,12 +20,16 @@ _MS = 1_000_000
 MAX_SAMPLES = 2_000
 """Samples of clients published in one second; with more at once the others' turn comes with their next change."""
 RESTING = ("live", 0, 0, 0)
+SLICE = 100
+"""Clients looked at in one turn of the loop."""
+MADE_ANEW_EVERY = 10
+"""Seconds in which the entry of a client at rest is made anew whether or not anything is known to have changed."""
 FEW_CLIENTS = 500
 """So many entries are made in some milliseconds, whenever somebody asks."""
 
 
 class Statistics:
-    """Counts and rates of a host. `look` is called once a second; the rest reads what it found."""
+    """Counts and rates of a host. `second` is called once a second; the rest reads what it found."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -34,40 +40,92 @@ class Statistics:
         self._sampled_at = 0
         self._looks: dict[str, tuple[object, ...]] = {}
         self._recent: list[dict[str, Any]] = []
+        self._kept: dict[str, tuple[tuple[object, ...] | None, dict[str, Any]]] = {}
+        """Entries of the newest snapshot, each with what it is recognised by."""
+        self._span_s, self._looked, self._room, self._also_unchanged = 1.0, 0, 0, False
         self.rates = {"messages_in": 0.0, "bytes_in": 0.0, "messages_out": 0.0, "bytes_out": 0.0}
         self.transports: list[dict[str, Any]] = []
 
     def look(self) -> None:
         """Renew the rates, and publish samples of clients that wait for something."""
+        self._begin()
+        self._look_at(list(self._host.clients.items()))
+        self._end()
+
+    async def second(self) -> dict[str, Any]:
+        """Look, and make the snapshot, a slice of the clients in each turn of the loop."""
+        self._begin()
+        host, now, made = self._host, self._host.now_ns(), list[dict[str, Any]]()
+        everyone = list(host.clients.items())
+        for first in range(0, len(everyone), SLICE):
+            if first:
+                await asyncio.sleep(0)
+            part = [one for one in everyone[first : first + SLICE] if host.clients.get(one[0]) is one[1]]
+            self._look_at(part)
+            made += [self._entry(connection, now, first + place) for place, (_, connection) in enumerate(part)]
+        self._end()
+        self._recent = [entry for entry in made if entry["name"] in host.clients]
+        return self._with_status(now)
+
+    def _begin(self) -> None:
         host, now = self._host, clock.monotonic_ms()
         sent = sum(connection.backlog.sent_messages for connection in host.clients.values())
         sent_bytes = sum(connection.backlog.sent_bytes for connection in host.clients.values())
         host.messages_out, host.bytes_out = host.gone_messages + sent, host.gone_bytes + sent_bytes
         after = (now, host.publishing.messages_in, host.publishing.bytes_in, host.messages_out, host.bytes_out)
-        seconds = max(now - self._before[0], 1) / 1_000
+        self._span_s = max(now - self._before[0], 1) / 1_000
         for index, key in enumerate(self.rates, 1):
-            self.rates[key] = round((after[index] - self._before[index]) / seconds, 1)
+            self.rates[key] = round((after[index] - self._before[index]) / self._span_s, 1)
         self._before = after
-        delivered = {name: connection.backlog.sent_messages for name, connection in host.clients.items()}
-        self._rates = {
-            name: round((count - self._delivered.get(name, 0)) / seconds, 1) for name, count in delivered.items()
-        }
-        self._delivered = delivered
-        self._sample(now - self._sampled_at >= SAMPLE_EVERY_MS)
+        self._room, self._also_unchanged = MAX_SAMPLES, now - self._sampled_at >= SAMPLE_EVERY_MS
+        if self._also_unchanged:
+            self._sampled_at = now
+        self._looked += 1
 
-    def _sample(self, also_unchanged: bool) -> None:
-        """Publish a sample of each client whose state, lag or losses changed; sometimes of those that wait as before."""
-        host, now, room = self._host, self._host.now_ns(), MAX_SAMPLES
-        if also_unchanged:
-            self._sampled_at = clock.monotonic_ms()
-        looks: dict[str, tuple[object, ...]] = {}
-        for name, connection in host.clients.items():
-            look = looks[name] = _look(connection)
-            resting = look == RESTING
-            if room and (look != self._looks.get(name, RESTING) or (also_unchanged and not resting)):
-                room -= 1
+    def _look_at(self, clients: Iterable[tuple[str, Connection]]) -> None:
+        """Renew these clients' rates. Publish a sample of each whose state, lag or losses changed; sometimes of those that
+        wait as before."""
+        host, now = self._host, self._host.now_ns()
+        for name, connection in clients:
+            count = connection.backlog.sent_messages
+            self._rates[name] = round((count - self._delivered.get(name, 0)) / self._span_s, 1)
+            self._delivered[name] = count
+            look, before = _look(connection), self._looks.get(name, RESTING)
+            self._looks[name] = look
+            if self._room and (look != before or (self._also_unchanged and look != RESTING)):
+                self._room -= 1
                 host.events.sample(now, self.client(connection, now))
-        self._looks = looks
+
+    def _end(self) -> None:
+        """Forget those that have left."""
+        clients = self._host.clients
+        for kept in (self._rates, self._delivered, self._looks, self._kept):
+            for name in [name for name in kept if name not in clients] if len(kept) > len(clients) else ():
+                del kept[name]
+        self._explaining.forget(set(clients))
+
+    def _entry(self, connection: Connection, now: int, place: int) -> dict[str, Any]:
+        """A client's entry: as it was before, if it rests and nothing of it changed, but made anew every tenth second."""
+        mark = self._mark(connection)
+        known = self._kept.get(connection.name)
+        its_turn = (place + self._looked) % MADE_ANEW_EVERY == 0
+        if mark is not None and known is not None and known[0] == mark and not its_turn:
+            return known[1]
+        entry = self.client(connection, now)
+        self._kept[connection.name] = (mark, entry)
+        return entry
+
+    def _mark(self, connection: Connection) -> tuple[object, ...] | None:
+        """What an entry at rest is recognised by; None for one whose ages go on."""
+        backlog, judging = connection.backlog, self._host.judging
+        look = self._looks[connection.name]
+        if look[:3] != RESTING[:3] or backlog.blocked_since or (backlog.lanes and backlog.lanes.unacked):
+            return None
+        return (
+            connection, look, backlog.sent_messages, self._rates[connection.name], connection.publishing.messages,
+            connection.matched_messages, self._host.policy.revision, judging.guard.stage, judging.last_of(connection.name),
+            [(name, target.paused, target.rate) for name, target in connection.subscriptions.items()],
+        )
 
     def status(self) -> dict[str, Any]:
         """The instance: sequences, transports, pools, rates, clients by state, recovery, journal."""
@@ -89,7 +147,7 @@ class Statistics:
                 "messages_in": host.publishing.messages_in, "bytes_in": host.publishing.bytes_in,
                 "messages_out": host.messages_out, "bytes_out": host.bytes_out, "decisions": host.judging.made,
             },
-            "clients_by_state": dict(Counter(_state(connection) for connection in host.clients.values())),
+            "clients_by_state": self._by_state(),
             "connections": len(host.connections),
             "recovery": host.journal.recovery.as_dict(),
             "journal": {"segments": len(segments), "bytes": sum(segment.nbytes for segment in segments)},
@@ -98,8 +156,10 @@ class Statistics:
     def snapshot(self) -> dict[str, Any]:
         """Status and clients at one moment."""
         self._recent = self.clients()
-        return {"at": self._host.now_ns() // _MS, "status": self.status(), "clients": self._recent,
-                "replays": self._host.managed.listed()}
+        return self._with_status(self._host.now_ns())
+
+    def _with_status(self, now: int) -> dict[str, Any]:
+        return {"at": now // _MS, "status": self.status(), "clients": self._recent, "replays": self._host.managed.listed()}
 
     def recent_clients(self) -> list[dict[str, Any]]:
         """The entries of the newest snapshot, a second old at most; few clients' are made anew."""
@@ -110,7 +170,6 @@ class Statistics:
     def clients(self) -> list[dict[str, Any]]:
         """One entry per client that is logged on."""
         now = self._host.now_ns()
-        self._explaining.forget(set(self._host.clients))
         return [self.client(connection, now) for connection in self._host.clients.values()]
 
     def client(self, connection: Connection, now: int) -> dict[str, Any]:
@@ -162,6 +221,12 @@ class Statistics:
             "lag_messages": max(behind, 0),
             **subscription_facts(target),
         }
+
+    def _by_state(self) -> dict[str, int]:
+        clients = self._host.clients
+        if len(clients) <= FEW_CLIENTS:
+            return dict(Counter(_state(connection) for connection in clients.values()))
+        return dict(Counter(str(look[0]) for look in self._looks.values()))
 
     def _transports(self) -> list[dict[str, Any]]:
         numbers = Counter(connection.transport for connection in self._host.clients.values())

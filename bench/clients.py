@@ -1,0 +1,150 @@
+"""What 10,000 clients cost the broker's loop each second, and a page of them: `python -m bench.clients [--clients 10000]`.
+
+A real broker with its control socket in this process; the clients are real connections whose transport keeps nothing.
+A part of them is behind, with messages that wait. Times are those that the loop could do nothing else in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from broker_core.config import TransportSettings, default_policy
+from broker_core.delivery.outbox import OutboxEntry
+from broker_core.protocols.replies import Reply
+from broker_core.runtime.broker import Broker, BrokerPaths
+from broker_core.runtime.connection import Connection
+
+SECONDS = 8
+
+
+class Nowhere:
+    """A transport that keeps nothing; it takes deliveries unless it is `stalled`."""
+
+    protocol, remote, peer_names, flushed = "amps", "127.0.0.1:1", frozenset[str](), True
+
+    def __init__(self, stalled: bool) -> None:
+        self.writable = not stalled
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        """Taken."""
+
+    def send_reply(self, reply: Reply) -> None:
+        """Heard."""
+
+    def pause_reading(self) -> None:
+        """Nothing is read."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read."""
+
+    def close(self, code: str, message: str) -> None:
+        """Closed."""
+
+
+def crowd(broker: Broker, number: int, behind: int) -> None:
+    """Log that many clients on, each with a subscription; the first `behind` of them take nothing."""
+    for index in range(number):
+        connection: Connection = broker.host.connected("tcp", Nowhere(index < behind))
+        topic = "busy.>" if index < behind else f"quiet.{index}"
+        connection.receive_text(json.dumps({"c": "logon", "name": f"client-{index:05d}"}))
+        connection.receive_text(json.dumps({"c": "subscribe", "id": "s", "topic": topic}))
+        assert connection.logged_on
+
+
+async def page(broker: Broker, **asked: Any) -> dict[str, Any]:
+    """A page through the control socket, as the console asks for it."""
+
+
+    reader, writer = await asyncio.open_unix_connection(str(broker.paths.control), limit=1 << 26)
+    try:
+        writer.write(json.dumps({"do": "clients_page", **asked}).encode() + b"\n")
+        answer = json.loads(await reader.readline())
+    finally:
+        writer.close()
+    assert answer["ok"], answer
+    found: dict[str, Any] = answer["result"]
+    return found
+
+
+class Stalls:
+    """How long the loop was busy with one thing, in ms, but for Python's collector, whose runs are noted apart."""
+
+    def __init__(self) -> None:
+        self.late: list[float] = []
+        self.collected: list[float] = []
+        self._began = 0.0
+
+    async def watch(self) -> None:
+        """Wake each millisecond, and note by how much too late."""
+        gc.callbacks.append(self._collecting)
+        try:
+            while True:
+                before, runs = time.perf_counter(), len(self.collected)
+                await asyncio.sleep(0.001)
+                self.late.append((time.perf_counter() - before) * 1_000 - 1 - sum(self.collected[runs:]))
+        finally:
+            gc.callbacks.remove(self._collecting)
+
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.collected.append((time.perf_counter() - self._began) * 1_000)
+
+
+async def measure(number: int, behind: int) -> dict[str, float]:
+    """Figures in ms, and the seconds of processor time a second."""
+    with tempfile.TemporaryDirectory(prefix="sluice-") as home:
+        policy = replace(default_policy("bench-1"), transports=(TransportSettings("tcp", "tcp", 0),))
+        broker = Broker(policy, BrokerPaths.under(Path(home), "bench-1"), lambda *_: None)  # type: ignore[arg-type, return-value]
+
+        async def on_tick(snapshot: dict[str, Any]) -> None:
+            assert len(snapshot["clients"]) == len(broker.host.clients)
+
+        await broker.start(on_tick)
+        try:
+            crowd(broker, number, behind)
+            await asyncio.sleep(3)
+            stalls = Stalls()
+            watching, spent = asyncio.create_task(stalls.watch()), time.process_time()
+            await asyncio.sleep(SECONDS)
+            spent = (time.process_time() - spent) / SECONDS
+            watching.cancel()
+            pages = []
+            for turn in range(9):
+                started = time.perf_counter()
+                found = await page(broker, sort="-lag_ms", search="client-0", offset=100 * turn, limit=100)
+                pages.append((time.perf_counter() - started) * 1_000)
+                assert found["total"] == min(number, 10_000)
+        finally:
+            await broker.stop()
+    return {"longest_ms": max(stalls.late), "collector_ms": max(stalls.collected), "core": spent, "page_ms": statistics.median(pages),
+            "page_most_ms": max(pages)}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.clients", description=__doc__)
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--behind", type=int, default=100)
+    options = parser.parse_args()
+    found = uvloop.run(measure(options.clients, options.behind))
+    print(f"{options.clients:,} clients: the loop was busy for {found['longest_ms']:.0f} ms at a time at most "
+          f"(and {found['collector_ms']:.0f} ms with Python's collector), "
+          f"{100 * found['core']:.0f} % of a core; a page of 100: {found['page_ms']:.0f} ms, at most {found['page_most_ms']:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
