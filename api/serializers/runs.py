@@ -72,13 +72,6 @@ class PipelineSerializer(StrictSerializer):
     options = serializers.DictField(child=serializers.CharField(max_length=1000), required=False, default=dict)
 
 
-class RunQuerySerializer(serializers.Serializer[Any]):
-    """What runs are filtered by."""
-
-    kind = serializers.CharField(required=False, default="")
-    state = serializers.CharField(required=False, default="")
-
-
 class RunSerializer(serializers.ModelSerializer[ActionRun]):
     """One execution of an action."""
 

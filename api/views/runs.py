@@ -16,16 +16,17 @@ from api.serializers.runs import (
     JournalApplySerializer,
     PipelineSerializer,
     PlanSerializer,
-    RunQuerySerializer,
     RunSerializer,
     SegmentSerializer,
 )
 from api.views.base import PagedView, instance_name, read
 from api.views.idempotency import once
+from api.views.lists import filtered, query_of
 from console.choices import Permission
 from console.models import ActionRun
 from console.queries import live
 from console.queries import runs as queries
+from console.queries.filters import RunFilter
 from console.queries.policies import instance_named
 from console.services import audit, journals, pipeline, runs
 from console.services.actions import asking, planning
@@ -104,12 +105,11 @@ class RunsView(PagedView):
 
     needs = {"GET": Permission.VIEW}
 
-    @extend_schema(parameters=[RunQuerySerializer], responses=RunSerializer(many=True))
+    @extend_schema(parameters=query_of(RunFilter), responses=RunSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Runs, newest first."""
-        asked = read(RunQuerySerializer, request.query_params)
-        instance = instance_named(instance_name(request))
-        return self.page(queries.runs(instance, kind=asked["kind"], state=asked["state"]), RunSerializer)
+        found = queries.runs(instance_named(instance_name(request)))
+        return self.page(filtered(RunFilter, request, found), RunSerializer)
 
 
 class RunView(APIView):

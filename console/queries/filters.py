@@ -7,8 +7,8 @@ from typing import Any
 import django_filters as filters
 from django.db.models import Q, QuerySet
 
-from console.choices import ActorKind, AuditResult
-from console.models import AuditEvent, Decision
+from console.choices import ActorKind, AuditResult, RunKind, RunState
+from console.models import ActionRun, AuditEvent, Decision
 
 
 class DecisionFilter(filters.FilterSet):
@@ -26,6 +26,20 @@ class DecisionFilter(filters.FilterSet):
 
     class Meta:
         model = Decision
+        fields: list[str] = []
+
+
+class RunFilter(filters.FilterSet):
+    """Runs: by kind, state, who asked, and when they were asked for."""
+
+    kind = filters.ChoiceFilter(choices=RunKind.choices)
+    state = filters.ChoiceFilter(choices=RunState.choices)
+    actor = filters.CharFilter(lookup_expr="icontains")
+    since = filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    until = filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+
+    class Meta:
+        model = ActionRun
         fields: list[str] = []
 
 

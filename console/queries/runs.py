@@ -1,4 +1,4 @@
-"""Runs and the audit, newest first."""
+"""Runs, newest first."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from broker_core.errors import OperatorError
 from console.models import ActionRun, Instance
 
 
-def runs(instance: Instance | None = None, *, kind: str = "", state: str = "") -> QuerySet[ActionRun]:
+def runs(instance: Instance | None = None) -> QuerySet[ActionRun]:
     """Runs of an instance, or of all."""
     found = ActionRun.objects.select_related("instance", "action")
     if instance is not None:
         found = found.filter(instance=instance)
-    if kind:
-        found = found.filter(kind=kind)
-    if state:
-        found = found.filter(state=state)
     return found
 
 

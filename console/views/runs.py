@@ -13,12 +13,14 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, Permission, RunState
+from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, Permission, RunKind, RunState
 from console.models import ActionRun
 from console.queries import runs as read
+from console.queries.filters import RunFilter
 from console.services import pipeline
 from console.services import runs as service
 from console.views import common
+from console.views.decisions import query_of
 
 PAGE = 30
 
@@ -90,10 +92,14 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
 
 
 def _list(request: HttpRequest) -> dict[str, Any]:
-    instance = common.own_instance()
-    found = Paginator(read.runs(instance), PAGE).get_page(request.GET.get("page"))
+    chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("kind", "state", "actor")}
+    rows = RunFilter(chosen, read.runs(common.own_instance())).qs
+    found = Paginator(rows, PAGE).get_page(request.GET.get("page"))
     listed(found)
-    return {"page": found, "active": any(run.is_active for run in found), "query": ""}
+    return {
+        "page": found, "active": any(run.is_active for run in found), "query": query_of(chosen), "chosen": chosen,
+        "kinds": RunKind.choices, "states": RunState.choices,
+    }  # fmt: skip
 
 
 def listed(runs: Iterable[Any]) -> Any:

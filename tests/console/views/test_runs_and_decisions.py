@@ -72,3 +72,23 @@ def test_decisions_are_filtered(browser: Client, instance: Instance, query: str,
 
 def test_a_filter_that_fits_nothing_says_so(browser: Client, instance: Instance) -> None:
     assert b"No decision matches" in browser.get("/decisions/?client=nobody").content
+
+
+@pytest.mark.parametrize(("query", "states"), [("state=failed", {"failed"}), ("state=nonsense", None), ("kind=pipeline&state=failed", set())])
+def test_runs_are_filtered_alike_by_the_page_and_by_the_api(
+    browser: Client, instance: Instance, query: str, states: set[str] | None
+) -> None:
+    seed_runs(instance)
+    ActionRun.objects.exclude(kind="pipeline").update(state="failed")
+    ActionRun.objects.filter(kind="pipeline").update(state="succeeded")
+    shown = {run.state for run in browser.get(f"/runs/?{query}").context["page"]}
+    answer = browser.get(f"/api/v1/runs?{query}")
+    if states is None:
+        assert answer.status_code == 400
+    else:
+        assert shown == states == {run["state"] for run in answer.json()["results"]}
+
+
+def test_pager_of_filtered_runs_keeps_the_filter(browser: Client, instance: Instance) -> None:
+    seed_runs(instance)
+    assert browser.get("/runs/?state=succeeded&actor=a%26b").context["query"] == "state=succeeded&actor=a%26b&"
