@@ -11,13 +11,15 @@ from pathlib import Path
 import uvloop
 
 
-async def main(home: Path, memory_limit: int) -> None:
+async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
     from api.websocket_listener import WebSocketListener
     from broker_core.config import PoolSettings, TransportSettings, default_policy
     from broker_core.runtime.broker import Broker, BrokerPaths
 
+    policy = default_policy("bench-1")
     policy = replace(
-        default_policy("bench-1"),
+        policy,
+        instance=replace(policy.instance, journal_size=journal_size or policy.instance.journal_size),
         pool=PoolSettings(message_memory_limit=memory_limit),
         transports=(TransportSettings("tcp", "tcp", 0), TransportSettings("websocket", "websocket", 0)),
     )
@@ -36,4 +38,4 @@ if __name__ == "__main__":
     from twisted.internet import reactor
 
     reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
-    loop.run_until_complete(main(Path(sys.argv[1]), int(sys.argv[2])))
+    loop.run_until_complete(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

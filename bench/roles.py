@@ -21,7 +21,8 @@ def say(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
-async def sluice_publish(address: str, number: int, batch: int) -> None:
+async def sluice_publish(address: str, number: int, batch: int, apart: bool = False) -> None:
+    """`apart`: batches stay as they are; the library makes larger ones of what comes faster than it is sent."""
     from broker_core.client import AsyncClient
 
     async with AsyncClient(address, "publisher") as client:
@@ -34,6 +35,8 @@ async def sluice_publish(address: str, number: int, batch: int) -> None:
             bodies = [BODY] * batch
             for _ in range(number // batch):
                 await client.publish_many("bench", bodies)
+                if apart:
+                    await client.flush()
         await client.flush()
         say(started=started, ended=time.monotonic())
 
@@ -148,7 +151,7 @@ def main(role: str, *arguments: str) -> None:
     words = list(arguments)
     match role:
         case "sluice-publish":
-            uvloop.run(sluice_publish(words[0], int(words[1]), int(words[2])))
+            uvloop.run(sluice_publish(words[0], int(words[1]), int(words[2]), len(words) > 3))
         case "sluice-subscribe":
             uvloop.run(sluice_subscribe(words[0], int(words[1]), words[2], words[3]))
         case "redis-publish":

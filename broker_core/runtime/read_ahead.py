@@ -41,8 +41,15 @@ class ReadAhead:
             read_chunk, host.journal, readers, span, host.dispatched_sequence, self._chunk_bytes,
         ))
 
-    async def chunk(self) -> Chunk:
-        """What was read. JournalErrors as `read_chunk`."""
+    async def chunk(self, targets: Sequence[ClientSubscription], span: Span) -> Chunk:
+        """What was read ahead or, when nothing is being read, the next chunk. JournalErrors as `read_chunk`."""
+        if self._reading is not None:
+            return await self._read()
+        async with self._host.turns.reads:
+            self.start(targets, span)
+            return await self._read()
+
+    async def _read(self) -> Chunk:
         assert self._reading is not None
         # Let go of it: a waiting replay must not keep the chunk it has delivered.
         reading, self._reading = self._reading, None

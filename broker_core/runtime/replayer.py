@@ -8,13 +8,12 @@ One replay serves one subscription, or several of one client that were resumed t
 once, and delivers in the journal's order across them. Each subscription has a position of its own, so that one can
 leave at any moment, between two records, and go on from there later.
 
-The law: replay(b) then live equals everything after b, once, in order. It holds because the hand-over is one turn of
-the loop without an await: the position has passed everything that was dispatched to live subscribers, and the
-subscription enters the registry before the next group is dispatched.
+The law: replay(b) then live equals everything after b, once, in order. The hand-over is one turn of the loop without an
+await: the position has passed everything dispatched, and the subscription is live before the next group is.
 
-A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it
-can't make its own client slow. When the client has stopped reading, what it wasn't sent is given back and read again later,
-so that a thousand waiting replays hold next to nothing. All replays read through one thread, a chunk each in turn.
+A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it can't
+make its client slow. What a client that has stopped reading wasn't sent is given back and read again later, so that a
+thousand waiting replays hold next to nothing. All replays read through one thread, a chunk each in turn.
 """
 
 from __future__ import annotations
@@ -190,8 +189,7 @@ class Replay:
     async def _move(self) -> None:
         """Deliver the next chunk."""
         backlog, turns = self._connection.backlog, self._host.turns
-        ahead = self._ahead.pays and not turns.busy
-        if ahead:
+        if self._ahead.pays and not turns.busy:
             self._ahead.start(self.targets, self._span)
         if not backlog.has_room_for(self._streams) and not await self._room():
             return
@@ -199,10 +197,8 @@ class Replay:
         self._pin.move(self._position)
         await turns.mine()
         began = clock.seconds()
-        if not ahead:
-            self._ahead.start(self.targets, self._span)
         try:
-            chunk = await self._ahead.chunk()
+            chunk = await self._ahead.chunk(self.targets, self._span)
         except JournalError as error:
             self._removed(error)
             return
@@ -252,7 +248,7 @@ class Replay:
             target.next_sequence = max(target.next_sequence, chunk.following)
 
     def _conflated(self, pieces: Sequence[Piece], release: bool = False) -> Sequence[Piece]:
-        """What a conflated subscription gets now, all others what was read. A conflated one has its replay alone."""
+        """What a conflated subscription, which has its replay alone, gets now; all others what was read."""
         conflating = self.targets[0].conflating
         if conflating is None:
             return pieces

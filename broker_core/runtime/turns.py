@@ -18,8 +18,11 @@ LARGEST_BESIDE_LIVE = 128 * 1024
 """Bytes of a turn while messages are published: a bound on how long one keeps the loop."""
 CHUNKS_BUDGET = 8 * 1024 * 1024
 """Bytes that the chunks of all replays may have together, as long as each has FIRST_CHUNK."""
-TAKEN_BEFORE = 8
+TAKEN_BEFORE = 16
 """How many times a chunk's bytes a client must have taken before its chunks are as large."""
+READS_AT_ONCE = 32
+"""Chunks that were asked of the reader thread and aren't taken yet: a thousand replays that begin together would otherwise
+each have one in memory. Those read ahead for fast clients come on top."""
 REST = 3.0
 """A turn's rest beside live traffic, in lengths of a turn: a quarter of the loop is the replays'."""
 BUSY_FOR_S = 0.1
@@ -35,6 +38,7 @@ class Turns:
         self._free_at = 0.0
         self._usual_s = 0.0005
         self._line = asyncio.Lock()
+        self.reads = asyncio.Semaphore(READS_AT_ONCE)
 
     def live(self) -> None:
         """Messages were delivered live."""
