@@ -15,6 +15,7 @@ async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
     from api.websocket_listener import WebSocketListener
     from broker_core.config import PoolSettings, TransportSettings, default_policy
     from broker_core.runtime.broker import Broker, BrokerPaths
+    from broker_core.runtime.collector import spare_the_loop
 
     policy = default_policy("bench-1")
     policy = replace(
@@ -25,6 +26,7 @@ async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
     )
     broker = Broker(policy, BrokerPaths.under(home, "bench-1"), WebSocketListener)
     await broker.start()
+    spare_the_loop()
     print(json.dumps({t["kind"]: t["port"] for t in broker.statistics.transports}), flush=True)
     await asyncio.Event().wait()
 

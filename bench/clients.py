@@ -24,6 +24,7 @@ from broker_core.config import TransportSettings, default_policy
 from broker_core.delivery.outbox import OutboxEntry
 from broker_core.protocols.replies import Reply
 from broker_core.runtime.broker import Broker, BrokerPaths
+from broker_core.runtime.collector import spare_the_loop
 from broker_core.runtime.connection import Connection
 
 SECONDS = 8
@@ -114,6 +115,7 @@ async def measure(number: int, behind: int) -> dict[str, float]:
             assert len(snapshot["clients"]) == len(broker.host.clients)
 
         await broker.start(on_tick)
+        spare_the_loop()
         try:
             crowd(broker, number, behind)
             await asyncio.sleep(3)

@@ -14,9 +14,10 @@ from typing import Protocol
 from broker_core.delivery.outbox import OutboxEntry
 from broker_core.protocols.replies import Reply
 
-TRANSPORT_HIGH_BYTES = 0
-"""Bytes asyncio may hold below the outbox and still be writable. None: what it holds of a batch keeps the whole batch in
-memory, and each of a thousand waiting replays would hold two. The kernel's own buffer keeps the line busy meanwhile."""
+TRANSPORT_HIGH_BYTES = 1
+"""Bytes asyncio may hold below the outbox and still be writable. As good as none: what it holds of a batch keeps the whole
+batch in memory, and each of a thousand waiting replays would hold two. The kernel's own buffer keeps the line busy meanwhile.
+Not 0: uvloop's TLS pauses at the limit, plain asyncio above it, and would then never resume."""
 PULL_BYTES = 64 * 1024
 """Bytes handed to a transport at once: a call for each costs more than the copy."""
 

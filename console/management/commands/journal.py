@@ -64,6 +64,7 @@ class Command(BaseCommand):
         }
         try:
             run[options["command"]](place_of(options), options)
+            self.stdout.flush()  # here, and not when Python ends: a reader that has enough is no error then either
         except BrokenPipeError:
             # What reads the output has enough, as `head` does; nothing may be flushed into the closed pipe at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

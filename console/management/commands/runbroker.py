@@ -46,6 +46,7 @@ class Command(BaseCommand):
 async def _run(instance: str) -> None:
     from api.websocket_listener import WebSocketListener
     from broker_core.runtime.broker import Broker, BrokerPaths
+    from broker_core.runtime.collector import spare_the_loop
     from console.broker_reporter import BrokerReporter
     from console.event_reporter import EventReporter
     from console.services.journal_places import directories_to_open
@@ -74,6 +75,7 @@ async def _run(instance: str) -> None:
     if stage is not None:
         await broker.apply(policy, stage)
     await events.started()
+    spare_the_loop()
     try:
         await stopping.wait()
     finally:

@@ -83,8 +83,8 @@ def test_a_long_range_is_answered_from_minutes_and_a_short_one_from_samples(inst
 
 def test_without_redis_seconds_are_answered_from_samples(instance: Instance, settings: Any, monkeypatch: Any) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1"
-    monkeypatch.setattr("console.ring._link", None)
+    monkeypatch.setattr("console.redis_link._link", None)
     report(0, make_client("one", lag=5))
     found = series(instance, "client", "one", START, START + MINUTE, 1, START + MINUTE)
     assert (found["source"], found["step"], len(found["points"])) == ("samples", 10, 1)
-    monkeypatch.setattr("console.ring._link", None)
+    monkeypatch.setattr("console.redis_link._link", None)
