@@ -47,6 +47,7 @@ class ActionSerializer(serializers.ModelSerializer[Action]):
     instance = serializers.CharField(source="instance.name")
     when = serializers.ListField(child=PartField())
     steps = serializers.ListField(child=PartField())
+    version = serializers.IntegerField()  # the model's own range depends on the database
     destructive = serializers.SerializerMethodField()
     next_firings = serializers.SerializerMethodField()
     last_state = serializers.CharField(default=None, allow_null=True)

@@ -145,6 +145,8 @@ class InstanceQuerySerializer(serializers.Serializer[Any]):
 class DecisionSerializer(serializers.ModelSerializer[Decision]):
     """One explained act on a client."""
 
+    revision = serializers.IntegerField()  # the model's own range depends on the database
+
     class Meta:
         model = Decision
         fields = [

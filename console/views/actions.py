@@ -112,13 +112,16 @@ def plan(request: HttpRequest, action_id: int) -> HttpResponse:
     variables = _variables(request)
     context: dict[str, Any] = {"variables": variables}
     try:
-        found = _action(action_id)
-        context |= {"action": found, "plan": asking.plan(found, variables)}
+        context["action"] = _action(action_id)
+        context["plan"] = asking.plan(context["action"], variables)
     except SluiceError as problem:
         context["plan_problem"] = problem
     if request.headers.get("HX-Request"):
         return render(request, "components/action_plan.html", context)
-    return _page(request, _action(action_id), context)
+    if "action" not in context:  # it is gone
+        common.tell(request, context["plan_problem"])
+        return redirect("actions")
+    return _page(request, context["action"], context)
 
 
 @common.permitted(Permission.RUN_ACTIONS)

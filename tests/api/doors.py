@@ -13,6 +13,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from console.choices import Permission
 from console.choices import Permission as P
+from console.models import Action
 from console.rights import Need, Open
 
 NO_RUN = "00000000-0000-0000-0000-000000000000"
@@ -200,6 +201,8 @@ def send(client: Any, door: Door, path: str = "") -> Any:
     """Call a door with Django's or DRF's test client: JSON for the API, a form for pages."""
     body = door.body or {}
     address = path or door.path
+    if "/actions/1" in address and (first := Action.objects.order_by("pk").values_list("pk", flat=True).first()):
+        address = address.replace("/actions/1", f"/actions/{first}")  # databases number differently between tests
     if door.method == "GET":
         return client.get(address)
     if address.startswith("/api/"):
