@@ -132,7 +132,7 @@ async def measure(number: int, behind: int) -> dict[str, float]:
                 assert found["total"] == min(number, 10_000)
         finally:
             await broker.stop()
-    return {"longest_ms": max(stalls.late), "collector_ms": max(stalls.collected), "core": spent, "page_ms": statistics.median(pages),
+    return {"longest_ms": max(stalls.late), "collector_ms": max(stalls.collected, default=0.0), "core": spent, "page_ms": statistics.median(pages),
             "page_most_ms": max(pages)}
 
 
