@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ class WebSocketSink:
         self.connection: Connection | None = None
         self._send = send
         self._instance = instance
-        self._waiting: list[bytes | str] = []
+        self._waiting: deque[bytes | str] = deque()
         self._sending = False
         self._wake = asyncio.Event()
         self._reading = asyncio.Event()
@@ -110,10 +111,10 @@ class WebSocketSink:
     async def _pump(self) -> None:
         while self._waiting or not self._ending.is_set():
             self._wake.clear()
-            waiting, self._waiting = self._waiting, []
             self._sending = True
-            for message in waiting:
-                await self._send_one(message)
+            for _ in range(len(self._waiting)):
+                # Nothing here keeps the message while its sending waits for the peer.
+                await self._send(as_event(self._waiting.popleft()))
             self._sending = False
             self.writable = True
             if self.connection is not None and not self._ending.is_set():
@@ -121,11 +122,10 @@ class WebSocketSink:
             if not self._waiting and not self._ending.is_set():
                 await self._wake.wait()
 
-    async def _send_one(self, message: bytes | str) -> None:
-        if isinstance(message, bytes):
-            await self._send({"type": "websocket.send", "bytes": message})
-        else:
-            await self._send({"type": "websocket.send", "text": message})
+
+def as_event(message: bytes | str) -> dict[str, Any]:
+    """A message as the ASGI event that sends it."""
+    return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
 
 
 class ClientConsumer(AsyncWebsocketConsumer):

@@ -3,8 +3,8 @@
 daphne 4.2 as it is hands every send to Twisted, which buffers without limit, and queues incoming messages without
 limit (measured: 2.8 GB in five seconds for a client that doesn't read). Here:
 
-* out: the WebSocket protocol is the transport's streaming producer. Twisted calls pauseProducing when the kernel
-  takes no more and resumeProducing when it does; `await send()` waits in between.
+* out: the WebSocket protocol is the transport's streaming producer. `await send()` waits until the kernel has taken
+  the message whole, so that what waits for a peer that doesn't read is in its outbox, and one message at most is here.
 * in: when the application has INCOMING_HIGH messages waiting, the transport stops reading from the socket.
 * connections have no age limit (daphne's default closes healthy subscriptions after a day).
 """
@@ -20,6 +20,7 @@ from daphne.http_protocol import HTTPFactory
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 from twisted.internet import reactor
+from twisted.internet.abstract import FileDescriptor
 from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint
 from twisted.internet.interfaces import IListeningPort, IPushProducer
 from zope.interface import implementer
@@ -50,6 +51,16 @@ class PacedProtocol(WebSocketProtocol):
         self.transport.registerProducer(self, True)
         socket_options.prepare(self.transport.getHandle())
         super().onOpen()
+
+    def handed_over(self) -> None:
+        """A message was handed to Twisted: there is room again when the kernel has all of it.
+
+        Twisted by itself calls a producer back only after more than 64 KiB (its bufferSize, which is also what it
+        reads at once), and two thousand clients that don't read would hold as much each, twice.
+        """
+        if self.state == self.STATE_OPEN and isinstance(self.transport, FileDescriptor):
+            self.room.clear()
+            self.transport.producerPaused = True  # what makes it call resumeProducing when its buffer is empty
 
     def pauseProducing(self) -> None:
         self.room.clear()
@@ -150,7 +161,9 @@ class PacedServer(Server):
         return queue
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
-        """Hand a message to Twisted, then wait until the peer has taken enough of what is there."""
+        """Hand a message to Twisted, then wait until the kernel has taken it."""
         await super().handle_reply(protocol, message)
         if message["type"] == "websocket.send":
+            del message  # Twisted has a copy of its own; a thousand stalled clients needn't hold two
+            protocol.handed_over()
             await protocol.room.wait()

@@ -196,27 +196,30 @@ class Publishing:
     def _deliver(
         self, batch: Batch, position: Position | None, touched: dict[Connection, None], registry: Registry | None = None
     ) -> None:
-        made: dict[int, Batch] = {}
-        nbytes, count, at = batch.nbytes, batch.count, batch.accepted_at
+        parts: dict[int, Batch] = {}
+        made: dict[tuple[int, int], OutboxEntry] = {}
+        journaled, nbytes, at = batch.header.first_sequence > 0, batch.nbytes, batch.accepted_at
         for subscription, rows in (self._host.subscribing.registry if registry is None else registry).match(batch):
             target: Any = subscription.client
-            if target.journaled_only and not batch.header.first_sequence:
+            if target.journaled_only and not journaled:
                 continue
             connection = target.connection
+            touched[connection] = None
             if target.conflating is not None:
                 target.conflating.live(batch, rows)
-                touched[connection] = None
                 continue
-            if rows is None:
-                entry = OutboxEntry(subscription.stream, batch, None, position, nbytes, count, nbytes, at)
-            else:
-                part = made.get(id(rows))
+            # Clients whose subscriptions ask the same share one entry: most are stream 1 of their connection.
+            key = (subscription.stream, id(rows))
+            entry = made.get(key)
+            if entry is None:
+                part = parts.get(id(rows))
                 if part is None:
-                    part = made[id(rows)] = batch.select(rows)
-                entry = OutboxEntry(subscription.stream, part, rows, position, nbytes, part.count, part.nbytes, at)
+                    part = parts[id(rows)] = batch if rows is None else batch.select(rows)
+                entry = made[key] = OutboxEntry(
+                    subscription.stream, part, rows, position, nbytes, part.count, part.nbytes, at
+                )
             target.delivered_messages += entry.count
             connection.backlog.offer(entry)
-            touched[connection] = None
 
     def _flush(self, touched: dict[Connection, None]) -> None:
         for connection in touched:
