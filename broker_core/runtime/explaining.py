@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from broker_core.slow_clients.why_slow import Evidence, why_slow
 
 if TYPE_CHECKING:
+    from broker_core.delivery import ClientState
     from broker_core.runtime.client_subscription import ClientSubscription
     from broker_core.runtime.connection import Connection
 
 _MS = 1_000_000
+KEPT_S = 5
+"""How old a forecast and a verdict may be where there are many slow clients: making them is most of an entry's cost."""
 
 
 class Explaining:
@@ -19,9 +22,13 @@ class Explaining:
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int, int]] = {}
         """Of each client: when it was looked at, bytes sent by then, bytes that waited."""
+        self._said: dict[str, tuple[int, Connection, ClientState, dict[str, Any]]] = {}
 
-    def client(self, connection: Connection, now: int) -> dict[str, Any]:
-        """The part of a client's entry that explains. `forecast` and `why_slow` are None for one that keeps up."""
+    def client(self, connection: Connection, now: int, crowded: bool = False) -> dict[str, Any]:
+        """The part of a client's entry that explains. `forecast` and `why_slow` are None for one that keeps up.
+
+        `crowded`: these two may be KEPT_S old, if the client's state is still what it was.
+        """
         backlog = connection.backlog
         unacked = backlog.lanes.unacked if backlog.lanes else 0
         waiting = backlog.messages or (backlog.spool is not None and backlog.spool.messages)
@@ -31,11 +38,19 @@ class Explaining:
             "unacked_messages": unacked,
             "window_full_ms": _window_full_ms(connection, now),
             "held_bytes": backlog.lanes.nbytes,
-            **(self._slow(connection, now) if waiting or unacked else {"forecast": None, "why_slow": None}),
+            **(self._slow(connection, now, crowded) if waiting or unacked else {"forecast": None, "why_slow": None}),
             "last_decision": connection.host.judging.last_of(connection.name),
         }
 
-    def _slow(self, connection: Connection, now: int) -> dict[str, Any]:
+    def _slow(self, connection: Connection, now: int, crowded: bool) -> dict[str, Any]:
+        at, whose, state, said = self._said.get(connection.name, (0, None, None, {}))
+        if crowded and now - at < KEPT_S * 1_000 * _MS and whose is connection and state is connection.backlog.state:
+            return said
+        said = self._explain(connection, now)
+        self._said[connection.name] = (now, connection, connection.backlog.state, said)
+        return said
+
+    def _explain(self, connection: Connection, now: int) -> dict[str, Any]:
         found = connection.host.judging.guard.forecast(connection.name, now)
         why = why_slow(self._evidence(connection, now))
         return {
@@ -81,6 +96,8 @@ class Explaining:
         """Keep nothing of clients that have left."""
         if len(self._before) > 2 * len(connected) + 100:
             self._before = {name: known for name, known in self._before.items() if name in connected}
+        for name in [name for name in self._said if name not in connected] if self._said else ():
+            del self._said[name]  # it holds on to a connection
 
 
 def subscription_facts(target: ClientSubscription) -> dict[str, Any]:

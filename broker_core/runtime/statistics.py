@@ -94,7 +94,7 @@ class Statistics:
             self._looks[name] = look
             if self._room and (look != before or (self._also_unchanged and look != RESTING)):
                 self._room -= 1
-                host.events.sample(now, self.client(connection, now))
+                host.events.sample(now, _lag(connection, now))
 
     def _end(self) -> None:
         """Forget those that have left."""
@@ -111,7 +111,7 @@ class Statistics:
         its_turn = (place + self._looked) % MADE_ANEW_EVERY == 0
         if mark is not None and known is not None and known[0] == mark and not its_turn:
             return known[1]
-        entry = self.client(connection, now)
+        entry = self.client(connection, now, crowded=len(self._host.clients) > FEW_CLIENTS)
         self._kept[connection.name] = (mark, entry)
         return entry
 
@@ -172,30 +172,20 @@ class Statistics:
         now = self._host.now_ns()
         return [self.client(connection, now) for connection in self._host.clients.values()]
 
-    def client(self, connection: Connection, now: int) -> dict[str, Any]:
-        """One client's entry: who it is, how far it lags, what it uses, its subscriptions."""
+    def client(self, connection: Connection, now: int, crowded: bool = False) -> dict[str, Any]:
+        """One client's entry: who it is, how far it lags, what it uses, its subscriptions, and why (see Explaining)."""
         backlog, spool = connection.backlog, connection.backlog.spool
         pool = self._host.judging.guard.pool_of(connection.transport)
-        spool_messages = spool.messages if spool is not None else 0
-        spool_backlog = spool.backlog_bytes if spool is not None else 0
-        oldest = backlog.oldest_at
         return {
-            "name": connection.name,
+            **_lag(connection, now),
             "transport": connection.transport,
             "protocol": connection.sink.protocol,
             "remote": connection.sink.remote,
             "user": connection.user,
-            "state": _state(connection),
             "connected_at": connection.connected_at // _MS,
-            "lag_messages": backlog.messages + spool_messages,
-            "lag_bytes": backlog.nbytes + spool_backlog,
-            "lag_ms": max(0, now - oldest) // _MS if oldest else 0,
-            "outbox_bytes": backlog.nbytes,
             "outbox_messages": backlog.messages,
-            "spool_bytes": backlog.spool_bytes,
-            "spool_messages": spool_messages,
+            "spool_messages": spool.messages if spool is not None else 0,
             "offlined_since": backlog.offlined_at // _MS if backlog.offlined_at else None,
-            "delivered_messages": backlog.sent_messages,
             "delivered_bytes": backlog.sent_bytes,
             "published_messages": connection.publishing.messages,
             "rate_out_messages": self._rates.get(connection.name, 0.0),
@@ -204,7 +194,7 @@ class Statistics:
             "memory_percent": _percent(backlog.nbytes, pool.memory_limit),
             "disk_percent": _percent(backlog.spool_bytes, pool.disk_limit),
             "revision": self._host.judging.guard.revision_of(connection.name),
-            **self._explaining.client(connection, now),
+            **self._explaining.client(connection, now, crowded),
             "subscriptions": [self._subscription(target) for target in connection.subscriptions.values()],
         }
 
@@ -250,6 +240,22 @@ def _look(connection: Connection) -> tuple[object, ...]:
     """What a client's sample is published for when it changes."""
     backlog = connection.backlog
     return _state(connection), backlog.messages, backlog.spool_bytes, backlog.lost_messages
+
+
+def _lag(connection: Connection, now: int) -> dict[str, Any]:
+    """The figures of a sample."""
+    backlog, spool = connection.backlog, connection.backlog.spool
+    nbytes, messages, oldest = backlog.nbytes, backlog.messages, backlog.oldest_at
+    return {
+        "name": connection.name,
+        "state": _state(connection),
+        "lag_messages": messages + (spool.messages if spool is not None else 0),
+        "lag_bytes": nbytes + (spool.backlog_bytes if spool is not None else 0),
+        "lag_ms": max(0, now - oldest) // _MS if oldest else 0,
+        "outbox_bytes": nbytes,
+        "spool_bytes": backlog.spool_bytes,
+        "delivered_messages": backlog.sent_messages,
+    }
 
 
 def _state(connection: Connection) -> str:

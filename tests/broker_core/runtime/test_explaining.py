@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker_core.client import AsyncClient
+from broker_core.delivery import ClientState
+from broker_core.runtime.explaining import Explaining
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
@@ -31,6 +33,28 @@ async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_p
         assert (entry["unacked_messages"], entry["lag_messages"], entry["matched_messages"]) == (2, 3, 5)
         (subscription,) = entry["subscriptions"]
         assert (subscription["ack"], subscription["prefetch"], subscription["unacked_messages"]) == ("client", 2, 2)
+        raw.close()
+
+
+async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_than_the_state(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.until("processed")
+        await writer.publish_many("t", [b"x"] * 5)
+        await writer.flush()
+        slow, explaining, now = broker.host.clients["slow"], Explaining(), broker.host.now_ns()
+        first = explaining.client(slow, now, crowded=True)["why_slow"]
+        later = now + 4_999_000_000
+        assert first is not None and explaining.client(slow, later, crowded=True)["why_slow"] is first
+        assert explaining.client(slow, now + 5_000_000_000, crowded=True)["why_slow"] is not first
+        second = explaining.client(slow, later, crowded=False)["why_slow"]
+        assert second is not first, "asked for one client, it is made anew"
+        slow.backlog.state = ClientState.OFFLINED
+        assert explaining.client(slow, later, crowded=True)["why_slow"] is not second
+        slow.backlog.state = ClientState.LIVE
+        explaining.forget(set())
+        assert explaining.client(slow, later, crowded=True)["why_slow"] is not second
         raw.close()
 
 
