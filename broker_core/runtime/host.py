@@ -100,13 +100,15 @@ class Host:
     def monotonic_ms(self) -> int:
         return clock.monotonic_ms()
 
-    async def in_reader_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run work that reads the journal where it doesn't stop the loop."""
+    def in_reader_thread(self, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """Run work that reads the journal where it doesn't stop the loop. It is queued at once, awaited or not."""
         begun = clock.monotonic_ms()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
-        finally:
-            self.disk_ms = clock.monotonic_ms() - begun
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments)
+        reading.add_done_callback(lambda _: self._took(clock.monotonic_ms() - begun))
+        return reading
+
+    def _took(self, milliseconds: int) -> None:
+        self.disk_ms = milliseconds
 
     def pin(self, sequence: int, owner: str) -> Pin:
         """Keep the journal from sequence on while a replay or a spool needs it."""

@@ -1,17 +1,23 @@
-"""The next chunk of one replay: how large it is, and the read that is under way.
+"""The next chunks of one replay: how large they are, and the reads that are under way.
 
 A chunk starts small, and grows while the client takes everything at once. What a stopped client's transport holds
 keeps the whole chunk it was read with in memory, so a chunk is also never more than a part of what the client has
 taken: the kernels take some hundred KiB for a client that reads nothing, and that must not make its chunks large.
+
+For a client that is fast two chunks are asked for ahead of time. The reader thread then goes from one to the next by
+itself, and inflates one while the loop hands over the one before; asked for one by one they would take turns, since
+the loop keeps the interpreter while it hands over.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broker_core.runtime.replay_reader import Chunk, Reader, read_chunk
+from broker_core.errors import JournalError
+from broker_core.runtime.replay_reader import Chunk, Reader, Way
 from broker_core.runtime.turns import FIRST_CHUNK
 from broker_core.subscriptions.span import Span
 
@@ -19,49 +25,66 @@ if TYPE_CHECKING:
     from broker_core.runtime.client_subscription import ClientSubscription
     from broker_core.runtime.host import Host
 
+CHUNKS_AHEAD = 2
+"""Chunks of a fast client that are read, or being read, besides the one that is handed over."""
+
 
 class ReadAhead:
-    """Reads the chunks of one replay in the reader thread, one at a time."""
+    """Reads the chunks of one replay in the reader thread, one after the other."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._reading: asyncio.Future[Chunk] | None = None
+        self._way: Way | None = None
+        self._reading: deque[asyncio.Future[Chunk | None]] = deque()
         self._chunk_bytes = FIRST_CHUNK
         self._taken_bytes = 0
 
-    @property
-    def pays(self) -> bool:
-        """Whether the client is so fast that its next chunk is better read while it takes the one before."""
-        return self._chunk_bytes > FIRST_CHUNK
+    def go_on(self, targets: Sequence[ClientSubscription], span: Span, following: int) -> None:
+        """Have chunks read ahead, if the client is so fast that it pays. These are about to be given all before `following`."""
+        if self._chunk_bytes > FIRST_CHUNK and not self._host.turns.busy:
+            while len(self._reading) < CHUNKS_AHEAD:
+                self._start(targets, span, following)
 
-    def start(self, targets: Sequence[ClientSubscription], span: Span) -> None:
-        """Begin to read from where these stand."""
-        host, readers = self._host, [Reader(target.subscription, target.next_sequence) for target in targets]
-        self._reading = asyncio.ensure_future(host.in_reader_thread(
-            read_chunk, host.journal, readers, span, host.dispatched_sequence, self._chunk_bytes,
-        ))
+    def _start(self, targets: Sequence[ClientSubscription], span: Span, following: int = 0) -> None:
+        host = self._host
+        if self._way is None:
+            readers = [Reader(target.subscription, target.next_sequence).behind(following) for target in targets]
+            self._way = Way(host.journal, readers, span)
+        max_bytes = min(self._chunk_bytes, host.turns.largest)
+        self._reading.append(host.in_reader_thread(self._way.chunk, host.dispatched_sequence, max_bytes))
 
-    async def chunk(self, targets: Sequence[ClientSubscription], span: Span) -> Chunk:
-        """What was read ahead or, when nothing is being read, the next chunk. JournalErrors as `read_chunk`."""
-        if self._reading is not None:
-            return await self._read()
+    async def chunk(self, targets: Sequence[ClientSubscription], span: Span) -> Chunk | None:
+        """What was read ahead or, when nothing is being read, the next chunk. None: look where these stand, and ask anew.
+
+        JournalErrors as `read_chunk`.
+        """
+        if self._reading:
+            return await self._next()
         async with self._host.turns.reads:
-            self.start(targets, span)
-            return await self._read()
+            self.stop()
+            self._start(targets, span)
+            return await self._next()
 
-    async def _read(self) -> Chunk:
-        assert self._reading is not None
+    async def _next(self) -> Chunk | None:
         # Let go of it: a waiting replay must not keep the chunk it has delivered.
-        reading, self._reading = self._reading, None
-        return await reading
+        reading = self._reading.popleft()
+        try:
+            chunk = await reading
+        except JournalError:
+            self.stop()
+            raise
+        if chunk is None:
+            self.stop()
+        return chunk
 
     def stop(self) -> None:
         """What is being read isn't wanted any more."""
-        if self._reading is not None:
-            if self._reading.done() and not self._reading.cancelled():
-                self._reading.exception()  # nobody will ask for it any more
-            self._reading.cancel()
-            self._reading = None
+        for reading in self._reading:
+            if reading.done() and not reading.cancelled():
+                reading.exception()  # nobody will ask for it any more
+            reading.cancel()
+        self._reading.clear()
+        self._way = None
 
     def stalled(self) -> None:
         """The client has stopped reading: what was read ahead is given back."""

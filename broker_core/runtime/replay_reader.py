@@ -63,6 +63,10 @@ class Reader(NamedTuple):
     subscription: Subscription
     next_sequence: int
 
+    def behind(self, following: int) -> Reader:
+        """The same, given everything before `following`."""
+        return Reader(self.subscription, max(self.next_sequence, following))
+
 
 class Chunk(NamedTuple):
     """What the subscriptions want of the batches read.
@@ -76,6 +80,35 @@ class Chunk(NamedTuple):
     pieces: list[Piece]
     begun: bool
     over: bool
+
+
+class Way:
+    """Where the reading of a replay has come to. The reader thread alone moves it, so chunks can be queued ahead of time.
+
+    Each chunk starts where the one before ended, which the loop needn't have seen yet.
+    """
+
+    def __init__(self, journal: Journal, readers: Sequence[Reader], span: Span) -> None:
+        self._journal = journal
+        self._readers = readers
+        self._span = span
+        self._ended = False
+
+    def chunk(self, upto: int, max_bytes: int) -> Chunk | None:
+        """The next chunk, to `upto`. None: nothing is left to read to there, or the chunk before couldn't be read.
+
+        Raises JournalErrors as `read_chunk`.
+        """
+        if self._ended or min(reader.next_sequence for reader in self._readers) > min(upto, self._span.last):
+            self._ended = True
+            return None
+        self._ended = True  # until this one is read: none is passed over
+        chunk = read_chunk(self._journal, self._readers, self._span, upto, max_bytes)
+        self._ended = chunk.over
+        self._readers = [reader.behind(chunk.following) for reader in self._readers]
+        if chunk.begun:
+            self._span = self._span._replace(not_before=0)
+        return chunk
 
 
 def read_chunk(journal: Journal, readers: Sequence[Reader], span: Span, upto: int, max_bytes: int) -> Chunk:

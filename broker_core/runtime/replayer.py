@@ -83,6 +83,7 @@ class Replay:
     def leave(self, target: ClientSubscription) -> None:
         """One of the subscriptions goes. What was read for it is read again when it goes on, or kept if conflated."""
         self.targets.remove(target)
+        self._ahead.stop()
         mine = [piece for piece in self._waiting if piece.subscription is target.subscription]
         if target.conflating is not None:
             target.conflating.keep(mine)
@@ -189,8 +190,6 @@ class Replay:
     async def _move(self) -> None:
         """Deliver the next chunk."""
         backlog, turns = self._connection.backlog, self._host.turns
-        if self._ahead.pays and not turns.busy:
-            self._ahead.start(self.targets, self._span)
         if not backlog.has_room_for(self._streams) and not await self._room():
             return
         assert self._pin is not None
@@ -201,6 +200,8 @@ class Replay:
             chunk = await self._ahead.chunk(self.targets, self._span)
         except JournalError as error:
             self._removed(error)
+            return
+        if chunk is None:
             return
         await self._deliver(chunk)
         if self.pace is None:
@@ -243,6 +244,8 @@ class Replay:
             target.begun, target.span = target.begun or chunk.begun, self._span
             if target.conflating is not None:
                 target.next_sequence = max(target.next_sequence, chunk.following)
+        if self.pace is None and self.targets:
+            self._ahead.go_on(self.targets, self._span, chunk.following)
         await self._pass(conflated)
         for target in self.targets:
             target.next_sequence = max(target.next_sequence, chunk.following)

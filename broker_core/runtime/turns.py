@@ -17,7 +17,7 @@ LARGEST_CHUNK = 1024 * 1024
 LARGEST_BESIDE_LIVE = 128 * 1024
 """Bytes of a turn while messages are published: a bound on how long one keeps the loop."""
 CHUNKS_BUDGET = 8 * 1024 * 1024
-"""Bytes that the chunks of all replays may have together, as long as each has FIRST_CHUNK."""
+"""Bytes that the chunks of all replays may have together, each counted once, as long as each has FIRST_CHUNK."""
 TAKEN_BEFORE = 16
 """How many times a chunk's bytes a client must have taken before its chunks are as large."""
 READS_AT_ONCE = 32
@@ -49,9 +49,14 @@ class Turns:
         """Whether there is live traffic to be spared."""
         return clock.seconds() < self._live_until
 
+    @property
+    def largest(self) -> int:
+        """Bytes that a chunk may have now."""
+        return LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK
+
     def grown(self, chunk_bytes: int, taken_bytes: int) -> int:
         """The next chunk of a replay whose client took the last one at once, and so much since it last stopped."""
-        largest = min(LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK, taken_bytes // TAKEN_BEFORE)
+        largest = min(self.largest, taken_bytes // TAKEN_BEFORE)
         return max(min(chunk_bytes * 2, largest, CHUNKS_BUDGET // max(self.replays, 1)), FIRST_CHUNK)
 
     async def mine(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import random
+import tracemalloc
 
 import pytest
 
 from broker_core.errors import JournalError
-from broker_core.journal.compressed import CompressedSource, encode_member, read_members
+from broker_core.journal.compressed import CompressedSource, encode_member, inflate, read_members
 from broker_core.journal.files import OpenFile
 
 
@@ -70,3 +72,37 @@ def test_a_file_that_was_cut_off(path):
     assert [member.raw_offset for member in read_members(OpenFile(path))] == [0, 4_096, 5_096, 6_096]
     path.write_bytes(b"\x1f\x8b")
     assert CompressedSource(OpenFile(path)).length == 0
+
+
+def test_inflating_a_member_takes_the_memory_of_its_content_once(tmp_path):
+    content = random.Random(1).randbytes(1_000) * 1_000
+    path = tmp_path / "x.journal.gz"
+    path.write_bytes(encode_member(content, 0))
+    file = OpenFile(path)
+    (member,) = read_members(file)
+    tracemalloc.start()
+    try:
+        assert inflate(file, member) == content
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * len(content)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_reader_who_goes_on_gets_every_member_and_damage_where_it_is(path):
+    members = read_members(OpenFile(path))
+    raw = bytearray(path.read_bytes())
+    raw[members[4].offset + members[4].length - 6] ^= 0xFF
+    path.write_bytes(raw)
+    source = CompressedSource(OpenFile(path))
+    read = [bytes(source.read(offset, 10_000)) for offset in (0, 4_096, 5_096, 6_096)]
+    assert read == [bytes(4_096), b"A" * 1_000, b"B" * 1_000, b"C" * 1_000]
+    with pytest.raises(JournalError, match="journal_damaged"):
+        source.read(7_096, 10)
+    assert bytes(source.read(4_096, 1)) == b"A"
+    assert source.after_damage(7_096) == 8_096
+
+
+def test_a_reader_who_goes_back_gets_what_stands_there(path):
+    source = CompressedSource(OpenFile(path))
+    letters = [bytes(source.read(4_096 + 1_000 * number, 1)) for number in (0, 1, 3, 2, 0)]
+    assert letters == [b"A", b"B", b"D", b"C", b"A"]

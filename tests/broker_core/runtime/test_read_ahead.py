@@ -1,0 +1,192 @@
+"""Chunks read ahead of time: each starts where the one before ended, whatever the loop has seen of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker_core.errors import JournalError
+from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.runtime.read_ahead import CHUNKS_AHEAD, ReadAhead
+from broker_core.runtime.replay_reader import Reader, Way
+from broker_core.runtime.turns import FIRST_CHUNK, TAKEN_BEFORE, Turns
+from broker_core.subscriptions.span import Span
+from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.topics import TopicPattern
+from tests.broker_core.journal.support import fill
+
+BATCHES, COUNT = 30, 200
+NEWEST = BATCHES * COUNT
+"""30 batches of 200 records, 25 KB each: larger than a replay's first chunk."""
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal.open(tmp_path, "ahead", None, JournalOptions(segment_size=256 * 1024, preallocated=1))
+    fill(made, BATCHES, COUNT)
+    yield made
+    made.close()
+
+
+def subscription(stream: int) -> Subscription:
+    return Subscription(None, str(stream), stream, TopicPattern.parse("t.a"))
+
+
+def sequences(chunk: Any, stream: int = 1) -> list[int]:
+    return [
+        sequence for piece in chunk.pieces if piece.subscription.stream == stream
+        for sequence in piece.batch.sequences().tolist()
+    ]
+
+
+class Reads:
+    """A host whose reader thread reads when it is told to, so that a test decides what the loop has seen."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.turns = Turns()
+        self.dispatched_sequence = NEWEST
+        self.queued: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+
+    def in_reader_thread(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        self.queued.append((future, work, arguments))
+        return future
+
+    def read(self, number: int = 100) -> None:
+        for future, work, arguments in self.queued[:number]:
+            if not future.cancelled():
+                future.set_result(work(*arguments))
+        del self.queued[:number]
+
+
+def ahead_of(host: Reads) -> ReadAhead:
+    """Of a client that has taken much at once already."""
+    ahead: ReadAhead = ReadAhead(host)  # type: ignore[arg-type]
+    while ahead._chunk_bytes < 2 * FIRST_CHUNK:
+        ahead._taken_bytes += FIRST_CHUNK * TAKEN_BEFORE
+        ahead.grow()
+    return ahead
+
+
+def target(stream: int, next_sequence: int = 1) -> Any:
+    return SimpleNamespace(subscription=subscription(stream), next_sequence=next_sequence)
+
+
+async def first_chunk(ahead: ReadAhead, host: Reads, targets: list[Any]) -> Any:
+    asking = asyncio.ensure_future(ahead.chunk(targets, Span(1)))
+    await asyncio.sleep(0)
+    host.read()
+    return await asking
+
+
+async def test_chunks_asked_for_together_follow_one_another(journal: Journal) -> None:
+    host = Reads(journal)
+    ahead, targets = ahead_of(host), [target(1)]
+    got: list[int] = []
+    chunk = await first_chunk(ahead, host, targets)
+    while chunk is not None:
+        ahead.go_on(targets, Span(1), chunk.following)
+        assert len(ahead._reading) == CHUNKS_AHEAD
+        got += sequences(chunk)
+        targets[0].next_sequence = chunk.following
+        host.read()
+        chunk = await ahead.chunk(targets, Span(1))
+    assert got == list(range(1, NEWEST + 1))
+
+
+async def test_a_slow_or_a_new_clients_chunks_are_not_read_ahead(journal: Journal) -> None:
+    host = Reads(journal)
+    ahead, targets = ReadAhead(host), [target(1)]  # type: ignore[arg-type]
+    chunk = await first_chunk(ahead, host, targets)
+    ahead.go_on(targets, Span(1), chunk.following)
+    assert host.queued == []
+
+
+async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> None:
+    host = Reads(journal)
+    ahead, targets = ahead_of(host), [target(1)]
+    chunk = await first_chunk(ahead, host, targets)
+    host.turns.live()
+    ahead.go_on(targets, Span(1), chunk.following)
+    assert host.queued == []
+
+
+async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Journal) -> None:
+    host = Reads(journal)
+    leaving, staying = target(1), target(2)
+    ahead, targets = ahead_of(host), [leaving, staying]
+    chunk = await first_chunk(ahead, host, targets)
+    ahead.go_on(targets, Span(1), chunk.following)
+    asking = asyncio.ensure_future(ahead.chunk(targets, Span(1)))
+    await asyncio.sleep(0)
+    targets.remove(leaving)
+    ahead.stop()
+    host.read()
+    second = await asking
+    # The position isn't moved before the chunk is handed over; what is asked for now starts behind it all the same.
+    ahead.go_on(targets, Span(1), second.following)
+    host.read()
+    third = await ahead.chunk(targets, Span(1))
+    assert third is not None
+    got = sequences(chunk, 2) + sequences(second, 2) + sequences(third, 2)
+    assert got == list(range(1, third.following))
+    assert sequences(third, 1) == []
+    assert staying.next_sequence == 1
+
+
+async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_where_it_is(journal: Journal) -> None:
+    host = Reads(journal)
+    ahead, targets = ahead_of(host), [target(1)]
+    chunk = await first_chunk(ahead, host, targets)
+    ahead.go_on(targets, Span(1), chunk.following)
+    host.read(1)
+    ahead.stalled()
+    host.read()
+    targets[0].next_sequence = 5
+    again = await first_chunk(ahead, host, targets)
+    assert sequences(again)[0] == 5
+
+
+async def test_what_is_dispatched_later_is_asked_for_anew(journal: Journal) -> None:
+    host = Reads(journal)
+    host.dispatched_sequence = COUNT
+    ahead, targets = ahead_of(host), [target(1)]
+    chunk = await first_chunk(ahead, host, targets)
+    ahead.go_on(targets, Span(1), chunk.following)
+    host.read()
+    targets[0].next_sequence = chunk.following
+    assert await ahead.chunk(targets, Span(1)) is None
+    host.dispatched_sequence = NEWEST
+    assert sequences(await first_chunk(ahead, host, targets))[0] == COUNT + 1
+
+
+def test_behind_a_chunk_that_cant_be_read_nothing_is_read() -> None:
+    gone = JournalError("bookmark_gone", "gone", "go on")
+
+    class Removed:
+        tried = 0
+
+        def read_located(self, sequence: int, max_bytes: int, upto: int) -> Any:
+            self.tried += 1
+            raise gone
+
+    removed = Removed()
+    way = Way(removed, [Reader(subscription(1), 1)], Span(1))  # type: ignore[arg-type]
+    with pytest.raises(JournalError):
+        way.chunk(NEWEST, 1_000)
+    assert way.chunk(NEWEST, 1_000) is None
+    assert removed.tried == 1
+
+
+def test_behind_the_spans_end_nothing_is_read(journal: Journal) -> None:
+    way = Way(journal, [Reader(subscription(1), 1)], Span(1, last=COUNT + 10))
+    got = []
+    while (chunk := way.chunk(NEWEST, 1_000)) is not None:
+        got += sequences(chunk)
+    assert got == list(range(1, COUNT + 11))
