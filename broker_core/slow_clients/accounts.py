@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, overload
 
 from broker_core.slow_clients.rules import ClientLimits, Rule, client_limits
 from broker_core.slow_clients.signals import (
@@ -147,11 +148,41 @@ class Account:
         """The newest sample that isn't newer than that."""
         return self.history.past(until_ns) if self.history is not None else None
 
-    def recent(self, now_ns: int) -> tuple[Sample, ...]:
+    def recent(self, now_ns: int) -> Samples:
         """The last 60 samples, the newest of now."""
-        past = self.history.samples()[1 - SAMPLES :] if self.history is not None else ()
-        age = age_ms(self.oldest_at, now_ns)
-        return (*past, Sample(now_ns, self.memory, self.disk, age, self.sent_bytes))
+        values = self.history.values(SAMPLES - 1) if self.history is not None else array("q")
+        values.extend((now_ns, self.memory, self.disk, age_ms(self.oldest_at, now_ns), self.sent_bytes))
+        return Samples(values)
+
+
+class Samples(Sequence[Sample]):
+    """Samples, made of plain numbers only when somebody reads them: a decision must be quick, its readers needn't be."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: array[int]) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values) // _FIGURES
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(Sample._make, zip(*[iter(self._values)] * _FIGURES, strict=True))
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Sample, ...]: ...
+    def __getitem__(self, index: int | slice) -> Sample | tuple[Sample, ...]:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Samples({list(self)})"
 
 
 class History:
@@ -175,12 +206,13 @@ class History:
         self._next = (slot + _FIGURES) % (_FIGURES * SAMPLES)
         self.idle = 0 if memory or disk else self.idle + 1
 
-    def samples(self) -> tuple[Sample, ...]:
-        """Oldest first."""
+    def values(self, newest: int) -> array[int]:
+        """A copy of the figures of the newest samples, at most so many; oldest first."""
         values = self._values
         first = self._next if len(values) == _FIGURES * SAMPLES else 0
         ordered = values[first:] + values[:first]
-        return tuple(Sample(*ordered[slot : slot + _FIGURES]) for slot in range(0, len(ordered), _FIGURES))
+        del ordered[: max(0, len(ordered) - _FIGURES * newest)]
+        return ordered
 
     def past(self, until_ns: int) -> Sample | None:
         """The newest sample that isn't newer than that."""

@@ -6,6 +6,7 @@ carries everything needed to understand it without looking elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ class Decision:
     lost: int
     """Messages that nothing can bring back: not journaled, and the client is disconnected."""
     resume_bookmark: str
-    samples: tuple[Sample, ...] = ()
+    samples: Sequence[Sample] = ()
     subscription: str = ""
     """The id of the subscription that is acted on; "" when it is the whole client."""
     topic: str = ""

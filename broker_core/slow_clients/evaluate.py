@@ -27,6 +27,7 @@ from broker_core.slow_clients.signals import ClientView, Holds, PoolSignals, Sub
 
 RELIEVING: Final = frozenset({Action.OFFLINE, Action.CONTINUE_FROM_JOURNAL})
 """Take what waits out of memory, and leave the client connected."""
+_FREEING: Final = RELIEVING | FINAL_ACTIONS
 
 
 class Rules(Protocol):
@@ -244,7 +245,7 @@ class _Pass:
             decision = decide(rule, rung, client, None, observed, used, runner_up, self._now)
             if decision is not None:
                 self._take(decision, client)
-                if decision.action not in RELIEVING | FINAL_ACTIONS:
+                if decision.action not in _FREEING:
                     break
 
     def _ranked(self, rule: Rule, pool: PoolSignals) -> list[tuple[int, ClientView]]:
@@ -253,7 +254,7 @@ class _Pass:
         for client, *_ in self._clients:
             if client.pool_name != pool.name or client.name in self._effects.gone:
                 continue
-            if any(glob(pattern, client.name) for pattern in rule.protected):
+            if rule.protected and any(glob(pattern, client.name) for pattern in rule.protected):
                 continue
             if rule.signal is Signal.POOL_DISK:
                 used = client.spool_bytes

@@ -35,6 +35,7 @@ from broker_core.slow_clients.rules import (
     Action,
     Mode,
     Rule,
+    Signal,
 )
 from broker_core.slow_clients.signals import ClientSignals, Holds, SubscriptionSignals
 from broker_core.slow_clients.snapshot import snapshot
@@ -113,6 +114,7 @@ class SlowClientGuard(Roll):
                 if account.holds:
                     self._ticking.again(account, now_ns)
         for pool in {id(pool): pool for pool in self._pools.values()}.values():
+            pool.prepare()
             while decision := self._judge_memory(pool, now_ns) or self._judge_disk(pool, now_ns):
                 decisions.append(decision)
             for rule in self._slow_pool_rules:
@@ -139,7 +141,7 @@ class SlowClientGuard(Roll):
     def forecast(self, name: str, now_ns: int) -> Forecast | None:
         """The limit a client comes to first; None when it isn't registered or there is no honest answer."""
         account = self._accounts.get(name)
-        return forecast(account.rules, account.recent(now_ns)) if account is not None else None
+        return forecast(account.rules, tuple(account.recent(now_ns))) if account is not None else None
 
     def signals(self, now_ns: int) -> list[ClientSignals]:
         """All clients as plain values: what a trace records and `evaluate` takes."""
@@ -181,21 +183,21 @@ class SlowClientGuard(Roll):
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.memory_used <= pool.memory_ceiling:
             return None
-        return self._judge_largest(pool, pool.by_memory.largest(2), now_ns)
+        return self._judge_largest(pool, Signal.POOL_MEMORY, pool.by_memory.largest(2), now_ns)
 
     def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.disk_used <= pool.disk_ceiling:
             return None
-        return self._judge_largest(pool, pool.by_disk.largest(2), now_ns)
+        return self._judge_largest(pool, Signal.POOL_DISK, pool.by_disk.largest(2), now_ns)
 
-    def _judge_largest(self, pool: Pool, accounts: list[Account], now_ns: int) -> Decision | None:
-        """The first decision, its effect on the accounts already noted; the caller asks again for more.
+    def _judge_largest(self, pool: Pool, signal: Signal, accounts: list[Account], now_ns: int) -> Decision | None:
+        """The first decision about who uses most of what is short, its effect already noted; the caller asks again for more.
 
         With only the two largest at hand a second decision would lack its runner-up.
         """
         # AMPS's pool rules are always enforced.
         clients = [Judged(account, ()) for account in accounts]
-        verdict = judge(clients, self._pool_rules, [pool.signals()], now_ns, (Mode.ENFORCE,))
+        verdict = judge(clients, self._pool_rules.get((pool.name, signal), ()), [pool.signals()], now_ns, (Mode.ENFORCE,))
         return self._first(self._heed(verdict._replace(decisions=verdict.decisions[:1])))
 
     def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:

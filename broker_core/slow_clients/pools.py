@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
+from typing import Final
 
 from broker_core.config import PolicyDocument
 from broker_core.slow_clients.accounts import Account
@@ -12,6 +13,9 @@ from broker_core.slow_clients.presets import amps
 from broker_core.slow_clients.ranking import Ranking
 from broker_core.slow_clients.rules import UNLIMITED, PoolLimits
 from broker_core.slow_clients.signals import PoolSignals
+
+NEARLY_FULL: Final = 4
+"""With less than one part in so many left, the pool's users are ranked in advance."""
 
 
 class Pool:
@@ -85,6 +89,17 @@ class Pool:
             self.leave(account.memory)
         else:
             self.by_memory.enter(account)
+
+    def prepare(self) -> None:
+        """Have the largest users ranked before somebody must be chosen. Call it at every part of the tick."""
+        for ranking, used, ceiling in (
+            (self.by_memory, self.memory_used, self.memory_ceiling),
+            (self.by_disk, self.disk_used, self.disk_ceiling),
+        ):
+            if used > ceiling - ceiling // NEARLY_FULL:
+                ranking.prepare()
+            else:
+                ranking.rest()
 
     def close(self, account: Account) -> None:
         """Give back what an account uses and forget it."""

@@ -1,10 +1,15 @@
 """Who uses most, cheaply, among tens of thousands of clients whose use changes with every message.
 
-A heap of upper bounds. A client's entry says "uses at most this much, and its backlog is at least this old"; growing
-within the bound and shrinking cost nothing, and growing past it enters the client anew with some more. Only when
-somebody asks for the largest are the bounds at the top replaced by the true figures, until the top is true. Each such
-replacement is paid for by an entry that was made before, so a question costs O(log n) amortised, and a message costs
-nothing. When thousands would have to be replaced for one answer, all are ranked anew at once instead.
+A heap of what each client used when it was last looked at. Shrinking since then costs nothing: the entry says too much
+and is put right when it comes to the top. Growing beyond it must be told (`enter`).
+
+While nobody is about to ask, a client that has grown is noted once as one that isn't ranked, and grows on for nothing.
+When the pool fills up, each `prepare` ranks some of these, and whoever grows is ranked at once: so a question finds
+everybody ranked, and costs what left-over entries it meets. One that comes sooner ranks all the others first.
+
+What is left over isn't cleared away all at once. When half of the heap is, it becomes the older one, and with each new
+entry two are taken from its tail, where taking leaves a heap, and the good ones go to the new heap. The largest is at the
+top of either.
 
 Of equals the one with the older backlog comes first, then the one that connected first.
 """
@@ -13,19 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import count
+from itertools import islice
 from typing import Final
 
 from broker_core.slow_clients.accounts import Account
+from broker_core.slow_clients.rules import UNLIMITED
 
-SLACK: Final = 64 * 1024
-"""A bound is a sixteenth and this much above the use: so few others come near the largest."""
+PARTS: Final = 20
+"""Calls of `prepare` in which everybody is ranked: at the guard's pace half a second."""
 _SPARE: Final = 64
-_REPLACED: Final = 256
-"""So many replacements for one answer, and all are ranked anew."""
 
-_Entry = tuple[int, int, int, int, Account]
-"""Minus the bound, oldest_at or less, place in the order of connecting, serial number, client."""
+_Entry = tuple[int, int, int, Account]
+"""Minus the use, oldest_at, place in the order of connecting (no two have the same one), client."""
 
 
 class Ranking:
@@ -35,67 +39,108 @@ class Ranking:
     its use passes it.
     """
 
-    __slots__ = ("_bounded", "_heap", "_serial", "_serials", "_used")
+    __slots__ = ("_alert", "_bounded", "_entries", "_heap", "_older", "_taken", "_unranked", "_used")
 
     def __init__(self, used: Callable[[Account], int], bounded: Callable[[Account, int], None]) -> None:
         self._used = used
         self._bounded = bounded
         self._heap: list[_Entry] = []
-        self._serials: dict[Account, int] = {}
-        """The serial number of each client's one good entry; entries with another number are left-overs."""
-        self._serial = count(1)
+        self._older: list[_Entry] = []
+        self._taken: list[_Entry] = []
+        """Taken out to see who comes next. Whoever is the largest will hardly be put back: it is about to be acted on."""
+        self._entries: dict[Account, _Entry] = {}
+        """Each ranked client's one good entry; other entries in the heaps are left over."""
+        self._unranked: dict[Account, None] = {}
+        self._alert = False
+        """Whether a client that grows is ranked at once."""
 
     def __len__(self) -> int:
-        return len(self._serials)
+        return len(self._entries) + len(self._unranked)
 
     def enter(self, account: Account) -> None:
         """Enter a client, or enter it anew because its use passed its bound."""
-        if len(self._heap) > 4 * len(self._serials) + _SPARE:
-            self._heap = [entry for entry in self._heap if self._serials.get(entry[4]) == entry[3]]
-            heapify(self._heap)
-        used = self._used(account)
-        bound = used + (used >> 4) + SLACK
-        serial = self._serials[account] = next(self._serial)
-        self._bounded(account, bound)
-        heappush(self._heap, (-bound, 0, account.connected, serial, account))
+        self.discard(account)
+        if self._alert:
+            self._rank(account)
+            self._tidy(2)
+        else:
+            self._unranked[account] = None
+            self._bounded(account, UNLIMITED)
 
     def discard(self, account: Account) -> None:
         """Take a client out; it needn't be in."""
-        self._serials.pop(account, None)
+        self._entries.pop(account, None)
+        self._unranked.pop(account, None)
+
+    def prepare(self) -> None:
+        """Somebody may ask soon: rank some of those that aren't ranked."""
+        self._alert = True
+        for account in list(islice(self._unranked, len(self) // PARTS + 1)):
+            self.enter(account)
+
+    def rest(self) -> None:
+        """Nobody will ask soon."""
+        self._alert = False
+        self._tidy(len(self._older) // PARTS + 1)
 
     def largest(self, wanted: int) -> list[Account]:
-        """The clients with the largest use above 0, largest first, `wanted` at most."""
-        true: list[_Entry] = []
-        replaced = 0
-        while self._heap and len(true) < wanted:
-            heap = self._heap
-            bound, oldest, _, serial, account = heap[0]
-            if self._serials.get(account) != serial:
+        """The clients with the largest use above 0, largest first, `wanted` (1 or more) at most."""
+        self._alert = True
+        taken, self._taken = self._taken, []
+        for entry in taken:
+            if self._entries.get(entry[3]) is entry:
+                heappush(self._heap, entry)
+        if self._unranked:
+            self._rank_all()
+        while (heap := self._with_largest()) and len(self._taken) < wanted - 1:
+            self._taken.append(heappop(heap))
+        return [entry[3] for entry in (*self._taken, *heap[:1])]
+
+    def _with_largest(self) -> list[_Entry]:
+        """The heap that has the largest client at its top, with its true figures; an empty one when nobody uses any."""
+        entries, read = self._entries, self._used
+        while heap := self._with_top():
+            entry = heap[0]
+            minus, oldest, place, account = entry
+            if entries.get(account) is not entry:
                 heappop(heap)
                 continue
-            used, since = self._used(account), account.backlog.oldest_at
-            if used == -bound and since <= oldest:
-                true.append(heappop(heap))
-            elif replaced < _REPLACED:
-                replaced += 1
-                serial = self._serials[account] = next(self._serial)
-                self._bounded(account, used)
-                heapreplace(heap, (-used, since, account.connected, serial, account))
-            else:
-                replaced, true = 0, []
-                self._rank_anew()
-        for entry in true:
-            heappush(self._heap, entry)
-        return [entry[4] for entry in true if entry[0]]
+            used, since = read(account), account.backlog.oldest_at
+            if used == -minus and since == oldest:
+                return heap if used else []
+            entries[account] = entry = (-used, since, place, account)
+            self._bounded(account, used)
+            heapreplace(heap, entry)
+        return heap
 
-    def _rank_anew(self) -> None:
-        """True figures for all. Sorted entries are a heap; one serial number does for entries of different clients."""
-        serial, read, bounded = next(self._serial), self._used, self._bounded
-        self._serials = dict.fromkeys(self._serials, serial)
-        ranked: list[_Entry] = []
-        for account in self._serials:
-            used = read(account)
-            bounded(account, used)
-            ranked.append((-used, account.backlog.oldest_at, account.connected, serial, account))
-        ranked.sort()
-        self._heap = ranked
+    def _with_top(self) -> list[_Entry]:
+        heap, older = self._heap, self._older
+        return older if older and (not heap or older[0] < heap[0]) else heap
+
+    def _rank(self, account: Account) -> None:
+        used = self._used(account)
+        entry = self._entries[account] = (-used, account.backlog.oldest_at, account.connected, account)
+        self._bounded(account, used)
+        heappush(self._heap, entry)
+
+    def _rank_all(self) -> None:
+        if 8 * len(self._unranked) < len(self._entries):
+            for account in list(self._unranked):
+                self.enter(account)
+            return
+        read, bounded = self._used, self._bounded
+        ranked = [(-read(one), one.backlog.oldest_at, one.connected, one) for one in self._unranked]
+        for minus, _, _, account in ranked:
+            bounded(account, -minus)
+        self._entries.update(zip(self._unranked, ranked, strict=True))
+        self._unranked.clear()
+        self._heap, self._older = list(self._entries.values()), []
+        heapify(self._heap)
+
+    def _tidy(self, moves: int) -> None:
+        if not self._older and len(self._heap) > 2 * len(self._entries) + _SPARE:
+            self._heap, self._older = self._older, self._heap
+        for _ in range(min(moves, len(self._older))):
+            entry = self._older.pop()
+            if self._entries.get(entry[3]) is entry:
+                heappush(self._heap, entry)

@@ -158,7 +158,7 @@ class ClientView(Protocol):
         """The newest sample that isn't newer than that."""
         ...
 
-    def recent(self, now_ns: int) -> tuple[Sample, ...]:
+    def recent(self, now_ns: int) -> Sequence[Sample]:
         """The last 60 samples, the newest of now."""
         ...
 

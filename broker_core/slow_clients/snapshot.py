@@ -25,7 +25,7 @@ def snapshot(account: Account, pool: Pool, now_ns: int) -> ClientSignals:
         write_blocked_since=account.write_blocked_since,
         unjournaled_messages=waiting.unjournaled_messages,
         resume_bookmark=waiting.resume_bookmark,
-        samples=account.recent(now_ns),
+        samples=tuple(account.recent(now_ns)),
         user=account.user,
         offlined_at=account.offlined_at,
         conflation_bytes=account.conflation_bytes,
