@@ -59,6 +59,8 @@ HEADER = struct.Struct("<4sBBHIIIIIIQIIQqQQIIQ")
 HEADER_SIZE = HEADER.size
 ROW = struct.Struct("<IIHHI")
 ROW_SIZE = ROW.size
+SEQUENCE_SIZE = 8
+"""Of a row's sequence, where sequences are explicit."""
 ROW_DTYPE = np.dtype(
     [("headers", "<u4"), ("body", "<u4"), ("topic", "<u2"), ("flags", "<u2"), ("delta", "<u4")]
 )
@@ -250,7 +252,7 @@ def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
     plain[28:32] = _ZERO_CRC
     if crc32c(plain) != header.header_crc:
         raise _bad("the header's checksum doesn't fit", offset + 28)
-    tables = header.count * (ROW_SIZE + (8 if header.flags & EXPLICIT_SEQUENCES else 0))
+    tables = header.count * (ROW_SIZE + (SEQUENCE_SIZE if header.flags & EXPLICIT_SEQUENCES else 0))
     used = header.dictionary_length + tables + header.headers_length + header.bodies_length
     if (
         not 0 < header.count <= MAX_RECORDS
@@ -452,7 +454,7 @@ class Batch:
 
     def _texts_at(self) -> int:
         header = self.header
-        wide = ROW_SIZE + (8 if header.flags & EXPLICIT_SEQUENCES else 0)
+        wide = ROW_SIZE + (SEQUENCE_SIZE if header.flags & EXPLICIT_SEQUENCES else 0)
         return HEADER_SIZE + header.dictionary_length + header.count * wide
 
     def _cut(self, start: int, lengths: list[int]) -> list[bytes]:
@@ -492,22 +494,35 @@ class Batch:
         header = self.header
         sequences = self.sequences()[rows].tobytes() if explicit else b""
         flags = EXPLICIT_SEQUENCES if explicit else 0
-        bodies, heads = self.bodies(), self.headers() if header.headers_length else None
-        chosen = rows.tolist()
-        texts = b"".join([bodies[row] for row in chosen])
-        joined = b"".join([heads[row] for row in chosen]) if heads else b""
+        joined, texts = self._texts_of(rows)
         dictionary = bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
         body = dictionary + self.rows[rows].tobytes() + sequences + joined + texts
         payload = body + _PADDING[len(body) & 7]
         made = bytearray(HEADER.pack(
-            MAGIC, VERSION, 0, flags, len(chosen), header.dictionary_length, len(payload),
+            MAGIC, VERSION, 0, flags, len(rows), header.dictionary_length, len(payload),
             len(payload), crc32c(payload), 0, header.origin, header.epoch, 0,
-            int(self.sequences()[chosen[0]]) if explicit else 0, header.accepted_at, header.publisher,
+            int(self.sequences()[rows[0]]) if explicit else 0, header.accepted_at, header.publisher,
             header.first_publisher_sequence, len(joined), len(texts), 0,
         ))
         _U32.pack_into(made, 28, crc32c(made))
         made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
+
+    def _texts_of(self, rows: Rows) -> tuple[bytes, bytes]:
+        """The header bytes and the bodies of some rows, each joined."""
+        at = self._texts_at()
+        if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+            # One stretch, as when a batch is cut to be sent in parts: nothing is done per record.
+            stretch = slice(int(rows[0]), int(rows[-1]) + 1)
+            return self._stretch("headers", stretch, at), self._stretch("body", stretch, at + self.header.headers_length)
+        bodies, heads = self.bodies(), self.headers() if self.header.headers_length else None
+        chosen = rows.tolist()
+        return b"".join([heads[row] for row in chosen]) if heads else b"", b"".join([bodies[row] for row in chosen])
+
+    def _stretch(self, lengths: str, rows: slice, at: int) -> bytes:
+        sizes = self.rows[lengths]
+        start = at + int(sizes[: rows.start].sum(dtype=np.uint64))
+        return bytes(self.buf[start : start + int(sizes[rows].sum(dtype=np.uint64))])
 
 
 @lru_cache(maxsize=8_192)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.batch import Batch, Rows
+from broker_core.batch import ROW_SIZE, SEQUENCE_SIZE, Batch, Rows
 from broker_core.filters import BatchEvaluator
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
@@ -112,7 +112,10 @@ class Way:
 
 
 def read_chunk(journal: Journal, readers: Sequence[Reader], span: Span, upto: int, max_bytes: int) -> Chunk:
-    """Read from the first sequence that any of them needs to `upto`, about `max_bytes`.
+    """Read from the first sequence that any of them needs to `upto`, about `max_bytes`, in pieces of at most as much.
+
+    At the start of a replay and after a stop a chunk is small, and so are its pieces: more than one isn't with the
+    transport of a client that reads nothing, and the others are given back.
 
     Raises JournalError bookmark_gone or journal_failed.
     """
@@ -128,10 +131,24 @@ def read_chunk(journal: Journal, readers: Sequence[Reader], span: Span, upto: in
         if at > span.not_after:
             return Chunk(first, following, pieces, begun, True)
         begun = begun or at >= span.not_before
+        last = batch.last_sequence if batch.nbytes <= max_bytes else _cut(batch, start, max_bytes)
         if begun:
-            pieces += _pieces(position, batch, readers, span.last)
-        following = batch.last_sequence + 1
+            pieces += _pieces(position, batch, readers, min(span.last, last))
+        following = last + 1
     return Chunk(first, following, pieces, begun, False)
+
+
+def _cut(batch: Batch, start: int, max_bytes: int) -> int:
+    """The sequence of the last record from `start` on that goes into about so many bytes; one record does always.
+
+    What a transport holds of a batch keeps all of it in memory. So a client that reads nothing must not be handed a
+    large one, and a chunk is small while nothing is known of its client.
+    """
+    sequences, rows = batch.sequences(), batch.rows
+    first = int(np.searchsorted(sequences, np.uint64(start)))
+    sizes = rows["headers"][first:].astype(np.int64) + rows["body"][first:] + (ROW_SIZE + SEQUENCE_SIZE)
+    number = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
+    return int(sequences[first + max(number, 1) - 1])
 
 
 def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -68,6 +70,20 @@ def test_selected_rows_stand_for_themselves_with_their_own_sequences(
     part = Batch.parse(bytes(whole.select(np.array(rows)).buf))
     assert list(part.records()) == [list(whole.records())[row] for row in rows]
     assert (part.first_sequence, part.last_sequence) == (100 + rows[0], 100 + rows[-1])
+
+
+@given(records, st.data())
+def test_a_batch_cut_into_stretches_is_the_whole_again(
+    made: list[tuple[str, bytes, bytes]], data: st.DataObject
+) -> None:
+    names, bodies, headers = map(list, zip(*made, strict=True))
+    whole = Batch.parse(batches.build("me", names, bodies, headers, 5))
+    whole.stamp(origin=1, epoch=1, first_sequence=100, accepted_at=9)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(made)))) | {0, len(made)})
+    parts = [
+        Batch.parse(bytes(whole.select(np.arange(start, stop)).buf)) for start, stop in pairwise(cuts)
+    ]
+    assert [record for part in parts for record in part.records()] == list(whole.records())
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
