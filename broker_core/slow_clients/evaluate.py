@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from broker_core.slow_clients import measures
-from broker_core.slow_clients.decision import Candidate, Decision
-from broker_core.slow_clients.explain import decide
+from broker_core.slow_clients.decision import Decision
+from broker_core.slow_clients.explain import decide, decide_largest
 from broker_core.slow_clients.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
 from broker_core.slow_clients.rules import FINAL_ACTIONS, Action, Mode, Rule, Signal
 from broker_core.slow_clients.scopes import Subject, glob
@@ -236,13 +236,11 @@ class _Pass:
     def _choose(self, rule: Rule, rung: int, pool: PoolSignals) -> None:
         """The largest user, then the next, until the pool is within; an act that relieves nothing is done to one."""
         ranked = self._ranked(rule, pool)
-        for place, (used, client) in enumerate(ranked):
+        for place, (_, client) in enumerate(ranked):
             observed = self._pressure(rule, pool)
             if place and observed <= rule.limit:
                 break
-            after = ranked[place + 1] if place + 1 < len(ranked) else None
-            runner_up = Candidate(after[1].name, after[0]) if after else None
-            decision = decide(rule, rung, client, None, observed, used, runner_up, self._now)
+            decision = decide_largest(rule, rung, ranked[place : place + 2], observed, self._now)
             if decision is not None:
                 self._take(decision, client)
                 if decision.action not in _FREEING:

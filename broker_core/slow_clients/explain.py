@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from broker_core.config.vocabulary import Unit
 from broker_core.slow_clients.decision import Candidate, Decision
 from broker_core.slow_clients.rules import FINAL_ACTIONS, Action, Rule, Shape
@@ -58,6 +60,15 @@ def decide(
         worst_case_ms=rule.worst_case_ms(rung),
         shape=rule.shape,
     )
+
+
+def decide_largest(
+    rule: Rule, rung: int, ranked: Sequence[tuple[int, ClientView]], observed: int, now_ns: int
+) -> Decision | None:
+    """The same about the first of a pool's users, who are ranked by their use; the second is who would have been next."""
+    used, client = ranked[0]
+    runner_up = Candidate(ranked[1][1].name, ranked[1][0]) if len(ranked) > 1 else None
+    return decide(rule, rung, client, None, observed, used, runner_up, now_ns)
 
 
 def _action(

@@ -23,6 +23,7 @@ from broker_core.config import PolicyDocument
 from broker_core.slow_clients.accounts import Account
 from broker_core.slow_clients.decision import Decision
 from broker_core.slow_clients.evaluate import RELIEVING, Judged, Verdict, evaluate, judge
+from broker_core.slow_clients.explain import decide_largest
 from broker_core.slow_clients.forecast import Forecast, forecast
 from broker_core.slow_clients.holds import Hold
 from broker_core.slow_clients.measures import OUTBOUND
@@ -183,22 +184,28 @@ class SlowClientGuard(Roll):
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.memory_used <= pool.memory_ceiling:
             return None
-        return self._judge_largest(pool, Signal.POOL_MEMORY, pool.by_memory.largest(2), now_ns)
+        ranked = [(account.memory, account) for account in pool.by_memory.largest(2)]
+        return self._judge_largest(Signal.POOL_MEMORY, pool, ranked, pool.memory_used - pool.memory_leaving, now_ns)
 
     def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.disk_used <= pool.disk_ceiling:
             return None
-        return self._judge_largest(pool, Signal.POOL_DISK, pool.by_disk.largest(2), now_ns)
+        ranked = [(account.disk, account) for account in pool.by_disk.largest(2)]
+        return self._judge_largest(Signal.POOL_DISK, pool, ranked, pool.disk_used, now_ns)
 
-    def _judge_largest(self, pool: Pool, signal: Signal, accounts: list[Account], now_ns: int) -> Decision | None:
-        """The first decision about who uses most of what is short, its effect already noted; the caller asks again for more.
+    def _judge_largest(
+        self, signal: Signal, pool: Pool, ranked: list[tuple[int, Account]], observed: int, now_ns: int
+    ) -> Decision | None:
+        """One decision, as evaluate() would make it of everybody, and its effect noted; the caller asks again for more.
 
         With only the two largest at hand a second decision would lack its runner-up.
         """
-        # AMPS's pool rules are always enforced.
-        clients = [Judged(account, ()) for account in accounts]
-        verdict = judge(clients, self._pool_rules.get((pool.name, signal), ()), [pool.signals()], now_ns, (Mode.ENFORCE,))
-        return self._first(self._heed(verdict._replace(decisions=verdict.decisions[:1])))
+        if not ranked:
+            return None
+        decision = decide_largest(self._pool_rules[pool.name, signal], 0, ranked, observed, now_ns)
+        if decision is not None:
+            self._note(decision)
+        return decision
 
     def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:
         """A pool rule of the operator's own, with all the pool's clients at hand only when it wakes."""
@@ -221,20 +228,24 @@ class SlowClientGuard(Roll):
         for pool, pool_holds in verdict.pool_holds.items():
             self._pool_holds[pool] = dict(pool_holds)
         for decision in verdict.decisions:
-            account = self._accounts[decision.client]
-            if decision.mode is not Mode.ENFORCE or account.closing:
-                continue
-            if decision.action in FINAL_ACTIONS:
-                self._write_off(account)
-                continue
-            if decision.action in RELIEVING and decision.signal in OUTBOUND:
-                # The act takes the signal away. When it is back, it is judged anew and at once.
-                key = (decision.rule, decision.subscription)
-                self._remember(account, {other: hold for other, hold in account.holds.items() if other != key})
-            if decision.action is Action.OFFLINE and not account.offlined:
-                account.pool.offline(account)
-                account.offlined_at = decision.at
+            self._note(decision)
         return list(verdict.decisions)
+
+    def _note(self, decision: Decision) -> None:
+        """A decision's effect on the account, before it is carried out."""
+        account = self._accounts[decision.client]
+        if decision.mode is not Mode.ENFORCE or account.closing:
+            return
+        if decision.action in FINAL_ACTIONS:
+            self._write_off(account)
+            return
+        if decision.action in RELIEVING and decision.signal in OUTBOUND:
+            # The act takes the signal away. When it is back, it is judged anew and at once.
+            key = (decision.rule, decision.subscription)
+            self._remember(account, {other: hold for other, hold in account.holds.items() if other != key})
+        if decision.action is Action.OFFLINE and not account.offlined:
+            account.pool.offline(account)
+            account.offlined_at = decision.at
 
     def _remember(self, account: Account, holds: Holds) -> None:
         if account.remember(holds) and not account.closing:

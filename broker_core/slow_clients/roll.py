@@ -43,11 +43,8 @@ class Roll:
         self._pools = build_pools(document, *self._host)
         self.revision = document.revision
         self.book = RuleBook(document, {name: pool.limits for name, pool in self._pools.items()})
-        self._pool_rules: dict[tuple[str, Signal], list[Rule]] = {}
-        """Those judged at enqueue, by pool and what it is short of."""
-        for rule in self.book.pool_rules:
-            if rule.at_enqueue:
-                self._pool_rules.setdefault((rule.scope, rule.signal), []).append(rule)
+        self._pool_rules = {(rule.scope, rule.signal): rule for rule in self.book.pool_rules if rule.at_enqueue}
+        """AMPS's, by pool and what it is short of: always enforced, and nobody is protected from them."""
         self._slow_pool_rules = [rule for rule in self.book.pool_rules if not rule.at_enqueue]
         self.stage = stage
         self._staged_book = self.book_of(stage.document) if stage is not None else None
