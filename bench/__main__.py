@@ -20,6 +20,7 @@ from rich.table import Table
 
 from bench.processes import answer, broker, resident, role
 from bench.replays import replays_table
+from bench.returning import returning_tables
 
 console = Console(stderr=True)
 
@@ -158,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)")
     parser.add_argument("--records", type=int, default=1_000_000, help="records a run (default 1,000,000)")
-    parser.add_argument("--only", choices=("throughput", "replay", "stalled", "replays"), help="one part alone")
+    parser.add_argument("--only", choices=("throughput", "replay", "stalled", "replays", "returning"), help="one part alone")
     options = parser.parse_args()
     if options.only in (None, "throughput"):
         throughput_table(options.runs, options.records)
@@ -168,6 +169,8 @@ def main() -> None:
         stalled_table(options.runs, 10.0, 40_000, 32 * 2**20)
     if options.only == "replays":
         replays_table(options.runs, options.records)
+    if options.only == "returning":
+        returning_tables(options.runs, options.records)
 
 
 if __name__ == "__main__":

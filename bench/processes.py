@@ -19,7 +19,14 @@ BIG = 1 << 34
 def role(*words: object) -> Process:
     """A role of `bench.roles`, started."""
     command = [sys.executable, "-m", "bench.roles", *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def go(process: Process) -> None:
+    """Tell a role that waits for it to go on."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
 
 
 def answer(process: Process) -> dict[str, Any]:

@@ -159,7 +159,7 @@ async def latency_subscribe(address: str, name: str) -> None:
 
 
 def main(role: str, *arguments: str) -> None:
-    from bench import replay_roles
+    from bench import replay_roles, returning_roles
 
     words = list(arguments)
     match role:
@@ -185,6 +185,12 @@ def main(role: str, *arguments: str) -> None:
             replay_roles.plain_send(int(words[0]), words[1:])
         case "replay-many":
             replay_roles.many(words[0], int(words[1]), int(words[2]), words[3])
+        case "returning-publish":
+            uvloop.run(returning_roles.publish(words[0], words[1], *map(int, words[2:])))
+        case "returning-library":
+            uvloop.run(returning_roles.subscribe(words[0], words[1], words[2], int(words[3]), *words[4:]))
+        case "returning-socket":
+            returning_roles.drain(words[0], words[1], words[2], int(words[3]), *words[4:])
         case _:
             raise SystemExit(f"no role {role}")
 

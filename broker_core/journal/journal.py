@@ -289,6 +289,14 @@ class Journal:
         """The batch of `length` bytes at a position, as `write` gave it. JournalError if it is gone or damaged."""
         return self._log.read_at(position, length)
 
+    def read_span(self, position: Position, length: int) -> list[tuple[int, Batch]]:
+        """(offset, batch) of the whole batches in `length` bytes at a position, up to the first that is damaged.
+
+        One at least: JournalError if that is gone or damaged.
+        """
+        batches, offsets = self._log.read_span(position, length)
+        return list(zip(offsets, batches, strict=True))
+
     def sequence_at(self, moment_ns: int) -> int:
         """The first record accepted at or after a moment; `next_sequence` when there is none yet."""
         found = self._log.sequence_at(moment_ns)

@@ -133,6 +133,10 @@ class LogReader:
 
     def read_at(self, position: Position, length: int) -> Batch:
         """The one batch at a position; see Journal.read_at."""
+        return self.read_span(position, length)[0][0]
+
+    def read_span(self, position: Position, length: int) -> tuple[list[Batch], list[int]]:
+        """(batches, their offsets) of these bytes; see Journal.read_span."""
         for _ in range(_TRIES):
             segments = self.segments
             number = bisect_right(segments, position.segment, key=_first) - 1
@@ -144,17 +148,11 @@ class LogReader:
                     segment=position.segment,
                 )
             try:
-                source = self._sources.get(segments[number])
-                found = walk(source, position.offset, position.offset + length, length)
+                return _all_between(self._sources.get(segments[number]), position.offset, position.offset + length)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise journal_error(error, "reading the journal") from error
-            if not found.batches:
-                raise damaged(
-                    segments[number].path, position.offset, found.problem or "no batch stands there"
-                )
-            return found.batches[0]
         raise self._moving(position.segment)
 
     def sequence_at(self, moment: int) -> int | None:
@@ -197,6 +195,20 @@ class LogReader:
             "Check that nothing but the broker moves files in the journal's directories.",
             sequence=sequence,
         )
+
+
+def _all_between(source: Source, offset: int, end: int) -> tuple[list[Batch], list[int]]:
+    batches, offsets = list[Batch](), list[int]()
+    while offset < end:
+        found = walk(source, offset, end, end - offset)
+        if not found.batches:
+            if batches:
+                break  # who needs one behind asks for it, and is told
+            raise damaged(source.file.path, offset, found.problem or "no batch stands there")
+        batches += found.batches
+        offsets += found.offsets
+        offset = found.stopped_at
+    return batches, offsets
 
 
 def _first(segment: Segment) -> int:

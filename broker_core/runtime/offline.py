@@ -16,8 +16,8 @@ import structlog
 from broker_core.delivery import Cause, ClientState, Event, OutboxEntry, Tally, next_state
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
-from broker_core.journal.journal import Journal
-from broker_core.journal.segment import Position
+from broker_core.runtime import clock
+from broker_core.runtime.drain import Drain
 from broker_core.runtime.sink import PULL_BYTES, Sink
 from broker_core.spool.entries import SpoolEntry
 from broker_core.spool.spool import Spool
@@ -39,7 +39,7 @@ class Offline:
         self._connection = connection
         self._sink = sink
         self.spool = spool
-        self._in_flight: list[SpoolEntry] = []
+        self._drain = Drain(connection.host, spool, self._leave_out_ended)
         self._pin: Pin | None = None
         self._task: asyncio.Task[None] | None = None
         self._wakened = asyncio.Event()
@@ -48,33 +48,37 @@ class Offline:
 
     @property
     def in_flight_bytes(self) -> int:
-        return sum(entry.nbytes for entry in self._in_flight)
+        chunk = self._drain.chunk
+        return chunk.nbytes if chunk is not None else 0
 
     @property
     def in_flight_messages(self) -> int:
-        return sum(entry.count for entry in self._in_flight)
+        chunk = self._drain.chunk
+        return chunk.messages if chunk is not None else 0
 
     @property
     def in_flight_oldest_at(self) -> int:
-        return self._in_flight[0].accepted_at if self._in_flight else 0
+        chunk = self._drain.chunk
+        return chunk.entries[0].accepted_at if chunk is not None and chunk.entries else 0
 
     @property
     def in_flight_first(self) -> int:
         """The journal's sequences before this one aren't needed; 0 when nothing of it is journaled."""
-        return self._pin.sequence if self._in_flight and self._pin is not None else 0
+        chunk = self._drain.chunk
+        return chunk.first if chunk is not None and chunk.messages > chunk.copied_messages else 0
 
     @property
     def copied_messages(self) -> int:
         """Messages in the spool or on their way that no journal keeps."""
-        return self.spool.copied_messages + sum(e.count for e in self._in_flight if e.batch is not None)
+        chunk = self._drain.chunk
+        return self.spool.copied_messages + (chunk.copied_messages if chunk is not None else 0)
 
     def tallies(self) -> dict[int, Tally]:
         """Everything that waits here, by stream."""
         tallies = {stream: replace(tally) for stream, tally in self.spool.tallies.items() if tally.messages}
-        for entry in self._in_flight:
-            tally = tallies.setdefault(entry.stream, Tally())
-            first = 0 if entry.batch is not None else self.in_flight_first
-            tally.add(entry.count, entry.nbytes, first, first)
+        chunk = self._drain.chunk
+        if chunk is not None:
+            _tell(tallies, chunk.entries, chunk.first)
         return tallies
 
     def first_of(self, stream: int) -> int:
@@ -91,10 +95,11 @@ class Offline:
             if self._backlog.state is ClientState.CLOSED:
                 self._backlog.give_up_entries(entries[number + 1 :], Cause.DISCONNECTED)
                 return
-        self._task = asyncio.get_running_loop().create_task(self._drain(), name="drain")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
     def keep(self, entry: OutboxEntry) -> None:
         """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
+        self._drain.came(entry.nbytes)
         try:
             self._to_spool(entry)
         except JournalError as error:
@@ -108,7 +113,7 @@ class Offline:
         if self._pin is None:
             self._pin = self._connection.host.pin(entry.batch.first_sequence, f"spool of {self._connection.name}")
         self.spool.append_reference(
-            entry.stream, Position(*entry.source), entry.source_length, entry.count, entry.accepted_at,
+            entry.stream, entry.source, entry.source_length, entry.count, entry.accepted_at,
             entry.batch.first_sequence, entry.rows, entry.nbytes, entry.batch.last_sequence,
         )
 
@@ -118,13 +123,10 @@ class Offline:
         """The socket or a window takes more."""
         self._wakened.set()
 
-    async def _drain(self) -> None:
+    async def _run(self) -> None:
         """From OFFLINED to LIVE, or to a closed connection."""
         try:
-            while await self._until_wanted():
-                self._in_flight = self.spool.pull(PULL_BYTES)
-                if not self._in_flight:
-                    break
+            while await self._until_wanted() and (self._drain.chunk is not None or not self.spool.empty):
                 await self._bring_back()
             if self._backlog.state is not ClientState.CLOSED:
                 self._task = None
@@ -137,34 +139,45 @@ class Offline:
             self._connection.close("internal_error", "What waited for this client on disk couldn't be brought back.")
 
     async def _bring_back(self) -> None:
-        host = self._connection.host
-        self._leave_out_ended()
-        loaded = await host.in_reader_thread(_load, host.journal, self._in_flight)
+        """Deliver the next chunk."""
+        host, drain = self._connection.host, self._drain
+        await drain.turn()
+        began = clock.seconds()
+        drain.start()
+        assert drain.chunk is not None
+        loaded = await drain.chunk.reading
         if self._backlog.state is ClientState.CLOSED:
             return
-        self._in_flight = []
+        drain.chunk = None
         for entry in loaded:
             if self._connection.has_stream(entry.stream):
                 self._backlog.queue(entry)
             else:
                 self._backlog.give_up_entries([entry], Cause.UNSUBSCRIBED)
         self._backlog.send_waiting()
-        if self._pin is not None and self.spool.first_sequence:
-            self._pin.move(self.spool.first_sequence)
+        if self._wanted():
+            drain.grow()
+        if drain.pays and not self.spool.empty:
+            drain.start()
+        self._let_go()
+        host.turns.took(clock.seconds() - began)
         host.judging.judge(self._connection)
 
-    def _leave_out_ended(self) -> None:
+    def _let_go(self) -> None:
+        """What is queued isn't needed from the journal any more."""
+        first = self.in_flight_first or self.spool.first_sequence
+        if self._pin is not None and first:
+            self._pin.move(first)
+
+    def _leave_out_ended(self, entries: list[SpoolEntry], first: int) -> list[SpoolEntry]:
         """What is for subscriptions that ended meanwhile needn't be read."""
-        ended: dict[int, Tally] = {}
-        staying = []
-        for entry in self._in_flight:
-            if self._connection.has_stream(entry.stream):
-                staying.append(entry)
-                continue
-            first = 0 if entry.batch is not None or self._pin is None else self._pin.sequence
-            ended.setdefault(entry.stream, Tally()).add(entry.count, entry.nbytes, first, first)
-        self._in_flight = staying
-        self._backlog.give_up(ended, Cause.UNSUBSCRIBED)
+        ended = [entry for entry in entries if not self._connection.has_stream(entry.stream)]
+        if not ended:
+            return entries
+        tallies: dict[int, Tally] = {}
+        _tell(tallies, ended, first)
+        self._backlog.give_up(tallies, Cause.UNSUBSCRIBED)
+        return [entry for entry in entries if entry.stream not in tallies]
 
     def _wanted(self) -> bool:
         return self._sink.writable and not self._backlog.outbox.nbytes and self._backlog.lanes.nbytes < PULL_BYTES
@@ -179,8 +192,10 @@ class Offline:
                     await self._wakened.wait()
             except TimeoutError:
                 backlog.state = next_state(backlog.state, Event.OFFLINE)
+                self._drain.reads(False)
         if backlog.state is ClientState.OFFLINED:
             backlog.state = next_state(backlog.state, Event.READING)
+            self._drain.reads(True)
         return backlog.state is not ClientState.CLOSED
 
     def close(self) -> None:
@@ -188,24 +203,15 @@ class Offline:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self._in_flight = []
+        self._drain.stop()
         self.spool.close(remove=True)
         if self._pin is not None:
             self._pin.release()
             self._pin = None
 
 
-def _load(journal: Journal, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
-    """Bring entries back. Runs in the reader thread."""
-    loaded = []
+def _tell(tallies: dict[int, Tally], entries: Sequence[SpoolEntry], first: int) -> None:
+    """Add entries by stream. No journaled record of them is before `first`."""
     for entry in entries:
-        batch, source, length = entry.batch, None, 0
-        if batch is None:
-            batch = journal.read_at(entry.position, entry.length)
-            source, length = entry.position, entry.length
-            if entry.rows is not None:
-                batch = batch.select(entry.rows)
-        loaded.append(
-            OutboxEntry(entry.stream, batch, entry.rows, source, length, batch.count, batch.nbytes, entry.accepted_at)
-        )
-    return loaded
+        known = first if entry.batch is None else 0
+        tallies.setdefault(entry.stream, Tally()).add(entry.count, entry.nbytes, known, known)

@@ -12,9 +12,11 @@ nothing is synced. Little-endian, entries back to back, each a multiple of 8 byt
     +-----------------------------------------------------------------------------------+
 
 * crc is the CRC32C of the entry behind it.
-* kind 1, a reference: the batch of `length` bytes at offset 8 x `place` of the segment that starts with sequence
-  `segment`; with flag 1 only the rows listed. kind 2, a copy: the batch follows.
-* count is the records delivered, nbytes what the entry counts for in the client's backlog.
+* kind 1, a reference: the `length` bytes at offset 8 x `place` of the segment that starts with sequence `segment`.
+  They are one whole batch or several that stand behind one another there; with flag 1 they are one, and only the
+  rows listed are meant. kind 2, a copy: the batch follows.
+* count is the records delivered, nbytes what the entry counts for in the client's backlog, accepted_at the moment
+  from which the age of the first batch counts.
 """
 
 from __future__ import annotations
@@ -40,9 +42,46 @@ Rows = npt.NDArray[np.int64]
 _CRC = struct.Struct("<I")
 
 
+RUN_BYTES = 64 * 1024
+"""Up to so long whole batches that stand behind one another in the journal are one reference. A drain takes at least
+one, so it bounds what a client that has stopped again holds of it."""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Whole batches of one stream that stand behind one another in a segment; it grows until it is encoded."""
+
+    stream: int
+    position: tuple[int, int]
+    length: int
+    records: int
+    accepted_at: int
+
+    def joins(self, stream: int, position: tuple[int, int], length: int, records: int) -> bool:
+        """Take a batch that stands right behind; False when it doesn't, or the run would be too long."""
+        segment, offset = self.position
+        longer = self.length + length
+        if (
+            offset + self.length != position[1]
+            or segment != position[0]
+            or stream != self.stream
+            or longer > RUN_BYTES
+        ):
+            return False
+        self.length = longer
+        self.records += records
+        return True
+
+    def encode(self) -> bytes:
+        """A reference's bytes: ENTRY_SIZE of them."""
+        return encode_reference(
+            self.stream, self.position, self.length, self.records, self.length, self.accepted_at, None
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SpoolEntry:
-    """One delivery that waits. A reference has `position` and `length` and perhaps `rows`; a copy has `batch`."""
+    """Deliveries that wait. A reference has `position` and `length` and perhaps `rows`; a copy has `batch`."""
 
     stream: int
     kind: str
@@ -79,9 +118,10 @@ class EntryHead(NamedTuple):
 
 
 def encode_reference(
-    stream: int, position: Position, length: int, count: int, nbytes: int, accepted_at: int, rows: Rows | None
+    stream: int, position: tuple[int, int], length: int, count: int, nbytes: int, accepted_at: int, rows: Rows | None
 ) -> bytes:
     """A reference's bytes."""
+    segment, offset = position
     listed = b"" if rows is None else rows.astype("<u2").tobytes()
     flags = 0 if rows is None else HAS_ROWS
     tail = (
@@ -93,8 +133,8 @@ def encode_reference(
             count,
             length,
             nbytes,
-            position.offset // 8,
-            position.segment,
+            offset // 8,
+            segment,
             accepted_at,
         )[4:]
         + listed
@@ -126,7 +166,7 @@ def decode(view: memoryview, offset: int, head: EntryHead) -> SpoolEntry:
             offset=offset,
         )
     if head.kind == COPY:
-        batch = Batch.parse(bytes(view[offset + ENTRY_SIZE : end]), verify=False)
+        batch = Batch.parse(view[offset + ENTRY_SIZE : end], verify=False)
         return SpoolEntry(
             head.stream,
             "copy",

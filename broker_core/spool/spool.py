@@ -1,7 +1,7 @@
 """One offlined client's disk backlog: entries go in at the end and come out at the front, in order.
 
-References are 40 bytes a batch; memory holds the counts, up to 16 KiB not yet written, and one sequence per 1,024
-entries, whatever the backlog. Files are rolled at about 16 MiB and removed when read, so a client that drains while
+A reference is 40 bytes, for one batch or for a run of them that stand behind one another in the journal; memory holds
+the counts, up to 16 KiB not yet written, and one sequence per 1,024 entries, whatever the backlog. Files are rolled at about 16 MiB and removed when read, so a client that drains while
 more arrives doesn't keep what it has read on the disk.
 """
 
@@ -18,11 +18,11 @@ from broker_core.batch import Batch
 from broker_core.delivery.ledger import Tally
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files, OpenFile, journal_error, write_all
-from broker_core.journal.segment import Position
 from broker_core.spool.entries import (
     ENTRY_SIZE,
     EntryHead,
     Rows,
+    Run,
     SpoolEntry,
     decode,
     decode_head,
@@ -73,6 +73,9 @@ class Spool:
         self._parts: deque[_Part] = deque()
         self._made = 0
         self._unwritten = bytearray()
+        self._run: Run | None = None
+        """What comes behind `_unwritten`: a reference that may become longer. Counted, and encoded when it is over."""
+        self._written = 0
         self._read_at = 0
         self._window = memoryview(b"")
         self._window_at = 0
@@ -85,7 +88,7 @@ class Spool:
     @property
     def disk_bytes(self) -> int:
         """Bytes of the files, and of what is about to be written to them."""
-        return sum(part.size for part in self._parts if part.file is not None) + len(self._unwritten)
+        return self._written + len(self._unwritten) + (0 if self._run is None else ENTRY_SIZE)
 
     @property
     def first_sequence(self) -> int:
@@ -101,7 +104,7 @@ class Spool:
     def append_reference(
         self,
         stream: int,
-        position: Position,
+        position: tuple[int, int],
         length: int,
         count: int,
         accepted_at: int,
@@ -116,16 +119,26 @@ class Spool:
         the disk takes no more: the entry isn't queued then, and those before it stay.
         """
         counted = length if nbytes is None else nbytes
-        self._append(encode_reference(stream, position, length, count, counted, accepted_at, rows))
+        whole, run = rows is None and counted == length, self._run
+        if not (whole and run is not None and run.joins(stream, position, length, count)):
+            if whole:
+                self._append(b"")
+                self._run = Run(stream, position, length, count, accepted_at)
+            else:
+                self._append(encode_reference(stream, position, length, count, counted, accepted_at, rows))
+            self._enter(first_sequence)
         self._count(stream, count, counted, first_sequence, last_sequence or first_sequence + count - 1)
 
     def append_copy(self, stream: int, batch: Batch) -> None:
         """Queue a batch that isn't journaled, whole. Errors as for a reference."""
         self._append(encode_copy(stream, batch))
-        self._count(stream, batch.count, batch.nbytes, batch.first_sequence, batch.last_sequence, copied=True)
+        self._count(stream, batch.count, batch.nbytes, batch.first_sequence, batch.last_sequence)
+        self._enter(0)
         self.copied_messages += batch.count
 
     def _append(self, entry: bytes) -> None:
+        """Put an entry behind everything before it; b"" when a run is to begin there."""
+        self._end_run()
         self._unwritten += entry
         if len(self._unwritten) >= FLUSH_BYTES:
             try:
@@ -133,6 +146,11 @@ class Spool:
             except JournalError:
                 del self._unwritten[len(self._unwritten) - len(entry) :]
                 raise
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            self._unwritten += run.encode()
 
     def _flush(self) -> None:
         """Write what is in memory, whole, to the last file."""
@@ -146,6 +164,7 @@ class Spool:
         except OSError as error:
             raise journal_error(error, "a client's spool") from error
         part.size += len(self._unwritten)
+        self._written += len(self._unwritten)
         self._unwritten = bytearray()
 
     def _last_file(self) -> tuple[_Part, OpenFile]:
@@ -162,39 +181,29 @@ class Spool:
         self._parts.append(_Part(file))
         return self._parts[-1], file
 
-    def _count(
-        self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int, copied: bool = False
-    ) -> None:
-        self.tallies.setdefault(stream, Tally()).add(count, nbytes, first_sequence, last_sequence)
-        self.entries += 1
+    def _count(self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
+        tally = self.tallies.get(stream)
+        if tally is None:
+            tally = self.tallies[stream] = Tally()
+        tally.add(count, nbytes, first_sequence, last_sequence)
         self.messages += count
         self.backlog_bytes += nbytes
+
+    def _enter(self, first_sequence: int) -> None:
+        """One more entry; 0 when it doesn't refer to the journal."""
+        self.entries += 1
         if not self._blocks or self._blocks[-1].added == BLOCK_ENTRIES:
             self._blocks.append(_Block())
         block = self._blocks[-1]
         block.added += 1
         block.waiting += 1
-        if first_sequence and not copied and (block.least == 0 or first_sequence < block.least):
+        if first_sequence and (block.least == 0 or first_sequence < block.least):
             block.least = first_sequence
 
     # Out.
 
-    def peek(self, max_bytes: int) -> list[SpoolEntry]:
-        """As `pull`, and everything stays. A look ends where a file ends, so it may show less than a pull takes."""
-        taken: list[SpoolEntry] = []
-        size = 0
-        if self.entries:
-            self._next_part()
-        place = self._read_at
-        while self._parts and place < self._parts[0].size and (not taken or size < max_bytes):
-            head, entry = self._entry(place)
-            taken.append(entry)
-            size += entry.nbytes
-            place += head.size
-        return taken
-
     def pull(self, max_bytes: int) -> list[SpoolEntry]:
-        """Take the oldest entries, up to about `max_bytes` of backlog, one at least; [] when the spool is empty.
+        """Take the oldest entries, up to about `max_bytes` to be read for them, one at least; [] when the spool is empty.
 
         JournalError spool_damaged when the disk gave back something else than was written.
         """
@@ -206,7 +215,7 @@ class Spool:
             self._read_at += head.size
             self._uncount(entry)
             taken.append(entry)
-            size += entry.nbytes
+            size += entry.length
         if self.entries == 0:
             self._start_anew()
         return taken
@@ -242,6 +251,7 @@ class Spool:
             self._drop(self._parts.popleft())
             self._read_at = 0
         if not self._parts:
+            self._end_run()
             self._parts.append(_Part(None, len(self._unwritten), bytes(self._unwritten)))
             self._unwritten = bytearray()
 
@@ -274,6 +284,7 @@ class Spool:
     def _drop(self, part: _Part) -> None:
         self._window, self._window_at = memoryview(b""), 0
         if part.file is not None:
+            self._written -= part.size
             part.file.close()
             with suppress(OSError):
                 self._files.unlink(part.file.path)
@@ -293,9 +304,9 @@ class Spool:
                 part.file.close()
         self._blocks.clear()
         self.tallies.clear()
-        self._unwritten = bytearray()
+        self._unwritten, self._run = bytearray(), None
         self._window = memoryview(b"")
-        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self._read_at = 0
+        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self._read_at = self._written = 0
 
 
 def clean_up(directory: Path, instance: str) -> list[Path]:

@@ -63,6 +63,23 @@ def test_positions_lead_to_the_batches(journal):
     assert [position for position, _ in located] == positions[1:]
 
 
+def test_a_span_is_every_batch_in_it_up_to_the_first_that_is_damaged(journal):
+    batches = [batch_for(journal, 1), batch_for(journal, 4), batch_for(journal, 7, 1)]
+    positions = journal.write(batches)
+    length = positions[-1].offset + batches[-1].nbytes - positions[0].offset
+    found = journal.read_span(positions[0], length)
+    assert [offset for offset, _ in found] == [position.offset for position in positions]
+    assert [bytes(batch.buf) for _, batch in found] == [bytes(batch.buf) for batch in batches]
+    assert len(journal.read_span(positions[1], batches[1].nbytes)) == 1
+    path = journal.segments()[-1].path
+    with path.open("r+b") as file:
+        file.seek(positions[1].offset + 100)
+        file.write(b"\xff\xff")
+    assert [offset for offset, _ in journal.read_span(positions[0], length)] == [positions[0].offset]
+    with pytest.raises(JournalError, match="journal_damaged"):
+        journal.read_span(positions[1], batches[1].nbytes)
+
+
 def test_a_position_that_leads_nowhere(journal):
     fill(journal, 1)
     with pytest.raises(JournalError, match="bookmark_gone"):

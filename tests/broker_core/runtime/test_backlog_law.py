@@ -30,6 +30,7 @@ from broker_core.delivery import (
 from broker_core.journal.segment import Position
 from broker_core.runtime.backlog import Backlog
 from broker_core.runtime.latest import keep_latest
+from broker_core.runtime.turns import Turns
 from broker_core.spool.spool import Spool
 
 WINDOWED, PLAIN, SCRATCH = 1, 2, 3
@@ -56,19 +57,33 @@ class Socket:
             self.got[entry.stream] += [int(body) for body in entry.batch.bodies()]
 
 
+class Pin:
+    """What the journal must keep."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+
+    def move(self, sequence: int) -> None:
+        self.sequence = max(self.sequence, sequence)
+
+    def release(self) -> None:
+        self.sequence = 1 << 62
+
+
 class Scene:
     """One client with three subscriptions: with a window, plain, and of a topic that no journal keeps."""
 
     def __init__(self, directory: Path) -> None:
         self.socket, self.now, self.offered = Socket(), 1, 0
         self.log: dict[int, Batch] = {}
+        self._log_end = 4_096
         self.lost: dict[int, list[Tally]] = {}
         self.streams = {WINDOWED, PLAIN, SCRATCH}
         self._tasks: list[asyncio.Task[None]] = []
-        pin = SimpleNamespace(sequence=1, move=nothing, release=nothing)
+        self.pin = Pin(1 << 62)
         self.host = SimpleNamespace(
-            now_ns=lambda: self.now, journal=self, spawn=self._spawn, pin=lambda *_: pin,
-            judging=SimpleNamespace(judge=nothing, went_live=nothing), in_reader_thread=self._read,
+            now_ns=lambda: self.now, journal=self, spawn=self._spawn, pin=self._pinned,
+            judging=SimpleNamespace(judge=nothing, went_live=nothing), in_reader_thread=self._read, turns=Turns(),
         )
         connection: Any = SimpleNamespace(
             host=self.host, name="c", account=None, closed=False, subscriptions={}, bookmark_before=str,
@@ -79,6 +94,10 @@ class Scene:
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.backlog.lanes[WINDOWED] = Lane(WINDOWED, Window(AckMode.CLIENT, 4))
 
+    def _pinned(self, sequence: int, _owner: str) -> Pin:
+        self.pin = Pin(sequence)
+        return self.pin
+
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
@@ -88,8 +107,10 @@ class Scene:
         await asyncio.sleep(0)  # others have their turn while the disk is read
         return work(*arguments)
 
-    def read_at(self, position: Position, length: int) -> Batch:
-        return self.log[position.offset // 8]
+    def read_span(self, position: Position, length: int) -> list[tuple[int, Batch]]:
+        """The log's batches have their length, and stand one behind another."""
+        end = position.offset + length
+        return [(at, batch) for at, batch in sorted(self.log.items()) if position.offset <= at < end]
 
     def _lose(self, stream: int, what: Tally, cause: Cause, rule: str) -> None:
         self.lost.setdefault(stream, []).append(what)
@@ -111,8 +132,9 @@ class Scene:
         source = None
         if stream != SCRATCH:
             batch.header = batch.header._replace(first_sequence=first)
-            self.log[first] = batch
-            source = Position(1, 8 * first)
+            source = Position(1, self._log_end)
+            self.log[self._log_end] = batch
+            self._log_end += batch.nbytes
         self.backlog.offer(
             OutboxEntry(stream, batch, None, source, batch.nbytes if source else 0, count, batch.nbytes, self.now)
         )
@@ -144,6 +166,9 @@ class Scene:
         for got in self.socket.got.values():
             assert got == sorted(got) and len(got) == len(set(got))
         assert sum(map(len, self.socket.got.values())) == backlog.sent_messages
+        if backlog.offline is not None:
+            needed = (backlog.offline.in_flight_first, backlog.offline.spool.first_sequence)
+            assert all(self.pin.sequence <= first for first in needed if first), "the journal keeps what is referred to"
         assert backlog.nbytes >= 0 and bool(backlog.nbytes) == bool(waiting.outbox_messages)
 
     async def settle(self) -> None:

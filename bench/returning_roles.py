@@ -1,0 +1,71 @@
+"""The processes of the returning benchmark; see `roles`. A body starts with its number, so that order is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from bench.replay_roles import Drain, connect
+
+APART = 512
+
+
+def say(**figures: Any) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+async def publish(address: str, topic: str, number: int, size: int, batch: int) -> None:
+    """Numbered messages, in batches. Small ones stay apart; the library would make larger ones of them."""
+    from broker_core.client import AsyncClient
+
+    rest = b"x" * (size - 12)
+    async with AsyncClient(address, "publisher") as client:
+        for first in range(0, number, batch):
+            await client.publish_many(topic, [b"%012d" % n + rest for n in range(first, first + batch)])
+            if batch < APART:
+                await client.flush()
+        await client.flush()
+        say(sent=number)
+
+
+async def subscribe(address: str, name: str, topic: str, number: int, bookmark: str = "") -> None:
+    """Subscribes; doesn't read before a line comes on standard input; then reads so many, in order."""
+    from broker_core.client import AsyncClient
+
+    async with AsyncClient(address, name) as client:
+        subscription = None if bookmark else await client.subscribe(topic)
+        say(ready=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        asked, received = time.monotonic(), 0
+        if subscription is None:
+            subscription = await client.subscribe(topic, bookmark=bookmark)
+        async for found in subscription.batches():
+            bodies = found.bodies()
+            if int(bodies[0][:12]) != received or int(bodies[-1][:12]) != received + len(bodies) - 1:
+                raise SystemExit(f"out of order behind {received}: {bodies[0][:12]!r}")
+            received += len(bodies)
+            if received >= number:
+                break
+        say(asked=asked, last=time.monotonic(), received=received)
+        # The broker is asked about this client meanwhile.
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+def drain(address: str, name: str, topic: str, number: int, bookmark: str = "") -> None:
+    """The same with a bare socket that walks the frames' headers and drops the rest."""
+    reading = Drain()
+    connection = None if bookmark else connect(address, name, topic=topic)
+    while connection is not None and reading.commands < 2:
+        reading.read(connection)
+    say(ready=True)
+    sys.stdin.readline()
+    asked = time.monotonic()
+    connection = connection or connect(address, name, bookmark, topic=topic)
+    while reading.records < number:
+        if not reading.read(connection):
+            raise SystemExit("the broker closed the connection")
+    say(asked=asked, last=time.monotonic(), received=reading.records)
+    sys.stdin.readline()

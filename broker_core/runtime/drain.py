@@ -1,0 +1,103 @@
+"""The chunks of a drain: what is pulled from a spool at once, read in the reader thread, and when it is its turn.
+
+As with replays (`read_ahead`) a chunk starts small and grows while the client takes everything at once, and the next
+one is read while the client takes the one before. Beside live traffic a drain stands in the line of the replays
+(`turns`), but for as much as has come for its client meanwhile: so it goes faster than its backlog grows, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker_core.delivery import OutboxEntry
+from broker_core.runtime.spool_reader import load
+from broker_core.runtime.turns import FIRST_CHUNK
+from broker_core.spool.entries import RUN_BYTES, SpoolEntry
+from broker_core.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from broker_core.runtime.host import Host
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """What was pulled from the spool together and isn't queued yet. No journaled record of it is before `first`."""
+
+    entries: Sequence[SpoolEntry]
+    first: int
+    reading: asyncio.Future[list[OutboxEntry]]
+    messages: int
+    nbytes: int
+    copied_messages: int
+
+
+class Drain:
+    """The chunks of one client's spool, one in flight at a time."""
+
+    def __init__(self, host: Host, spool: Spool, leave_out: Callable[[list[SpoolEntry], int], list[SpoolEntry]]) -> None:
+        """`leave_out` is given what was pulled and its first sequence; it returns what is still wanted."""
+        self._host = host
+        self._spool = spool
+        self._leave_out = leave_out
+        self.chunk: Chunk | None = None
+        self._chunk_bytes = FIRST_CHUNK
+        self._taken_bytes = 0
+        self._came_bytes = 0
+        self._reads = False
+
+    @property
+    def pays(self) -> bool:
+        """Whether the next chunk is better read while the client takes the one before."""
+        return self._chunk_bytes > FIRST_CHUNK and not self._host.turns.busy
+
+    def came(self, nbytes: int) -> None:
+        """So much more waits for the client."""
+        self._came_bytes += nbytes
+
+    def reads(self, reading: bool) -> None:
+        """The client reads again, or has stopped."""
+        if reading != self._reads:
+            self._reads = reading
+            self._host.turns.replays += 1 if reading else -1
+            self._chunk_bytes, self._taken_bytes, self._came_bytes = FIRST_CHUNK, 0, 0
+
+    async def turn(self) -> None:
+        """Wait until a chunk may be delivered."""
+        owed = max(self._chunk_bytes, RUN_BYTES)
+        if self._came_bytes >= owed:
+            self._came_bytes -= owed
+        else:
+            await self._host.turns.mine()
+
+    def start(self) -> None:
+        """Pull a chunk and begin to read it, unless one is in flight. JournalError spool_damaged."""
+        if self.chunk is not None:
+            return
+        first = self._spool.first_sequence
+        entries = self._leave_out(self._spool.pull(self._chunk_bytes), first)
+        self.chunk = Chunk(
+            entries, first, asyncio.ensure_future(self._read(entries)), sum(entry.count for entry in entries),
+            sum(entry.nbytes for entry in entries), sum(entry.count for entry in entries if entry.batch is not None),
+        )
+
+    async def _read(self, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
+        host = self._host
+        async with host.turns.reads:
+            return await host.in_reader_thread(load, host.journal, entries)
+
+    def grow(self) -> None:
+        """The client took a chunk at once."""
+        self._taken_bytes += self._chunk_bytes
+        self._chunk_bytes = self._host.turns.grown(self._chunk_bytes, self._taken_bytes)
+
+    def stop(self) -> None:
+        """Nothing is wanted any more."""
+        self.reads(False)
+        if self.chunk is not None:
+            reading, self.chunk = self.chunk.reading, None
+            if reading.done() and not reading.cancelled():
+                reading.exception()  # nobody will ask for it any more
+            reading.cancel()
