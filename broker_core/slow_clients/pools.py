@@ -14,7 +14,7 @@ from broker_core.slow_clients.ranking import Ranking
 from broker_core.slow_clients.rules import UNLIMITED, PoolLimits
 from broker_core.slow_clients.signals import PoolSignals
 
-NEARLY_FULL: Final = 4
+NEARLY_FULL: Final = 8
 """With less than one part in so many left, the pool's users are ranked in advance."""
 
 

@@ -59,11 +59,12 @@ class Ranking:
 
     def enter(self, account: Account) -> None:
         """Enter a client, or enter it anew because its use passed its bound."""
-        self.discard(account)
         if self._alert:
+            self._unranked.pop(account, None)
             self._rank(account)
             self._tidy(2)
         else:
+            self._entries.pop(account, None)
             self._unranked[account] = None
             self._bounded(account, UNLIMITED)
 
@@ -138,9 +139,13 @@ class Ranking:
         heapify(self._heap)
 
     def _tidy(self, moves: int) -> None:
-        if not self._older and len(self._heap) > 2 * len(self._entries) + _SPARE:
-            self._heap, self._older = self._older, self._heap
-        for _ in range(min(moves, len(self._older))):
-            entry = self._older.pop()
+        older = self._older
+        if not older:
+            if len(self._heap) <= 2 * len(self._entries) + _SPARE:
+                return
+            self._heap, self._older = older, self._heap
+            older = self._older
+        for _ in range(min(moves, len(older))):
+            entry = older.pop()
             if self._entries.get(entry[3]) is entry:
                 heappush(self._heap, entry)

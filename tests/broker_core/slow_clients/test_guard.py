@@ -19,6 +19,7 @@ from broker_core.slow_clients import (
     Waiting,
     evaluate,
 )
+from broker_core.slow_clients.signals import Sample
 from tests.support.slow_clients import HOST_MEMORY, SECOND, START, Still, guard, policy
 
 SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
@@ -144,6 +145,39 @@ def test_a_decision_carries_the_last_samples_oldest_first() -> None:
     moments = [(sample.at - START) // SECOND for sample in decision.samples]
     assert moments == list(range(41, 101))
     assert decision.samples[-1].outbox_bytes == 800_000 and decision.samples[0].outbox_bytes == 42 * 4_000
+
+
+def test_a_decisions_samples_stay_as_they_were() -> None:
+    made = guard(policy({"message_memory_limit": 1_000_000}))
+    account = made.register("a", "tcp", Still(START))
+    for second in range(3):
+        made.queued(account, 100_000, START)
+        made.tick(START + second * SECOND)
+    decision = made.queued(account, 300_000, START + 3 * SECOND)
+    assert decision is not None
+    before = tuple(decision.samples)
+    for second in range(4, 99):
+        made.tick(START + second * SECOND)
+    assert decision.samples == before and before == decision.samples
+    assert before[1:] == decision.samples[1:] and decision.samples[-1] == Sample(START + 3 * SECOND, 600_000, 0, 3_000)
+    assert decision.as_dict()["samples"][0] == [START // 1_000_000, 100_000, 0, 0, 0]
+
+
+def test_clients_are_ranked_before_the_pool_is_full() -> None:
+    made = guard(policy(SMALL))
+    a, b = (made.register(name, "tcp", Still(START)) for name in "ab")
+    made.queued(a, 400, START)
+    made.queued(b, 475, START)
+    made.tick_part(START)
+    assert (a.memory_alarm, b.memory_alarm) == (500, 500), "seven eighths: their limits only"
+    made.queued(a, 1, START)
+    made.tick_part(START)
+    made.tick_part(START)
+    assert (a.memory_alarm, b.memory_alarm) == (401, 475)
+    made.released(b, 100)
+    made.tick_part(START)
+    made.queued(a, 1, START)
+    assert a.memory_alarm == 500
 
 
 def test_a_client_that_keeps_up_has_no_history_and_one_that_recovered_loses_it() -> None:
