@@ -2,7 +2,14 @@
 
 Ten subscribers at the same steady load on every broker; 0, 1, 3 or 9 of them are slow behind a link that stalls,
 trickles at 1 KB/s, or is away for ten seconds and returns (`peers/slow_link.py`). The figures are those of the healthy
-ones, against the run of the same broker without slow ones, and the server's memory.
+ones, and the server's memory.
+
+Every case has a fresh broker, whose first WARM_S seconds don't count; then the slow ones become slow. Calm cases stand
+before, between and after the modes of each run (of other brokers than Sluice only before), and a run's figures are held
+against the median of its own calm ones. Shown are the medians of the runs, and of the p99 against calm also the least
+and the most.
+
+Everything, with all peers in one case, takes about 20 minutes: `python -m bench.isolation`.
 """
 
 from __future__ import annotations
@@ -23,9 +30,14 @@ from rich.table import Table
 
 from bench.peers import PEERS
 from bench.peers.peer import Server
+from bench.peers.slow_link import AWAY_S
 
 SUBSCRIBERS = 10
+WARM_S = 3.0
 MODES = ("stall", "trickle", "return")
+OWN = "sluice"
+CALM = ("calm", 0)
+Case = tuple[str, int]
 console = Console(stderr=True)
 Process = subprocess.Popen[str]
 Figures = dict[str, float]
@@ -63,13 +75,17 @@ def resident(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def subscribers(peer: str, server: Server, slow: int, mode: str) -> Iterator[tuple[list[Process], list[Process], list[Process]]]:
+def subscribers(
+    peer: str, server: Server, slow: int, mode: str, skip: int
+) -> Iterator[tuple[list[Process], list[Process], list[Process]]]:
     """Healthy ones, slow ones and the slow ones' links, all subscribed."""
-    healthy = [start("bench.peers.role", "subscribe", peer, server.port, f"healthy-{n}") for n in range(SUBSCRIBERS - slow)]
+
+    def subscriber(port: int, name: str) -> Process:
+        return start("bench.peers.role", "subscribe", peer, port, name, skip)
+
+    healthy = [subscriber(server.port, f"healthy-{n}") for n in range(SUBSCRIBERS - slow)]
     links = [start("bench.peers.slow_link", server.port, mode) for _ in range(slow)]
-    behind = [
-        start("bench.peers.role", "subscribe", peer, line(link), f"slow-{n}") for n, link in enumerate(links)
-    ]
+    behind = [subscriber(line(link), f"slow-{n}") for n, link in enumerate(links)]
     try:
         for process in (*healthy, *behind):
             line(process)
@@ -81,19 +97,23 @@ def subscribers(peer: str, server: Server, slow: int, mode: str) -> Iterator[tup
 
 
 def measure(peer: str, slow: int, mode: str, seconds: float, rate: int) -> Figures:
-    """One run: the healthy subscribers' rate, p99 and loss, the slow ones' fate, and the server's growth."""
-    with PEERS[peer].serve() as server, subscribers(peer, server, slow, mode) as (healthy, behind, links):
+    """One case: the healthy subscribers' rate, p99 and loss, the slow ones' fate, and the server's growth."""
+    if mode == "return":
+        seconds = max(seconds, AWAY_S + 4)  # they return while the others are still served
+    skip = int(WARM_S * rate)
+    with PEERS[peer].serve() as server, subscribers(peer, server, slow, mode, skip) as (healthy, behind, links):
+        publisher = start("bench.peers.role", "publish", peer, server.port, WARM_S + seconds, rate)
+        line(publisher)
+        time.sleep(WARM_S)
         before = peak = resident(server.pid)
         for link in links:
             assert link.stdin is not None
             link.stdin.write("go\n")
             link.stdin.flush()
-        publisher = start("bench.peers.role", "publish", peer, server.port, seconds, rate)
-        line(publisher)
         while publisher.poll() is None:
             peak = max(peak, resident(server.pid))
             time.sleep(0.2)
-        time.sleep(1.0 if mode != "return" else 6.0)
+        time.sleep(1.0 if mode != "return" else 5.0)
         found = [ended(process) for process in healthy]
         slowed = [ended(process) for process in behind]
     figures = {
@@ -105,7 +125,8 @@ def measure(peer: str, slow: int, mode: str, seconds: float, rate: int) -> Figur
     if slowed:
         figures["slow_received"] = statistics.mean(f["received"] for f in slowed) / (rate * seconds)
         figures["slow_disorder"] = sum(f["disorder"] for f in slowed)
-        figures["slow_busiest"] = statistics.median(f["busiest"] for f in slowed)
+    if mode == "return":
+        figures["slow_drained"] = statistics.median(f["drained"] for f in slowed)
     return figures
 
 
@@ -115,49 +136,90 @@ def ended(process: Process) -> Figures:
     return found
 
 
-def table(peer: str, cases: dict[tuple[str, int], list[Figures]]) -> Table:
+Run = dict[Case, list[Figures]]
+"""The figures of one run: of a calm case several."""
+
+
+def table(peer: str, runs: list[Run]) -> Table:
     made = Table(title=f"{PEERS[peer].name}: {PEERS[peer].options}")
-    for heading in ("slow", "rate/s", "of calm", "lost", "p50 µs", "p99 µs", "of calm", "grew MiB", "the slow got", "busiest/s"):
+    for heading in ("slow", "rate/s", "of calm", "lost", "p50 µs", "p99 µs", "of calm (least to most)", "grew MiB", "the slow got",
+                    "disorder", "drained/s"):
         made.add_column(heading, justify="right")
-    calm = middle(cases["calm", 0])
-    for (mode, slow), runs in cases.items():
-        case = middle(runs)
+    for case in runs[0]:
+        mode, slow = case
+        found = middle([figures for run in runs for figures in run[case]])
+        rates, delays = of_calm(runs, case, "rate"), of_calm(runs, case, "p99_us")
         made.add_row(
-            f"{slow} {mode}" if slow else "none", f"{case['rate']:,.0f}", f"{case['rate'] / calm['rate']:.1%}",
-            f"{case['lost']:.1%}", f"{case['p50_us']:,.0f}", f"{case['p99_us']:,.0f}",
-            f"{case['p99_us'] / calm['p99_us']:.2f}", f"{case['grown_mib']:.0f}",
-            f"{case['slow_received']:.0%}" if slow else "", f"{case['slow_busiest']:,.0f}" if slow else "",
+            f"{slow} {mode}" if slow else "none", f"{found['rate']:,.0f}", f"{statistics.median(rates):.1%}",
+            f"{found['lost']:.1%}", f"{found['p50_us']:,.0f}", f"{found['p99_us']:,.0f}",
+            f"{statistics.median(delays):.2f} ({delays[0]:.2f} to {delays[-1]:.2f})", f"{found['grown_mib']:.0f}",
+            f"{found['slow_received']:.0%}" if slow else "", f"{found['slow_disorder']:.0f}" if slow else "",
+            f"{found['slow_drained']:,.0f}" if mode == "return" else "",
         )
     return made
 
 
-def middle(runs: list[Figures]) -> Figures:
-    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+def of_calm(runs: list[Run], case: Case, key: str) -> list[float]:
+    """A figure of each run against the median of that run's calm ones, in ascending order; of calm ones each for itself."""
+    calm = [middle(run[CALM])[key] for run in runs]
+    return sorted(figures[key] / base for run, base in zip(runs, calm, strict=True) for figures in run[case])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.isolation", description=__doc__)
+def middle(found: list[Figures]) -> Figures:
+    return {key: statistics.median(figures[key] for figures in found) for key in found[0]}
+
+
+def plan(modes: list[str], numbers: list[int]) -> list[Case]:
+    """The cases of one run in their order, calm around every mode."""
+    return [CALM] + [case for mode in modes for case in (*((mode, number) for number in numbers), CALM)]
+
+
+def one_run(peers: list[str], plans: dict[str, list[Case]], seconds: float, rate: int) -> dict[str, Run]:
+    """Every peer's cases, taking turns."""
+    found: dict[str, Run] = {peer: {} for peer in peers}
+    for place in range(max(map(len, plans.values()))):
+        for peer in (peer for peer in peers if place < len(plans[peer])):
+            mode, slow = plans[peer][place]
+            figures = measure(peer, slow, mode, seconds, rate)
+            found[peer].setdefault((mode, slow), []).append(figures)
+            console.print(f"{PEERS[peer].name}, {slow} {mode}: "
+                          + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items()))
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.isolation", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=",".join(PEERS), help="which brokers (default all that are installed)")
     parser.add_argument("--modes", default=",".join(MODES), help="which kinds of slow (default all)")
     parser.add_argument("--slow", default="1,3,9", help="how many of ten are slow (default 1,3,9)")
+    parser.add_argument("--peer-modes", default="stall", help="the same for brokers other than Sluice (default stall)")
+    parser.add_argument("--peer-slow", default="3", help="the same for brokers other than Sluice (default 3)")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--seconds", type=float, default=8.0, help="that count in a case (default 8; of returning ones 14)")
     parser.add_argument("--rate", type=int, default=2_000, help="messages a second of 1,000 bytes (default 2,000)")
-    options = parser.parse_args()
-    modes, numbers = options.modes.split(","), [int(number) for number in options.slow.split(",")]
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
     peers = [peer for peer in options.peers.split(",") if PEERS[peer].available()]
     for peer in sorted(set(options.peers.split(",")) - set(peers)):
         console.print(f"{PEERS[peer].name} isn't installed here: left out")
-    cases: dict[str, dict[tuple[str, int], list[Figures]]] = {peer: {} for peer in peers}
-    for run in range(options.runs):
-        for mode, slow in [("calm", 0), *((mode, number) for mode in modes for number in numbers)]:
-            for peer in peers:
-                figures = measure(peer, slow, mode, options.seconds, options.rate)
-                cases[peer].setdefault((mode, slow), []).append(figures)
-                console.print(f"run {run + 1}: {PEERS[peer].name}, {slow} {mode}: "
-                              + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items()))
+
+    def plan_of(modes: str, slow: str) -> list[Case]:
+        return plan(modes.split(","), [int(number) for number in slow.split(",")])
+
+    plans = {
+        peer: plan_of(options.modes, options.slow) if peer == OWN else plan_of(options.peer_modes, options.peer_slow)[:-1]
+        for peer in peers
+    }
+    runs = []
+    for number in range(options.runs):
+        console.print(f"run {number + 1}")
+        runs.append(one_run(peers, plans, options.seconds, options.rate))
     for peer in peers:
-        Console(width=140).print(table(peer, cases[peer]))
+        Console(width=150).print(table(peer, [run[peer] for run in runs]))
 
 
 if __name__ == "__main__":

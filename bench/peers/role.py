@@ -1,7 +1,8 @@
 """A publisher or a subscriber as a process: `python -m bench.peers.role publish|subscribe PEER PORT ...`
 
 A body starts with the monotonic nanosecond it was made and its number, so that a subscriber knows latency, order and
-loss. It prints one JSON line each second and when it is stopped by SIGTERM.
+loss. The first messages warm everything up: a subscriber counts those from number SKIP on. It prints one JSON line when
+it is stopped by SIGTERM, or its broker closes the connection.
 """
 
 from __future__ import annotations
@@ -36,35 +37,55 @@ def publish(peer: str, port: int, seconds: float, rate: int) -> None:
     print(json.dumps({"ended": time.monotonic()}), flush=True)
 
 
-class Tally:
-    """What a subscriber has seen."""
+AWAY_NS = 2_000_000_000
+"""Silence for so long means that it was away."""
+CAUGHT_UP_NS = 200_000_000
+"""A message that is no older says that it has caught up."""
 
-    def __init__(self) -> None:
+
+class Tally:
+    """What a subscriber has seen from message number `skip` on."""
+
+    def __init__(self, skip: int) -> None:
+        self._skip = skip
         self.latencies: list[int] = []
         self.count = self.lost = self.disorder = 0
-        self.next = 0
+        self.next = skip
         self.first = self.last = 0.0
-        self.busiest = 0.0
-        """The most messages a second over any half second: how fast a returning client drains."""
-        self._window: tuple[float, int] = (0.0, 0)
+        self.drained = 0.0
+        """Messages a second from its return until it had caught up; 0 when it never did."""
+        self._heard = time.monotonic_ns()
+        self._back: tuple[int, int] | None = None
 
     def add(self, bodies: Sequence[bytes]) -> None:
         now = time.monotonic_ns()
+        made = int(bodies[0][:20])
+        self._follow_return(now, now - made, len(bodies))
+        if int(bodies[0][20:32]) < self._skip:
+            bodies = [body for body in bodies if int(body[20:32]) >= self._skip]
+            if not bodies:
+                return
         self.last = now / 1e9
         self.first = self.first or self.last
         for body in bodies:
             number = int(body[20:32])
-            if number < self.next:
-                self.disorder += 1
-            else:
+            if number >= self.next:
                 self.lost += number - self.next
                 self.next = number + 1
-        self.latencies.append(now - int(bodies[0][:20]))
+            elif number >= self._skip:
+                self.disorder += 1
+        self.latencies.append(now - made)
         self.count += len(bodies)
-        if self.last - self._window[0] >= 0.5:
-            if self._window[0]:
-                self.busiest = max(self.busiest, (self.count - self._window[1]) / (self.last - self._window[0]))
-            self._window = (self.last, self.count)
+
+    def _follow_return(self, now: int, age: int, number: int) -> None:
+        if self._back is None and not self.drained and now - self._heard > AWAY_NS and age > AWAY_NS:
+            self._back = (now, 0)
+        elif self._back is not None:
+            began, count = self._back
+            self._back = (began, count + number)
+            if age < CAUGHT_UP_NS:
+                self.drained, self._back = count / ((now - began) / 1e9), None
+        self._heard = now
 
     def say(self) -> None:
         import numpy as np
@@ -72,12 +93,12 @@ class Tally:
         p50, p99 = np.percentile(self.latencies, [50, 99]) / 1_000 if self.latencies else (0, 0)
         print(json.dumps({
             "received": self.count, "lost": self.lost, "disorder": self.disorder, "first": self.first, "last": self.last,
-            "p50_us": round(float(p50)), "p99_us": round(float(p99)), "busiest": round(self.busiest),
+            "p50_us": round(float(p50)), "p99_us": round(float(p99)), "drained": round(self.drained),
         }), flush=True)
 
 
-def subscribe(peer: str, port: int, name: str) -> None:
-    tally = Tally()
+def subscribe(peer: str, port: int, name: str, skip: int) -> None:
+    tally = Tally(skip)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         tally.say()
@@ -95,7 +116,7 @@ def main(role: str, peer: str, port: str, *rest: str) -> None:
     if role == "publish":
         publish(peer, int(port), float(rest[0]), int(rest[1]))
     else:
-        subscribe(peer, int(port), rest[0])
+        subscribe(peer, int(port), rest[0], int(rest[1]))
 
 
 if __name__ == "__main__":
