@@ -77,7 +77,7 @@ class Backlog:
         nbytes = self.outbox.nbytes + self.conflated_bytes
         if self.lanes.filled:
             nbytes += self.lanes.nbytes
-        return nbytes if self.offline is None else nbytes + self.offline.in_flight_bytes
+        return nbytes if self.offline is None else nbytes + self.offline.memory_bytes
 
     @property
     def messages(self) -> int:
@@ -220,6 +220,10 @@ class Backlog:
         self._connection.host.judging.judge(self._connection)
         return taken
 
+    def take_unsent(self) -> list[OutboxEntry]:
+        """Take everything that waits in memory, each subscription's in its order: it goes to the spool."""
+        return self.lanes.take_all(self.outbox.take_all())
+
     def _wake_paced(self) -> None:
         waiters, self._paced = self._paced, []
         for streams, waiter in waiters:
@@ -310,7 +314,7 @@ class Backlog:
         self.state = next_state(self.state, Event.OFFLINE)
         self.offlined_at = self._connection.host.now_ns()
         self.offline = Offline(self, self._connection, self._sink, spool)
-        self.offline.start(self.lanes.take_all(self.outbox.take_all()))
+        self.offline.start(self.take_unsent())
 
     def back_to_live(self) -> None:
         """The spool is empty."""

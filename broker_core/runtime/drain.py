@@ -1,8 +1,11 @@
 """The chunks of a drain: what is pulled from a spool at once, read in the reader thread, and when it is its turn.
 
 As with replays (`read_ahead`) a chunk starts small and grows while the client takes everything at once, and the next
-one is read while the client takes the one before. Beside live traffic a drain stands in the line of the replays
-(`turns`), but for as much as has come for its client meanwhile: so it goes faster than its backlog grows, and ends.
+one is read while the client takes the one before. When it stops, everything unsent is given back and only references to
+it wait in memory (of what no journal keeps, itself), so that clients that have stopped hold next to nothing.
+
+Beside live traffic a drain stands in the line of the replays (`turns`), but for as much as has come for its client
+meanwhile: so it goes faster than its backlog grows, and ends. A chunk that was read for a faster pace is given back.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from typing import TYPE_CHECKING
 
 from broker_core.delivery import OutboxEntry
 from broker_core.runtime.spool_reader import load
-from broker_core.runtime.turns import FIRST_CHUNK
+from broker_core.runtime.turns import FIRST_CHUNK, LARGEST_BESIDE_LIVE
 from broker_core.spool.entries import RUN_BYTES, SpoolEntry
 from broker_core.spool.spool import Spool
 
 if TYPE_CHECKING:
     from broker_core.runtime.host import Host
+
+LARGEST_COPIED = 256 * 1024
+"""Bytes of a chunk while the spool holds batches that no journal keeps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +72,10 @@ class Drain:
 
     async def turn(self) -> None:
         """Wait until a chunk may be delivered."""
+        if self._host.turns.busy and self._chunk_bytes > LARGEST_BESIDE_LIVE:
+            self._chunk_bytes = LARGEST_BESIDE_LIVE
+            if (chunk := self._drop()) is not None:
+                self._spool.put_back(chunk.entries, chunk.first)
         owed = max(self._chunk_bytes, RUN_BYTES)
         if self._came_bytes >= owed:
             self._came_bytes -= owed
@@ -77,7 +87,9 @@ class Drain:
         if self.chunk is not None:
             return
         first = self._spool.first_sequence
-        entries = self._leave_out(self._spool.pull(self._chunk_bytes), first)
+        # What was copied can't be given back but in memory.
+        size = min(self._chunk_bytes, LARGEST_COPIED) if self._spool.copied_messages else self._chunk_bytes
+        entries = self._leave_out(self._spool.pull(size), first)
         self.chunk = Chunk(
             entries, first, asyncio.ensure_future(self._read(entries)), sum(entry.count for entry in entries),
             sum(entry.nbytes for entry in entries), sum(entry.count for entry in entries if entry.batch is not None),
@@ -93,11 +105,15 @@ class Drain:
         self._taken_bytes += self._chunk_bytes
         self._chunk_bytes = self._host.turns.grown(self._chunk_bytes, self._taken_bytes)
 
-    def stop(self) -> None:
-        """Nothing is wanted any more."""
+    def stop(self) -> Chunk | None:
+        """Nothing is wanted, for now or any more. What was in flight."""
         self.reads(False)
-        if self.chunk is not None:
-            reading, self.chunk = self.chunk.reading, None
-            if reading.done() and not reading.cancelled():
-                reading.exception()  # nobody will ask for it any more
-            reading.cancel()
+        return self._drop()
+
+    def _drop(self) -> Chunk | None:
+        chunk, self.chunk = self.chunk, None
+        if chunk is not None:
+            if chunk.reading.done() and not chunk.reading.cancelled():
+                chunk.reading.exception()  # nobody will ask for it any more
+            chunk.reading.cancel()
+        return chunk

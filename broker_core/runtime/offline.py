@@ -19,6 +19,7 @@ from broker_core.journal.held import Pin
 from broker_core.runtime import clock
 from broker_core.runtime.drain import Drain
 from broker_core.runtime.sink import PULL_BYTES, Sink
+from broker_core.runtime.spool_reader import unload
 from broker_core.spool.entries import SpoolEntry
 from broker_core.spool.spool import Spool
 
@@ -47,9 +48,10 @@ class Offline:
     # What has left the spool and isn't queued yet.
 
     @property
-    def in_flight_bytes(self) -> int:
+    def memory_bytes(self) -> int:
+        """Of what is in flight, and of copies that were on their way and were given back."""
         chunk = self._drain.chunk
-        return chunk.nbytes if chunk is not None else 0
+        return self.spool.held_bytes + (chunk.nbytes if chunk is not None else 0)
 
     @property
     def in_flight_messages(self) -> int:
@@ -143,6 +145,7 @@ class Offline:
         host, drain = self._connection.host, self._drain
         await drain.turn()
         began = clock.seconds()
+        self._let_go()
         drain.start()
         assert drain.chunk is not None
         loaded = await drain.chunk.reading
@@ -159,14 +162,13 @@ class Offline:
             drain.grow()
         if drain.pays and not self.spool.empty:
             drain.start()
-        self._let_go()
         host.turns.took(clock.seconds() - began)
         host.judging.judge(self._connection)
 
     def _let_go(self) -> None:
-        """What is queued isn't needed from the journal any more."""
+        """What was sent isn't needed from the journal any more. Everything else may have to be read again."""
         first = self.in_flight_first or self.spool.first_sequence
-        if self._pin is not None and first:
+        if self._pin is not None and first and not self._backlog.outbox.messages and not self._backlog.lanes.messages:
             self._pin.move(first)
 
     def _leave_out_ended(self, entries: list[SpoolEntry], first: int) -> list[SpoolEntry]:
@@ -191,12 +193,24 @@ class Offline:
                 async with asyncio.timeout(STALLED_AFTER_S if backlog.state is ClientState.DRAINING else None):
                     await self._wakened.wait()
             except TimeoutError:
-                backlog.state = next_state(backlog.state, Event.OFFLINE)
-                self._drain.reads(False)
+                self.stalled()
         if backlog.state is ClientState.OFFLINED:
             backlog.state = next_state(backlog.state, Event.READING)
             self._drain.reads(True)
         return backlog.state is not ClientState.CLOSED
+
+    def stalled(self) -> None:
+        """A draining client has stopped reading: what it wasn't sent waits on disk again."""
+        backlog, chunk = self._backlog, self._drain.stop()
+        backlog.state = next_state(backlog.state, Event.OFFLINE)
+        unsent = backlog.take_unsent()
+        firsts = [one.batch.first_sequence for one in unsent if one.source is not None]
+        entries = unload(unsent)
+        if chunk is not None:
+            entries += chunk.entries
+            firsts.append(chunk.first)
+        self.spool.put_back(entries, min((first for first in firsts if first), default=0))
+        self._connection.host.judging.judge(self._connection)
 
     def close(self) -> None:
         """Remove the spool and let go of the journal."""

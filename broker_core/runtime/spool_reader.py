@@ -1,6 +1,7 @@
-"""Spool entries brought back as deliveries. Runs in the reader thread.
+"""Spool entries brought back as deliveries, and deliveries that weren't sent as spool entries again.
 
-The unit is the stretch: what neighbouring entries refer to stands behind one another in the journal, and is one read.
+`load` runs in the reader thread. Its unit is the stretch: what neighbouring entries refer to stands behind one another in
+the journal, and is one read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from broker_core.batch import Batch
 from broker_core.delivery import OutboxEntry
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
-from broker_core.spool.entries import SpoolEntry
+from broker_core.spool.entries import Run, SpoolEntry
 
 STRETCH_BYTES = 1024 * 1024
 
@@ -79,3 +80,32 @@ def _delivery(entry: SpoolEntry, position: Position, batch: Batch) -> OutboxEntr
     # A run keeps the first one's moment; those behind it were accepted later.
     at = max(entry.accepted_at, batch.accepted_at)
     return OutboxEntry(entry.stream, part, entry.rows, position, batch.nbytes, part.count, part.nbytes, at)
+
+
+def unload(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
+    """The entries that would bring these back: references without their batches, neighbours in one."""
+    entries: list[SpoolEntry] = []
+    run: Run | None = None
+    for one in deliveries:
+        if one.source is None or one.rows is not None:
+            run = None
+            entries.append(_entry(one))
+        elif run is not None and run.joins(one.stream, one.source, one.source_length, one.count):
+            entries[-1] = _reference(run)
+        else:
+            run = Run(one.stream, one.source, one.source_length, one.count, one.accepted_at)
+            entries.append(_reference(run))
+    return entries
+
+
+def _entry(one: OutboxEntry) -> SpoolEntry:
+    """Of a part of a batch, or of a copy."""
+    counts = (one.count, one.nbytes, one.accepted_at)
+    if one.source is None:
+        return SpoolEntry(one.stream, "copy", Position(0, 0), one.nbytes, None, one.batch, *counts)
+    return SpoolEntry(one.stream, "reference", Position(*one.source), one.source_length, one.rows, None, *counts)
+
+
+def _reference(run: Run) -> SpoolEntry:
+    place = Position(*run.position)
+    return SpoolEntry(run.stream, "reference", place, run.length, None, None, run.records, run.length, run.accepted_at)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,10 @@ class Spool:
         self._run: Run | None = None
         """What comes behind `_unwritten`: a reference that may become longer. Counted, and encoded when it is over."""
         self._written = 0
+        self._front: deque[SpoolEntry] = deque()
+        """What was put back: it waits before everything in the files."""
+        self.held_bytes = 0
+        """Bytes of copies in memory, because they were put back."""
         self._read_at = 0
         self._window = memoryview(b"")
         self._window_at = 0
@@ -97,6 +102,8 @@ class Spool:
     @property
     def oldest_at(self) -> int:
         """When the oldest waiting delivery was accepted, ns UTC; 0 when nothing waits."""
+        if self._front:
+            return self._front[0].accepted_at
         return 0 if self.entries == 0 else self._head().accepted_at
 
     # In.
@@ -210,15 +217,44 @@ class Spool:
         taken: list[SpoolEntry] = []
         size = 0
         while self.entries and (not taken or size < max_bytes):
-            self._next_part()
-            head, entry = self._entry(self._read_at)
-            self._read_at += head.size
+            entry = self._take_front() if self._front else self._read_next()
             self._uncount(entry)
             taken.append(entry)
             size += entry.length
         if self.entries == 0:
             self._start_anew()
         return taken
+
+    def put_back(self, entries: Sequence[SpoolEntry], first: int) -> None:
+        """Put what was pulled back to the front, in its order; no journaled record of it is before sequence `first`.
+
+        It waits in memory, so it should be little: a reference without what it refers to, a copy whole.
+        """
+        if not entries:
+            return
+        self._front.extendleft(reversed(entries))
+        self._blocks.appendleft(_Block(BLOCK_ENTRIES, len(entries), first))
+        self.entries += len(entries)
+        for entry in entries:
+            batch = entry.batch
+            if batch is None:
+                self._count(entry.stream, entry.count, entry.nbytes, first, first)
+            else:
+                self._count(entry.stream, entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence)
+                self.copied_messages += entry.count
+                self.held_bytes += entry.nbytes
+
+    def _take_front(self) -> SpoolEntry:
+        entry = self._front.popleft()
+        if entry.batch is not None:
+            self.held_bytes -= entry.nbytes
+        return entry
+
+    def _read_next(self) -> SpoolEntry:
+        self._next_part()
+        head, entry = self._entry(self._read_at)
+        self._read_at += head.size
+        return entry
 
     def _uncount(self, entry: SpoolEntry) -> None:
         tally = self.tallies[entry.stream]
@@ -302,11 +338,12 @@ class Spool:
                 self._drop(part)
             elif part.file is not None:
                 part.file.close()
+        self._front.clear()
         self._blocks.clear()
         self.tallies.clear()
         self._unwritten, self._run = bytearray(), None
         self._window = memoryview(b"")
-        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self._read_at = self._written = 0
+        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self._read_at = self._written = self.held_bytes = 0
 
 
 def clean_up(directory: Path, instance: str) -> list[Path]:

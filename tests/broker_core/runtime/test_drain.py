@@ -14,7 +14,7 @@ from broker_core.batch import Batch, build_one_topic
 from broker_core.journal.segment import Position
 from broker_core.runtime import turns as turns_module
 from broker_core.runtime.drain import Drain
-from broker_core.runtime.turns import FIRST_CHUNK, LARGEST_CHUNK, Turns
+from broker_core.runtime.turns import FIRST_CHUNK, LARGEST_BESIDE_LIVE, LARGEST_CHUNK, Turns
 from broker_core.spool.entries import RUN_BYTES
 from broker_core.spool.spool import Spool
 
@@ -126,6 +126,23 @@ async def test_beside_live_traffic_it_rests_as_replays_do(scene: Scene) -> None:
         scene.now += 0.001
     assert scene.slept > 0.1
     assert not scene.drain.pays
+
+
+async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic_begins(scene: Scene) -> None:
+    scene.fill(5_000)
+    scene.drain.reads(True)
+    while await scene.take() < LARGEST_CHUNK:
+        pass
+    before = scene.spool.messages
+    scene.drain.start()
+    assert scene.drain.chunk is not None
+    oldest = scene.drain.chunk.entries[0]
+    await scene.drain.chunk.reading
+    scene.turns.live()
+    await scene.drain.turn()
+    assert scene.drain.chunk is None and scene.spool.messages == before, "everything waits again"
+    assert await scene.take() < LARGEST_BESIDE_LIVE + scene.batch.nbytes
+    assert scene.spool.oldest_at > oldest.accepted_at, "and the oldest was the first"
 
 
 async def test_what_came_for_its_client_meanwhile_needs_no_rest_so_that_every_drain_ends(scene: Scene) -> None:

@@ -13,7 +13,7 @@ from broker_core.batch import Batch, build_one_topic
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.segment import Position
-from broker_core.runtime.spool_reader import load
+from broker_core.runtime.spool_reader import load, unload
 from broker_core.spool.entries import SpoolEntry
 
 COUNT = 4
@@ -124,3 +124,21 @@ def test_damage_is_an_error_and_nothing_is_skipped(log: Log, whole: bool) -> Non
     entries = [entry(written)] if whole else [entry([one]) for one in written]
     with pytest.raises(JournalError, match="journal_damaged"):
         brought(log, *entries)
+
+
+def test_deliveries_that_werent_sent_are_the_entries_they_came_from(log: Log) -> None:
+    written = [log.write() for _ in range(5)]
+    batch = Batch.parse(build_one_topic("p", "t", [b"copy"]))
+    copied = SpoolEntry(1, "copy", Position(0, 0), batch.nbytes, None, batch, 1, batch.nbytes, 3)
+    rows = np.array([1, 3])
+    found = brought(log, entry(written[:2]), entry(written[2:3], rows=rows), copied, entry(written[3:]))
+    again = unload(found)
+    assert [(one.kind, one.position, one.length, one.count, one.accepted_at) for one in again] == [
+        ("reference", written[0][0], 2 * written[0][1].nbytes, 2 * COUNT, 1),
+        ("reference", written[2][0], written[2][1].nbytes, 2, 9),
+        ("copy", Position(0, 0), batch.nbytes, 1, 3),
+        ("reference", written[3][0], 2 * written[3][1].nbytes, 2 * COUNT, 13),
+    ]
+    assert again[1].rows is rows and again[2].batch is batch
+    assert [one.batch for one in again if one.kind == "reference"] == [None] * 3, "the batches are let go of"
+    assert [bytes(one.batch.buf) for one in brought(log, *again)] == [bytes(one.batch.buf) for one in found]

@@ -131,6 +131,25 @@ def test_a_pull_takes_one_at_least_and_about_what_was_asked(spool):
     assert spool.backlog_bytes == 6_000
 
 
+def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
+    for number in range(4):
+        reference(spool, number)
+    spool.append_copy(7, copy())
+    reference(spool, 5)
+    pulled = spool.pull(10**9)
+    assert spool.empty and spool.first_sequence == 0
+    spool.put_back(pulled[1:], 2)
+    reference(spool, 6)
+    assert (spool.entries, spool.messages, spool.copied_messages) == (6, 26, 1)
+    assert (spool.oldest_at, spool.first_sequence, spool.tallies[7].messages) == (2, 2, 26)
+    assert spool.held_bytes == copy().nbytes, "references hold nothing"
+    assert [entry.accepted_at for entry in spool.pull(10**9)] == [2, 3, 4, 77, 6, 7]
+    assert (spool.entries, spool.messages, spool.copied_messages, spool.backlog_bytes) == (0, 0, 0, 0)
+    assert (spool.tallies[7].messages, spool.tallies[7].unjournaled, spool.held_bytes) == (0, 0, 0)
+    spool.put_back([], 9)
+    assert spool.empty and spool.first_sequence == 0
+
+
 def test_the_oldest_entry_is_known(spool):
     assert spool.oldest_at == 0
     for number in range(3):
@@ -295,7 +314,10 @@ def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
             spool.append_copy(1, batch)
             model.append((number, batch.count, batch.nbytes))
         else:
-            taken(spool.pull(size))
+            pulled = spool.pull(size)
+            kept = len(pulled) // 2 if flag else len(pulled)
+            taken(pulled[:kept])
+            spool.put_back(pulled[kept:], 1)
         waiting = model[len(out) :]
         assert spool.entries <= len(waiting) and bool(spool.entries) == bool(waiting)
         assert spool.messages == sum(entry[1] for entry in waiting)
