@@ -29,6 +29,8 @@ class Drain:
 
     def __init__(self) -> None:
         self.records = self.commands = 0
+        self.completed = False
+        """Whether the broker has said so; resume points are told once a second, and aren't the end."""
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
         self._kept = 0
@@ -48,7 +50,10 @@ class Drain:
             if kind == DELIVER:
                 self.records += _COUNT.unpack_from(self._buffer, at + 16)[0]
             elif kind == COMMAND:
+                if end - at < 8 + length:
+                    break
                 self.commands += 1
+                self.completed = self.completed or b'"completed"' in self._buffer[at : at + 8 + length]
             self._skip = 8 + length
         self._kept = end - at
         self._view[: self._kept] = self._view[at:end]
@@ -74,7 +79,7 @@ def drain(address: str, number: int, name: str, bookmark: str, again: str = "") 
     while True:
         asked, reading = time.monotonic(), Drain()
         connection = connect(address, f"{name}-{round_number}", bookmark)
-        while reading.records < number and reading.commands < (3 if again else 1 << 30):
+        while reading.records < number and not (again and reading.completed):
             if not reading.read(connection):
                 raise SystemExit("the broker closed the connection")
         connection.close()
@@ -129,7 +134,7 @@ def many(address: str, number: int, newest: int, how: str) -> None:
             reading: Drain = key.data[0]
             with suppress(BlockingIOError):
                 reading.read(key.fileobj)  # type: ignore[arg-type]
-            if reading.commands >= 3:  # logon, subscribe, completed
+            if reading.completed:
                 selector.unregister(key.fileobj)
                 waiting -= 1
     say(subscribers=number)

@@ -78,6 +78,8 @@ class Publishing:
         fresh = self._without_repeats(connection, batch, answers)
         if fresh is None:
             return
+        # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
+        self._host.turns.live()
         passed, kept = self._host.journaled.parts(fresh)
         if passed is not None:
             self._pass_on(passed)
@@ -167,7 +169,8 @@ class Publishing:
         self._host.dispatched_sequence = group[-1].batch.header.first_sequence + group[-1].batch.count - 1
         self._flush(touched)
         self._host.subscribing.dispatched()
-        self._host.turns.live()
+        if done:
+            self._host.turns.live()
         for name, sequence in acks.items():
             client = self._host.clients.get(name)
             if client is not None:

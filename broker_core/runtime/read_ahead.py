@@ -58,6 +58,8 @@ class ReadAhead:
 
         JournalErrors as `read_chunk`.
         """
+        if self._host.turns.busy:
+            self.stop()  # it was read for a faster pace, in large chunks; nothing is read ahead beside live traffic
         if self._reading:
             return await self._next()
         async with self._host.turns.reads:

@@ -26,7 +26,7 @@ each have one in memory. Those read ahead for fast clients come on top."""
 REST = 3.0
 """A turn's rest beside live traffic, in lengths of a turn: a quarter of the loop is the replays'."""
 BUSY_FOR_S = 0.1
-"""For so long after a group was delivered there is live traffic."""
+"""For so long after messages came or were delivered there is live traffic."""
 
 
 class Turns:
@@ -41,7 +41,7 @@ class Turns:
         self.reads = asyncio.Semaphore(READS_AT_ONCE)
 
     def live(self) -> None:
-        """Messages were delivered live."""
+        """Messages have come from a client, or were delivered live."""
         self._live_until = clock.seconds() + BUSY_FOR_S
 
     @property

@@ -14,7 +14,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.runtime.read_ahead import CHUNKS_AHEAD, ReadAhead
 from broker_core.runtime.replay_reader import Reader, Way
-from broker_core.runtime.turns import FIRST_CHUNK, TAKEN_BEFORE, Turns
+from broker_core.runtime.turns import FIRST_CHUNK, LARGEST_BESIDE_LIVE, TAKEN_BEFORE, Turns
 from broker_core.subscriptions.span import Span
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -115,6 +115,21 @@ async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> No
     host.turns.live()
     ahead.go_on(targets, Span(1), chunk.following)
     assert host.queued == []
+
+
+async def test_large_chunks_that_were_read_ahead_are_let_go_when_messages_come(journal: Journal) -> None:
+    host = Reads(journal)
+    ahead, targets = ahead_of(host), [target(1)]
+    ahead._chunk_bytes = 2 * LARGEST_BESIDE_LIVE
+    chunk = await first_chunk(ahead, host, targets)
+    assert sum(piece.batch.nbytes for piece in chunk.pieces) > LARGEST_BESIDE_LIVE
+    ahead.go_on(targets, Span(1), chunk.following)
+    host.read()
+    targets[0].next_sequence = chunk.following
+    host.turns.live()
+    following = await first_chunk(ahead, host, targets)
+    assert sequences(following)[0] == chunk.following
+    assert sum(piece.batch.nbytes for piece in following.pieces) <= LARGEST_BESIDE_LIVE
 
 
 async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Journal) -> None:

@@ -201,6 +201,8 @@ def run(script: list[tuple[str, int]]) -> None:
         patched.setattr(turns, "FIRST_CHUNK", 1_024)
         patched.setattr(turns, "LARGEST_CHUNK", 8 * 1_024)
         patched.setattr(turns, "TAKEN_BEFORE", 1)
+        # Shorter than the rests of a script, so that chunks are read ahead in some, and given up when messages come.
+        patched.setattr(turns, "BUSY_FOR_S", 0.002)
         patched.setattr(replayer, "STALLED_AFTER_S", 0.001)
         patched.setattr(backlog, "PULL_BYTES", 1_024)
         try:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from broker_core.batch import Batch, build_one_topic
+from broker_core.config import default_policy
+from broker_core.journal.journal import Journal
+from broker_core.protocols import commands
 from broker_core.runtime import turns as module
+from broker_core.runtime.host import Host
 from broker_core.runtime.turns import (
     CHUNKS_BUDGET,
     FIRST_CHUNK,
@@ -88,3 +95,17 @@ def test_what_the_kernels_take_for_a_client_that_reads_nothing_makes_no_large_ch
     turns = Turns()
     assert grown_to(turns, taken=300_000) < 3 * FIRST_CHUNK
     assert grown_to(turns, taken=TAKEN_BEFORE * LARGEST_CHUNK) == LARGEST_CHUNK
+
+
+async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_to_the_brokers_own(tmp_path: Path) -> None:
+    host = Host(Journal.open(tmp_path / "journal", "turns-1"), default_policy("turns-1"), tmp_path / "spool", 1 << 30, None)
+    client = host.connected("tcp", Mock(writable=True, protocol="tcp", remote="test", peer_names=frozenset()))
+    client._command(commands.Logon(name="p"))
+    host.publishing.publish_own("$SLUICE.told", [b"{}"])
+    async with asyncio.timeout(10):
+        while host.dispatched_sequence == 0:
+            await asyncio.sleep(0.001)
+    assert not host.turns.busy
+    host.publishing.publish(client, Batch.parse(build_one_topic("p", "t", [b"x"])), ())
+    assert host.turns.busy
+    await host.close()
