@@ -25,15 +25,21 @@ demo: $(VENV)/demo.stamp  ## the same, with a year of flights and four subscribe
 
 test: system-packages lint test-python test-browser test-postgres  ## install what the tests need and run them all
 
-test-python: $(VENV)/dev.stamp
-	$(PY) -m pytest --ignore tests/browser $(ARGS)
+# A file's tests stay in one worker, and each worker has a home of its own: database, Redis, sockets.
+WORKERS := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# With ARGS a choice of tests may leave none for one of the runs, which pytest calls 5.
+OR_NONE := $(if $(ARGS),|| test $$? -eq 5)
 
-# A process of its own: Playwright keeps an event loop running on the main thread, which no test after it could use.
+test-python: $(VENV)/dev.stamp
+	$(PY) -m pytest --ignore tests/browser -m "not serial" $(WORKERS) $(ARGS) $(OR_NONE)
+	$(PY) -m pytest --ignore tests/browser -m serial $(ARGS) $(OR_NONE)
+
+# A run of its own: Playwright keeps an event loop running on the main thread, which no test after it could use.
 test-browser: $(VENV)/dev.stamp
-	$(PY) -m pytest tests/browser $(ARGS)
+	$(PY) -m pytest tests/browser $(WORKERS) $(ARGS)
 
 test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
-	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api $(ARGS)
+	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api --database $(WORKERS) $(ARGS)
 
 lint: $(VENV)/dev.stamp  ## ruff, mypy --strict and the import rules
 	$(VENV)/bin/ruff check .

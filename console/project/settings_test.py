@@ -7,11 +7,14 @@ import os
 import shutil
 import tempfile
 
-if "SLUICE_TEST_HOME" not in os.environ:
-    # The test run itself. Processes that a test starts inherit both names, or get a SLUICE_HOME of the test's choice.
-    _home = tempfile.mkdtemp(prefix="sluice-test-")
+if _runs_tests := os.environ.get("SLUICE_TEST_WORKER") != (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")):
+    # The test run itself, or one of its workers: each has a home, and so a database, a Redis and sockets, of its own.
+    # Processes that a test starts inherit all names, or get a SLUICE_HOME of the test's choice.
+    _home = tempfile.mkdtemp(prefix="sluice-test-", dir=os.environ.get("SLUICE_TEST_HOME"))
     atexit.register(shutil.rmtree, _home, ignore_errors=True)
-    os.environ["SLUICE_HOME"] = os.environ["SLUICE_TEST_HOME"] = _home
+    os.environ["SLUICE_HOME"] = _home
+    os.environ.setdefault("SLUICE_TEST_HOME", _home)  # workers' homes are in the run's, and go away with it
+    os.environ["SLUICE_TEST_WORKER"] = _worker
     os.environ.setdefault("SLUICE_LOG_LEVEL", "WARNING")
 
 from console.project.settings import *  # noqa: F403
@@ -21,3 +24,5 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # A file, not memory: threads and WebSocket consumers of a test then meet SQLite's locks as in real life.
     DATABASES["default"]["TEST"] = {"NAME": str(SLUICE_HOME / "test.sqlite3")}
+# Django's test client starts the middleware anew for each client, and whitenoise would list all static files each time.
+WHITENOISE_AUTOREFRESH = _runs_tests

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import signal
 import tempfile
 from pathlib import Path
+
+import pytest
 
 from broker_core import batch
 from broker_core.client import AsyncClient
@@ -23,6 +24,7 @@ from broker_core.protocols.native import (
 from broker_core.protocols.replies import Ack
 from tests.support.broker_process import start_broker
 
+pytestmark = pytest.mark.slow
 KILLS = 50
 
 
@@ -81,8 +83,8 @@ async def kill_at_a_random_moment(home: Path, publisher: Publisher) -> None:
     process, port = await asyncio.to_thread(start_broker, home)
     load = asyncio.create_task(publisher.run(port))
     await asyncio.sleep(random.uniform(0.02, 0.3))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     with contextlib.suppress(OSError, SluiceError):
         await load
 
@@ -99,6 +101,6 @@ async def test_every_persisted_record_is_replayed_once_and_in_order_after_fifty_
             bodies = await replayed(port, publisher.acknowledged)
         finally:
             process.terminate()
-            process.wait()
+            process.join()
     # Also what was written and not acknowledged may be there: still once, and in order.
     assert bodies == [b'{"n":%d}' % number for number in range(1, len(bodies) + 1)]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
-import subprocess
 import tempfile
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+import pytest
 
 from broker_core.client import AsyncClient
 from tests.support.broker_process import start_broker
 
+pytestmark = pytest.mark.slow
 KILLS = 5
 SAVED_WITHIN_S = 2.5
 """Positions are saved once a second (docs/decisions.md); on a busy machine the second and the disk take longer."""
@@ -74,9 +76,9 @@ class Life:
             kill(process)
 
 
-def kill(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+def kill(process: BaseProcess) -> None:
+    process.kill()
+    process.join()
 
 
 async def test_after_kills_nothing_is_missed_and_only_what_an_old_position_allows_comes_twice() -> None:

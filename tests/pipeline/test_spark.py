@@ -35,6 +35,8 @@ from tests.pipeline.support import (
 
 MS = NOON // 1_000_000
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:

@@ -14,6 +14,7 @@ from tests.support.brokers import address_of, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
 
+pytestmark = pytest.mark.serial
 NOTIFY = [{"action": "notify"}]
 LOOKS = 6
 """The most looks that a decision here needs; each can be as late as the loop is."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 PROJECT = Path(__file__).resolve().parents[2]
 READY_S = 120
 STOP_S = 60

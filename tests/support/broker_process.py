@@ -1,10 +1,12 @@
-"""A broker as a process of its own, to be killed: `python -m tests.support.broker_process HOME`. Prints its port."""
+"""A broker as a process of its own, to be killed: forked from one that has imported everything, which takes most of a start."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import uvloop
@@ -12,28 +14,34 @@ import uvloop
 from broker_core.runtime.broker import Broker, BrokerPaths
 from tests.support.brokers import no_websocket, tcp_policy
 
-ROOT = Path(__file__).parents[2]
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])
 
 
-def start_broker(home: Path) -> tuple[subprocess.Popen[str], int]:
+def start_broker(home: Path) -> tuple[BaseProcess, int]:
     """The process, and the port of its TCP transport."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.broker_process", str(home)], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip().isdigit():
-            return process, int(line)
-    raise AssertionError("the broker didn't start")
+    ours, theirs = SERVER.Pipe(duplex=False)
+    process = SERVER.Process(target=_run, args=(home, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        return process, ours.recv()
+    except EOFError:
+        raise AssertionError("the broker didn't start") from None
+    finally:
+        ours.close()
 
 
-async def main(home: Path) -> None:
+def _run(home: Path, port: Connection) -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    uvloop.run(_serve(home, port))
+
+
+async def _serve(home: Path, port: Connection) -> None:
     broker = Broker(tcp_policy(), BrokerPaths.under(home, "test-1"), no_websocket)
     await broker.start()
-    print(broker.statistics.transports[0]["port"], flush=True)
+    port.send(broker.statistics.transports[0]["port"])
+    port.close()
     await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    uvloop.run(main(Path(sys.argv[1])))

@@ -61,8 +61,8 @@ async def ask(broker: Broker, do: str, **fields: Any) -> Any:
     return answer["result"]
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    """Wait for something that other tasks bring about; AssertionError when it doesn't come."""
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Wait for something that other tasks bring about; TimeoutError when it doesn't come, even on a busy machine."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

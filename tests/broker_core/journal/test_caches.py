@@ -199,7 +199,7 @@ def contents(directory, instance):
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in owned}
 
 
-@pytest.mark.slow
+@pytest.mark.serial
 def test_a_thousand_segments_open_in_under_two_seconds(tmp_path):
     options = SMALL
     journal = open_journal(tmp_path, options)

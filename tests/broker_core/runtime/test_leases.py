@@ -24,7 +24,7 @@ async def test_a_lease_that_is_not_renewed_ends_that_subscription_alone(tmp_path
 
 async def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
-        subscription = await reader.subscribe("t", lease_ms=1_000)
+        subscription = await reader.subscribe("t", lease_ms=4_000)
         target = broker.host.clients["reader"].subscriptions[subscription.id]
         before = broker.host.leases._ends[target]
         await until(lambda: broker.host.leases._ends[target] > before + 1_000)

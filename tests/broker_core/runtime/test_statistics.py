@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.clients import crowd, page
 from broker_core.runtime.broker import Broker
 from broker_core.runtime.statistics import MADE_ANEW_EVERY, SLICE
@@ -96,6 +98,7 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
     assert turns - before >= 4
 
 
+@pytest.mark.serial
 async def test_page_of_ten_thousand_clients_comes_from_a_real_broker_in_a_fifth_of_a_second(tmp_path: Path) -> None:
     async with running_broker(tmp_path, on_tick=_nothing) as broker:
         crowd(broker, 10_000, 50)
