@@ -201,7 +201,7 @@ def replays_table(runs: int, records: int) -> None:
         p99 = statistics.median(seek_p99(segments) for _ in range(runs))
         table.add_row(f"seek p99, {segments:,} segments", f"{p99:.2f} ms", "< 5 ms")
     for batch in (SMALL_BATCH, BATCH):
-        for name, value in memory(min(records, 200_000), batch).items():
+        for name, value in memory(min(records, 100_000), batch).items():
             table.add_row(f"each of {SUBSCRIBERS:,} subscribers, {name}, batches of {batch}", f"{value:.0f} KiB", "< 64 KiB")
     calm = statistics.median(live_p99(min(records, 1_000_000), 0) for _ in range(runs))
     busy = statistics.median(live_p99(min(records, 1_000_000), REPLAYS) for _ in range(runs))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from broker_core.errors import JournalError
 from broker_core.runtime.replay_reader import Chunk, Reader, Way
-from broker_core.runtime.turns import FIRST_CHUNK
+from broker_core.runtime.turns import CUT_BEFORE, FIRST_CHUNK
 from broker_core.subscriptions.span import Span
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class ReadAhead:
             readers = [Reader(target.subscription, target.next_sequence).behind(following) for target in targets]
             self._way = Way(host.journal, readers, span)
         max_bytes = min(self._chunk_bytes, host.turns.largest)
-        self._reading.append(host.in_reader_thread(self._way.chunk, host.dispatched_sequence, max_bytes))
+        cuts = self._taken_bytes < CUT_BEFORE
+        self._reading.append(host.in_reader_thread(self._way.chunk, host.dispatched_sequence, max_bytes, cuts))
 
     async def chunk(self, targets: Sequence[ClientSubscription], span: Span) -> Chunk | None:
         """What was read ahead or, when nothing is being read, the next chunk. None: look where these stand, and ask anew.

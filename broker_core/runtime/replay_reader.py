@@ -94,16 +94,16 @@ class Way:
         self._span = span
         self._ended = False
 
-    def chunk(self, upto: int, max_bytes: int) -> Chunk | None:
-        """The next chunk, to `upto`. None: nothing is left to read to there, or the chunk before couldn't be read.
+    def chunk(self, upto: int, max_bytes: int, cuts: bool = False) -> Chunk | None:
+        """The next chunk, to `upto`, as `read_chunk`. None: nothing is left to read to there, or the chunk before couldn't be read.
 
-        Raises JournalErrors as `read_chunk`.
+        Raises JournalErrors as that.
         """
         if self._ended or min(reader.next_sequence for reader in self._readers) > min(upto, self._span.last):
             self._ended = True
             return None
         self._ended = True  # until this one is read: none is passed over
-        chunk = read_chunk(self._journal, self._readers, self._span, upto, max_bytes)
+        chunk = read_chunk(self._journal, self._readers, self._span, upto, max_bytes, cuts)
         self._ended = chunk.over
         self._readers = [reader.behind(chunk.following) for reader in self._readers]
         if chunk.begun:
@@ -111,11 +111,12 @@ class Way:
         return chunk
 
 
-def read_chunk(journal: Journal, readers: Sequence[Reader], span: Span, upto: int, max_bytes: int) -> Chunk:
-    """Read from the first sequence that any of them needs to `upto`, about `max_bytes`, in pieces of at most as much.
+def read_chunk(
+    journal: Journal, readers: Sequence[Reader], span: Span, upto: int, max_bytes: int, cuts: bool = False
+) -> Chunk:
+    """Read from the first sequence that any of them needs to `upto`, about `max_bytes`.
 
-    At the start of a replay and after a stop a chunk is small, and so are its pieces: more than one isn't with the
-    transport of a client that reads nothing, and the others are given back.
+    One batch at least is read, whole however large it is, or with `cuts` as much of it as goes into `max_bytes`.
 
     Raises JournalError bookmark_gone or journal_failed.
     """
@@ -131,7 +132,7 @@ def read_chunk(journal: Journal, readers: Sequence[Reader], span: Span, upto: in
         if at > span.not_after:
             return Chunk(first, following, pieces, begun, True)
         begun = begun or at >= span.not_before
-        last = batch.last_sequence if batch.nbytes <= max_bytes else _cut(batch, start, max_bytes)
+        last = _cut(batch, start, max_bytes) if cuts and batch.nbytes > max_bytes else batch.last_sequence
         if begun:
             pieces += _pieces(position, batch, readers, min(span.last, last))
         following = last + 1
@@ -142,7 +143,7 @@ def _cut(batch: Batch, start: int, max_bytes: int) -> int:
     """The sequence of the last record from `start` on that goes into about so many bytes; one record does always.
 
     What a transport holds of a batch keeps all of it in memory. So a client that reads nothing must not be handed a
-    large one, and a chunk is small while nothing is known of its client.
+    large one while nothing is known of it.
     """
     sequences, rows = batch.sequences(), batch.rows
     first = int(np.searchsorted(sequences, np.uint64(start)))

@@ -20,6 +20,9 @@ CHUNKS_BUDGET = 8 * 1024 * 1024
 """Bytes that the chunks of all replays may have together, each counted once, as long as each has FIRST_CHUNK."""
 TAKEN_BEFORE = 16
 """How many times a chunk's bytes a client must have taken before its chunks are as large."""
+CUT_BEFORE = 512 * 1024
+"""Bytes that a client must have taken since it last stopped before larger batches than its chunks are passed uncut. The
+kernels take some 300 KB for one that reads nothing; for one that reads, cutting each batch would cost more than sending it."""
 READS_AT_ONCE = 32
 """Chunks that were asked of the reader thread and aren't taken yet: a thousand replays that begin together would otherwise
 each have one in memory. Those read ahead for fast clients come on top."""

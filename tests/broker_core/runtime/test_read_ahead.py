@@ -14,7 +14,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.runtime.read_ahead import CHUNKS_AHEAD, ReadAhead
 from broker_core.runtime.replay_reader import Reader, Way
-from broker_core.runtime.turns import FIRST_CHUNK, LARGEST_BESIDE_LIVE, TAKEN_BEFORE, Turns
+from broker_core.runtime.turns import CUT_BEFORE, FIRST_CHUNK, LARGEST_BESIDE_LIVE, TAKEN_BEFORE, Turns
 from broker_core.subscriptions.span import Span
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -106,6 +106,23 @@ async def test_a_slow_or_a_new_clients_chunks_are_not_read_ahead(journal: Journa
     chunk = await first_chunk(ahead, host, targets)
     ahead.go_on(targets, Span(1), chunk.following)
     assert host.queued == []
+
+
+async def test_large_batches_are_cut_until_the_client_has_taken_more_than_kernels_do(journal: Journal) -> None:
+    host = Reads(journal)
+    host.turns.replays = 1_000  # so many that chunks stay small
+    ahead, targets = ReadAhead(host), [target(1)]  # type: ignore[arg-type]
+    pieces, taken = [], 0
+    while taken < 2 * CUT_BEFORE:
+        chunk = await first_chunk(ahead, host, targets)
+        pieces.append((taken, chunk.pieces[0].batch.count))
+        taken += FIRST_CHUNK
+        ahead.grow()
+        targets[0].next_sequence = chunk.following if chunk.following <= NEWEST else 1
+    assert all((count < COUNT) == (taken < CUT_BEFORE) for taken, count in pieces[:-1])
+    ahead.stalled()
+    targets[0].next_sequence = 1
+    assert (await first_chunk(ahead, host, targets)).pieces[0].batch.count < COUNT
 
 
 async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> None:

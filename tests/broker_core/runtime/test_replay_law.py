@@ -199,6 +199,7 @@ def run(script: list[tuple[str, int]]) -> None:
         # Small chunks and short patience, so that a few records make many turns and stalls.
         patched.setattr(read_ahead, "FIRST_CHUNK", 1_024)
         patched.setattr(turns, "FIRST_CHUNK", 1_024)
+        patched.setattr(read_ahead, "CUT_BEFORE", 4 * 1_024)
         patched.setattr(turns, "LARGEST_CHUNK", 8 * 1_024)
         patched.setattr(turns, "TAKEN_BEFORE", 1)
         # Shorter than the rests of a script, so that chunks are read ahead in some, and given up when messages come.
