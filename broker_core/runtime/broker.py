@@ -29,7 +29,7 @@ from broker_core.runtime.host import Host
 from broker_core.runtime.statistics import Statistics
 from broker_core.runtime.tcp import TcpListener
 from broker_core.slow_clients.staging import Stage
-from broker_core.spool.spool import clean_up
+from broker_core.spool.parts import clean_up
 
 log = structlog.get_logger("sluice.broker")
 TICK_S = 1.0

@@ -1,24 +1,19 @@
 """One offlined client's disk backlog: entries go in at the end and come out at the front, in order.
 
 A reference is 40 bytes, for one batch or for a run of them that stand behind one another in the journal; memory holds
-the counts, up to 16 KiB not yet written, and one sequence per 1,024 entries, whatever the backlog. Files are rolled at about 16 MiB and removed when read, so a client that drains while
-more arrives doesn't keep what it has read on the disk.
+the counts, up to 16 KiB not yet written (`parts`), and one sequence per 1,024 entries, whatever the backlog.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker_core.batch import Batch
 from broker_core.delivery.ledger import Tally
-from broker_core.errors import JournalError
-from broker_core.journal.files import Files, OpenFile, journal_error, write_all
+from broker_core.journal.files import Files
 from broker_core.spool.entries import (
     ENTRY_SIZE,
     EntryHead,
@@ -30,20 +25,9 @@ from broker_core.spool.entries import (
     encode_copy,
     encode_reference,
 )
+from broker_core.spool.parts import Parts
 
-PART_BYTES = 16 * 1024 * 1024
-FLUSH_BYTES = 16 * 1024
-READ_BYTES = 64 * 1024
 BLOCK_ENTRIES = 1_024
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """One file of the spool and the bytes in it; or bytes that were read before they were written."""
-
-    file: OpenFile | None
-    size: int = 0
-    memory: bytes = b""
 
 
 @dataclass(slots=True)
@@ -63,27 +47,19 @@ class Spool:
     """
 
     def __init__(self, path: Path, *, files: Files | None = None) -> None:
-        self.path = path
         self.messages = 0
         self.copied_messages = 0
         self.backlog_bytes = 0
         self.entries = 0
         self.tallies: dict[int, Tally] = {}
         """What waits, by stream; `first` is a lower bound once something was pulled."""
-        self._files = files or Files()
-        self._parts: deque[_Part] = deque()
-        self._made = 0
-        self._unwritten = bytearray()
+        self._parts = Parts(path, files or Files())
         self._run: Run | None = None
-        """What comes behind `_unwritten`: a reference that may become longer. Counted, and encoded when it is over."""
-        self._written = 0
+        """What comes behind the parts: a reference that may become longer. Counted, and encoded when it is over."""
         self._front: deque[SpoolEntry] = deque()
         """What was put back: it waits before everything in the files."""
         self.held_bytes = 0
         """Bytes of copies in memory, because they were put back."""
-        self._read_at = 0
-        self._window = memoryview(b"")
-        self._window_at = 0
         self._blocks: deque[_Block] = deque()
 
     @property
@@ -93,7 +69,7 @@ class Spool:
     @property
     def disk_bytes(self) -> int:
         """Bytes of the files, and of what is about to be written to them."""
-        return self._written + len(self._unwritten) + (0 if self._run is None else ENTRY_SIZE)
+        return self._parts.disk_bytes + (0 if self._run is None else ENTRY_SIZE)
 
     @property
     def first_sequence(self) -> int:
@@ -146,47 +122,12 @@ class Spool:
     def _append(self, entry: bytes) -> None:
         """Put an entry behind everything before it; b"" when a run is to begin there."""
         self._end_run()
-        self._unwritten += entry
-        if len(self._unwritten) >= FLUSH_BYTES:
-            try:
-                self._flush()
-            except JournalError:
-                del self._unwritten[len(self._unwritten) - len(entry) :]
-                raise
+        self._parts.append(entry)
 
     def _end_run(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            self._unwritten += run.encode()
-
-    def _flush(self) -> None:
-        """Write what is in memory, whole, to the last file."""
-        try:
-            part, file = self._last_file()
-            try:
-                write_all(self._files, file.fd, [self._unwritten], part.size)
-            except OSError:
-                self._files.truncate(file.fd, part.size)
-                raise
-        except OSError as error:
-            raise journal_error(error, "a client's spool") from error
-        part.size += len(self._unwritten)
-        self._written += len(self._unwritten)
-        self._unwritten = bytearray()
-
-    def _last_file(self) -> tuple[_Part, OpenFile]:
-        if self._parts:
-            last = self._parts[-1]
-            if last.file is not None and last.size < PART_BYTES:
-                return last, last.file
-        self._made += 1
-        file = OpenFile(
-            self.path.with_name(f"{self.path.name}.{self._made:06d}"), os.O_RDWR | os.O_CREAT | os.O_TRUNC
-        )
-        # Says to clean_up that somebody lives here.
-        fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._parts.append(_Part(file))
-        return self._parts[-1], file
+            self._parts.put(run.encode())
 
     def _count(self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
         tally = self.tallies.get(stream)
@@ -222,7 +163,7 @@ class Spool:
             taken.append(entry)
             size += entry.length
         if self.entries == 0:
-            self._start_anew()
+            self._parts.start_anew()
         return taken
 
     def put_back(self, entries: Sequence[SpoolEntry], first: int) -> None:
@@ -251,10 +192,17 @@ class Spool:
         return entry
 
     def _read_next(self) -> SpoolEntry:
-        self._next_part()
-        head, entry = self._entry(self._read_at)
-        self._read_at += head.size
+        head = self._head()
+        entry = decode(self._parts.front(head.size), 0, head)
+        self._parts.skip(head.size)
         return entry
+
+    def _head(self) -> EntryHead:
+        """Of the first entry that wasn't put back."""
+        if not self._parts.begin():
+            self._end_run()
+            self._parts.take_memory()
+        return decode_head(self._parts.front(ENTRY_SIZE), 0)
 
     def _uncount(self, entry: SpoolEntry) -> None:
         tally = self.tallies[entry.stream]
@@ -273,95 +221,11 @@ class Spool:
         if block.waiting == 0:
             self._blocks.popleft()
 
-    def _head(self) -> EntryHead:
-        self._next_part()
-        return decode_head(self._load(self._read_at, ENTRY_SIZE), 0)
-
-    def _entry(self, place: int) -> tuple[EntryHead, SpoolEntry]:
-        head = decode_head(self._load(place, ENTRY_SIZE), 0)
-        return head, decode(self._load(place, head.size), 0, head)
-
-    def _next_part(self) -> None:
-        """Be on a part that has something to read; what isn't written yet is read from memory."""
-        while self._parts and self._read_at >= self._parts[0].size:
-            self._drop(self._parts.popleft())
-            self._read_at = 0
-        if not self._parts:
-            self._end_run()
-            self._parts.append(_Part(None, len(self._unwritten), bytes(self._unwritten)))
-            self._unwritten = bytearray()
-
-    def _load(self, place: int, size: int) -> memoryview:
-        """`size` bytes at `place` of the first part, through a window of it."""
-        start = place - self._window_at
-        if start < 0 or start + size > len(self._window):
-            part = self._parts[0]
-            raw = (
-                part.memory[place:]
-                if part.file is None
-                else self._read(part.file, place, max(size, READ_BYTES))
-            )
-            self._window, self._window_at, start = memoryview(raw), place, 0
-        found = self._window[start : start + size]
-        if len(found) < size:
-            raise JournalError(
-                "spool_damaged",
-                f"The spool {self.path.name} ends in the middle of an entry.",
-                "Check the disk of the spools; the client has to subscribe again from its bookmark.",
-            )
-        return found
-
-    def _read(self, file: OpenFile, place: int, size: int) -> bytes:
-        try:
-            return os.pread(file.fd, size, place)
-        except OSError as error:
-            raise journal_error(error, "reading a client's spool") from error
-
-    def _drop(self, part: _Part) -> None:
-        self._window, self._window_at = memoryview(b""), 0
-        if part.file is not None:
-            self._written -= part.size
-            part.file.close()
-            with suppress(OSError):
-                self._files.unlink(part.file.path)
-
-    def _start_anew(self) -> None:
-        while self._parts:
-            self._drop(self._parts.popleft())
-        self._read_at = 0
-
     def close(self, remove: bool = True) -> None:
         """End the spool. What waited is gone with `remove`; without, its files stay until `clean_up`."""
-        while self._parts:
-            part = self._parts.popleft()
-            if remove:
-                self._drop(part)
-            elif part.file is not None:
-                part.file.close()
+        self._parts.close(remove)
+        self._run = None
         self._front.clear()
         self._blocks.clear()
         self.tallies.clear()
-        self._unwritten, self._run = bytearray(), None
-        self._window = memoryview(b"")
-        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self._read_at = self._written = self.held_bytes = 0
-
-
-def clean_up(directory: Path, instance: str) -> list[Path]:
-    """Remove the spools an earlier run of this instance left; those in use by anybody stay. Returns what went."""
-    removed: list[Path] = []
-    if not directory.is_dir():
-        return removed
-    for path in sorted(directory.iterdir()):
-        stem, _, number = path.name.rpartition(".")
-        if not (path.name.startswith(f"{instance}.") and stem.endswith(".spool") and number.isdigit()):
-            continue
-        handle = OpenFile(path, os.O_RDWR)
-        try:
-            fcntl.flock(handle.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-            removed.append(path)
-        except BlockingIOError:
-            continue
-        finally:
-            handle.close()
-    return removed
+        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self.held_bytes = 0

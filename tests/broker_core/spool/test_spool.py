@@ -13,9 +13,10 @@ from broker_core.batch import Batch, build_one_topic
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files
 from broker_core.journal.segment import Position
-from broker_core.spool import spool as module
+from broker_core.spool import parts as module
 from broker_core.spool.entries import RUN_BYTES, encode_reference
-from broker_core.spool.spool import Spool, clean_up
+from broker_core.spool.parts import clean_up
+from broker_core.spool.spool import Spool
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_memory_holds_little_of_a_long_backlog(spool):
     for number in range(5_000):
         reference(spool, number)
     assert spool.disk_bytes == 5_000 * 40
-    assert len(spool._unwritten) < module.FLUSH_BYTES
+    assert spool._parts.unwritten_bytes < module.FLUSH_BYTES
     assert len(spool._blocks) == 5
 
 
@@ -196,7 +197,7 @@ def test_a_backlog_that_never_empties_gives_its_disk_back(spool, tmp_path, monke
         assert spool.pull(1)[0].accepted_at == number - 6_000 + 1
     assert spool.disk_bytes < 6_000 * 40 + 3 * 64 * 1024
     written = sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert spool.disk_bytes == written + len(spool._unwritten) + 40, "the newest may still become longer"
+    assert spool.disk_bytes == written + spool._parts.unwritten_bytes + 40, "the newest may still become longer"
 
 
 def test_files_go_when_the_spool_is_empty_or_closed(spool, tmp_path):

@@ -1,0 +1,185 @@
+"""The files below a spool: bytes go in at the end and come out at the front, and files that are read are removed.
+
+What was appended waits in memory until it is worth a write, and is read from there when the reader comes to it first:
+a short backlog makes no file. Files are rolled at PART_BYTES, so that a client that drains while more arrives doesn't
+keep what it has read on the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_core.errors import JournalError
+from broker_core.journal.files import Files, OpenFile, journal_error, write_all
+
+PART_BYTES = 16 * 1024 * 1024
+FLUSH_BYTES = 16 * 1024
+READ_BYTES = 64 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """One file and the bytes in it; or bytes that are read before they were written."""
+
+    file: OpenFile | None
+    size: int = 0
+    memory: bytes = b""
+
+
+class Parts:
+    """A queue of bytes in files `<path>.<number>`. `disk_bytes` is what they take, with what is about to be written."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.disk_bytes = 0
+        self._path = path
+        self._files = files
+        self._parts: deque[_Part] = deque()
+        self._made = 0
+        self._unwritten = bytearray()
+        self._read_at = 0
+        self._window = memoryview(b"")
+        self._window_at = 0
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Of `disk_bytes`, those in memory."""
+        return len(self._unwritten)
+
+    # In.
+
+    def put(self, raw: bytes) -> None:
+        """Put bytes behind the others, and never fail: they are written with what is appended next."""
+        self._unwritten += raw
+        self.disk_bytes += len(raw)
+
+    def append(self, raw: bytes) -> None:
+        """Put bytes behind the others. JournalError disk_full or journal_failed: these aren't there then, the others are."""
+        self.put(raw)
+        if len(self._unwritten) >= FLUSH_BYTES:
+            try:
+                self._flush()
+            except JournalError:
+                del self._unwritten[len(self._unwritten) - len(raw) :]
+                self.disk_bytes -= len(raw)
+                raise
+
+    def _flush(self) -> None:
+        """Write what is in memory, whole, to the last file."""
+        try:
+            part, file = self._last_file()
+            try:
+                write_all(self._files, file.fd, [self._unwritten], part.size)
+            except OSError:
+                self._files.truncate(file.fd, part.size)
+                raise
+        except OSError as error:
+            raise journal_error(error, "a client's spool") from error
+        part.size += len(self._unwritten)
+        self._unwritten = bytearray()
+
+    def _last_file(self) -> tuple[_Part, OpenFile]:
+        if self._parts:
+            last = self._parts[-1]
+            if last.file is not None and last.size < PART_BYTES:
+                return last, last.file
+        self._made += 1
+        file = OpenFile(
+            self._path.with_name(f"{self._path.name}.{self._made:06d}"), os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        )
+        # Says to clean_up that somebody lives here.
+        fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._parts.append(_Part(file))
+        return self._parts[-1], file
+
+    # Out.
+
+    def begin(self) -> bool:
+        """Be on a part that has something to read; False when nothing is left but what is in memory."""
+        while self._parts and self._read_at >= self._parts[0].size:
+            self._drop(self._parts.popleft())
+            self._read_at = 0
+        return bool(self._parts)
+
+    def take_memory(self) -> None:
+        """What isn't written yet is the next part, and is never written."""
+        self._parts.append(_Part(None, len(self._unwritten), bytes(self._unwritten)))
+        self.disk_bytes -= len(self._unwritten)
+        self._unwritten = bytearray()
+
+    def front(self, size: int) -> memoryview:
+        """The next `size` bytes; they stay. JournalError spool_damaged when there are fewer."""
+        start = self._read_at - self._window_at
+        if start < 0 or start + size > len(self._window):
+            self._window, self._window_at, start = memoryview(self._read(max(size, READ_BYTES))), self._read_at, 0
+        found = self._window[start : start + size]
+        if len(found) < size:
+            raise JournalError(
+                "spool_damaged",
+                f"The spool {self._path.name} ends in the middle of an entry.",
+                "Check the disk of the spools; the client has to subscribe again from its bookmark.",
+            )
+        return found
+
+    def _read(self, size: int) -> bytes:
+        part = self._parts[0]
+        if part.file is None:
+            return part.memory[self._read_at :]
+        try:
+            return os.pread(part.file.fd, size, self._read_at)
+        except OSError as error:
+            raise journal_error(error, "reading a client's spool") from error
+
+    def skip(self, size: int) -> None:
+        """The next `size` bytes are taken."""
+        self._read_at += size
+
+    def _drop(self, part: _Part) -> None:
+        self._window, self._window_at = memoryview(b""), 0
+        if part.file is not None:
+            self.disk_bytes -= part.size
+            part.file.close()
+            with suppress(OSError):
+                self._files.unlink(part.file.path)
+
+    def start_anew(self) -> None:
+        """Everything written is read: its files go."""
+        while self._parts:
+            self._drop(self._parts.popleft())
+        self._read_at = 0
+
+    def close(self, remove: bool) -> None:
+        """Close the files, and remove them; without `remove` they stay until `clean_up`."""
+        while self._parts:
+            part = self._parts.popleft()
+            if remove:
+                self._drop(part)
+            elif part.file is not None:
+                part.file.close()
+        self._unwritten, self._window = bytearray(), memoryview(b"")
+        self.disk_bytes = self._read_at = 0
+
+
+def clean_up(directory: Path, instance: str) -> list[Path]:
+    """Remove the spools an earlier run of this instance left; those in use by anybody stay. Returns what went."""
+    removed: list[Path] = []
+    if not directory.is_dir():
+        return removed
+    for path in sorted(directory.iterdir()):
+        stem, _, number = path.name.rpartition(".")
+        if not (path.name.startswith(f"{instance}.") and stem.endswith(".spool") and number.isdigit()):
+            continue
+        handle = OpenFile(path, os.O_RDWR)
+        try:
+            fcntl.flock(handle.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            removed.append(path)
+        except BlockingIOError:
+            continue
+        finally:
+            handle.close()
+    return removed
