@@ -21,6 +21,7 @@ import os
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
+from itertools import count
 from threading import Lock
 from typing import NamedTuple, cast
 
@@ -37,7 +38,8 @@ GZIP_MAGIC = b"\x1f\x8b"
 _PREFIX = GZIP_MAGIC + b"\x08\x04\0\0\0\0\0\xff"
 _HEAD = struct.Struct("<10sH2sHIIQ")
 _TAIL = struct.Struct("<II")
-_CACHED_MEMBERS = 8
+CACHE_BYTES = 32 * MEMBER_SIZE
+"""Of inflated members in memory, over all segments: a replay through a hundred of them must not leave some of each."""
 _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, ValueError)
 
 
@@ -106,18 +108,51 @@ def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | 
     return None
 
 
+class MemberCache:
+    """Inflated members that were read last, by source and number, for readers that go on in them. Thread-safe."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._lock = Lock()
+        self.nbytes = 0
+
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        return key in self._kept
+
+    def get(self, key: tuple[int, int]) -> bytes | None:
+        """What is kept, as the newest from now on; None when nothing is."""
+        with self._lock:
+            raw = self._kept.get(key)
+            if raw is not None:
+                self._kept.move_to_end(key)
+            return raw
+
+    def put(self, key: tuple[int, int], raw: bytes) -> None:
+        """Keep a member, and let go of those not read for longest."""
+        with self._lock:
+            self.nbytes += len(raw) - len(self._kept.pop(key, b""))
+            self._kept[key] = raw
+            while self.nbytes > self._most_bytes and len(self._kept) > 1:
+                self.nbytes -= len(self._kept.popitem(last=False)[1])
+
+
+_CACHE = MemberCache(CACHE_BYTES)
+"""One for the process: it is the process's memory that it bounds."""
+_SERIALS = count(1)
+
+
 class CompressedSource:
-    """Reads raw offsets of a compressed segment; the last few inflated members are kept for readers that go on."""
+    """Reads raw offsets of a compressed segment; inflated members are kept for readers that go on, while there is room."""
 
     def __init__(self, file: OpenFile) -> None:
         self.file = file
         self.members = read_members(file)
         self.length = self.members[-1].raw_offset + self.members[-1].raw_length if self.members else 0
         self._starts = [member.raw_offset for member in self.members]
-        self._cache: OrderedDict[int, bytes] = OrderedDict()
+        self._serial = next(_SERIALS)
         self._stored: tuple[int, bytes] | None = None
         """The number and the stored bytes of the member that a reader who goes on asks for next."""
-        self._lock = Lock()
 
     def read(self, offset: int, length: int) -> memoryview:
         """Up to `length` raw bytes from `offset`, at most to the end of its member: no batch crosses that."""
@@ -135,12 +170,10 @@ class CompressedSource:
         return self._starts[number] if number < len(self._starts) else max(self.length, offset + 8)
 
     def _inflate(self, number: int) -> bytes:
-        with self._lock:
-            kept = self._cache.get(number)
-            if kept is not None:
-                self._cache.move_to_end(number)
-                return kept
-            ready, goes_on = self._stored, number - 1 in self._cache
+        kept = _CACHE.get((self._serial, number))
+        if kept is not None:
+            return kept
+        ready, goes_on = self._stored, (self._serial, number - 1) in _CACHE
         stored = ready[1] if ready is not None and ready[0] == number else _stored(self.file, self.members[number])
         raw = _inflated(self.file, self.members[number], stored)
         # Read in advance, so that a replay's next chunk begins with inflating: that lets go of the interpreter, and the
@@ -149,11 +182,8 @@ class CompressedSource:
         ready = (following, _stored(self.file, self.members[following])) if (
             goes_on and following < len(self.members)
         ) else None
-        with self._lock:
-            self._stored = ready
-            self._cache[number] = raw
-            if len(self._cache) > _CACHED_MEMBERS:
-                self._cache.popitem(last=False)
+        self._stored = ready
+        _CACHE.put((self._serial, number), raw)
         return raw
 
 

@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from broker_core.errors import JournalError
-from broker_core.journal.compressed import CompressedSource, encode_member, inflate, read_members
+from broker_core.journal.compressed import CompressedSource, MemberCache, encode_member, inflate, read_members
 from broker_core.journal.files import OpenFile
 
 
@@ -106,3 +106,19 @@ def test_a_reader_who_goes_back_gets_what_stands_there(path):
     source = CompressedSource(OpenFile(path))
     letters = [bytes(source.read(4_096 + 1_000 * number, 1)) for number in (0, 1, 3, 2, 0)]
     assert letters == [b"A", b"B", b"D", b"C", b"A"]
+
+
+def test_inflated_members_of_all_segments_share_one_budget():
+    cache = MemberCache(1_000)
+    for segment in range(1, 65):
+        for member in range(8):
+            cache.put((segment, member), b"x" * 300)
+            assert cache.nbytes <= 1_000
+    assert cache.get((64, 7)) is not None and cache.get((64, 4)) is None and cache.get((1, 7)) is None
+    cache.get((64, 5))
+    cache.put((65, 0), b"x" * 300)
+    assert (64, 5) in cache and (64, 6) not in cache, "what is read stays longest"
+    cache.put((65, 0), b"y" * 100)
+    assert cache.nbytes == 300 * 2 + 100
+    cache.put((66, 0), b"z" * 5_000)
+    assert cache.get((66, 0)) is not None and cache.nbytes == 5_000, "one is always kept: its reader goes on in it"
