@@ -51,7 +51,8 @@ class Drain:
         self.chunk: Chunk | None = None
         self._chunk_bytes = FIRST_CHUNK
         self._taken_bytes = 0
-        self._came_bytes = 0
+        self.came_bytes = 0
+        """How much more came for the client since it reads, or since it was delivered so much."""
         self._reads = False
 
     @property
@@ -59,16 +60,12 @@ class Drain:
         """Whether the next chunk is better read while the client takes the one before."""
         return self._chunk_bytes > FIRST_CHUNK and not self._host.turns.busy
 
-    def came(self, nbytes: int) -> None:
-        """So much more waits for the client."""
-        self._came_bytes += nbytes
-
     def reads(self, reading: bool) -> None:
         """The client reads again, or has stopped."""
         if reading != self._reads:
             self._reads = reading
             self._host.turns.replays += 1 if reading else -1
-            self._chunk_bytes, self._taken_bytes, self._came_bytes = FIRST_CHUNK, 0, 0
+            self._chunk_bytes, self._taken_bytes, self.came_bytes = FIRST_CHUNK, 0, 0
 
     async def turn(self) -> None:
         """Wait until a chunk may be delivered."""
@@ -77,8 +74,8 @@ class Drain:
             if (chunk := self._drop()) is not None:
                 self._spool.put_back(chunk.entries, chunk.first)
         owed = max(self._chunk_bytes, RUN_BYTES)
-        if self._came_bytes >= owed:
-            self._came_bytes -= owed
+        if self.came_bytes >= owed:
+            self.came_bytes -= owed
         else:
             await self._host.turns.mine()
 

@@ -92,6 +92,10 @@ class Offline:
 
     def start(self, entries: Sequence[OutboxEntry]) -> None:
         """Take what waited in memory, and drain from now on whenever the client reads."""
+        # Of lanes one comes after another, so the first entry needn't be the oldest.
+        oldest = min((entry.batch.first_sequence for entry in entries if entry.source is not None), default=0)
+        if oldest:
+            self._keep_log(oldest)
         for number, entry in enumerate(entries):
             self.keep(entry)
             if self._backlog.state is ClientState.CLOSED:
@@ -101,7 +105,9 @@ class Offline:
 
     def keep(self, entry: OutboxEntry) -> None:
         """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
-        self._drain.came(entry.nbytes)
+        self._drain.came_bytes += entry.nbytes
+        if entry.rows is None and self.spool.extend(entry):
+            return
         try:
             self._to_spool(entry)
         except JournalError as error:
@@ -113,11 +119,15 @@ class Offline:
             self.spool.append_copy(entry.stream, entry.batch)
             return
         if self._pin is None:
-            self._pin = self._connection.host.pin(entry.batch.first_sequence, f"spool of {self._connection.name}")
+            self._keep_log(entry.batch.first_sequence)
         self.spool.append_reference(
             entry.stream, entry.source, entry.source_length, entry.count, entry.accepted_at,
             entry.batch.first_sequence, entry.rows, entry.nbytes, entry.batch.last_sequence,
         )
+
+    def _keep_log(self, sequence: int) -> None:
+        """What the spool refers to must stay in the log from this record on."""
+        self._pin = self._connection.host.pin(sequence, f"spool of {self._connection.name}")
 
     # Out.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from broker_core.batch import Batch
 from broker_core.delivery.ledger import Tally
+from broker_core.delivery.outbox import OutboxEntry
 from broker_core.journal.files import Files
 from broker_core.spool.entries import (
     ENTRY_SIZE,
@@ -84,6 +85,23 @@ class Spool:
 
     # In.
 
+    def extend(self, entry: OutboxEntry) -> bool:
+        """Queue a whole journaled batch as a part of the last reference; False when it doesn't stand right behind that.
+
+        The way of nearly everything that comes for an offlined client, of whom there may be thousands.
+        """
+        run, source = self._run, entry.source
+        if run is None or source is None or not run.joins(entry.stream, source, entry.source_length, entry.count):
+            return False
+        tally, last = self.tallies[entry.stream], entry.batch.last_sequence
+        tally.messages += entry.count
+        tally.nbytes += entry.nbytes
+        if last > tally.last:
+            tally.last = last
+        self.messages += entry.count
+        self.backlog_bytes += entry.nbytes
+        return True
+
     def append_reference(
         self,
         stream: int,
@@ -102,14 +120,12 @@ class Spool:
         the disk takes no more: the entry isn't queued then, and those before it stay.
         """
         counted = length if nbytes is None else nbytes
-        whole, run = rows is None and counted == length, self._run
-        if not (whole and run is not None and run.joins(stream, position, length, count)):
-            if whole:
-                self._append(b"")
-                self._run = Run(stream, position, length, count, accepted_at)
-            else:
-                self._append(encode_reference(stream, position, length, count, counted, accepted_at, rows))
-            self._enter(first_sequence)
+        if rows is None and counted == length:
+            self._append(b"")
+            self._run = Run(stream, position, length, count, accepted_at)
+        else:
+            self._append(encode_reference(stream, position, length, count, counted, accepted_at, rows))
+        self._enter(first_sequence)
         self._count(stream, count, counted, first_sequence, last_sequence or first_sequence + count - 1)
 
     def append_copy(self, stream: int, batch: Batch) -> None:

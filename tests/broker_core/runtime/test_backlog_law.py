@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic
@@ -247,7 +247,12 @@ async def drained(scene: Scene) -> None:
     raise AssertionError(f"{backlog.messages} messages stay behind, {backlog.state}")
 
 
+LANES_APART = [("read", 1, 0), ("publish", 1, 1), ("publish", 2, 1), ("publish", 1, 1), ("conflate", 2, 0), ("offline", 0, 0)]
+"""The lane that comes first doesn't hold the oldest record."""
+
+
 @settings(max_examples=150, deadline=None)
+@example(plan=LANES_APART, stalled_after_s=1.0)
 @given(steps, st.sampled_from((1.0, 0.0)))
 def test_every_message_is_sent_given_up_or_waiting(plan: list[tuple[str, int, int]], stalled_after_s: float) -> None:
     """With no patience a drain gives back what isn't taken at once."""

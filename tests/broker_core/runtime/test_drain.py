@@ -147,12 +147,12 @@ async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic
 
 async def test_what_came_for_its_client_meanwhile_needs_no_rest_so_that_every_drain_ends(scene: Scene) -> None:
     """At any rate of new messages the drain delivers as much, and its share of the loop on top."""
-    scene.drain.came(1 << 40)  # of the time before, when it didn't read
+    scene.drain.came_bytes += 1 << 40  # of the time before, when it didn't read
     scene.drain.reads(True)
     turns = rests = 0
     for _ in range(100):
         scene.turns.live()
-        scene.drain.came(2 * RUN_BYTES)  # twice what a turn delivers comes in the time of one
+        scene.drain.came_bytes += 2 * RUN_BYTES  # twice what a turn delivers comes in the time of one
         for _ in range(3):
             before = scene.slept
             await scene.drain.turn()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic
+from broker_core.delivery import OutboxEntry
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files
 from broker_core.journal.segment import Position
@@ -72,7 +74,9 @@ def test_what_goes_in_comes_out_in_order(spool):
 def joined(spool, start, lengths, *, stream=7, segment=1):
     """Whole batches, one right behind the other from an offset on."""
     for length in lengths:
-        spool.append_reference(stream, Position(segment, start), length, 5, start, start)
+        place, batch = Position(segment, start), SimpleNamespace(first_sequence=start, last_sequence=start + 4)
+        if not spool.extend(OutboxEntry(stream, batch, None, place, length, 5, length, start)):
+            spool.append_reference(stream, place, length, 5, start, start)
         start += length
 
 
@@ -80,6 +84,8 @@ def test_neighbours_in_the_journal_are_one_reference(spool):
     joined(spool, 4_096, [1_000] * 50)
     assert (spool.entries, spool.messages, spool.backlog_bytes, spool.disk_bytes) == (1, 250, 50_000, 40)
     assert (spool.oldest_at, spool.first_sequence) == (4_096, 4_096)
+    tally = spool.tallies[7]
+    assert (tally.messages, tally.nbytes, tally.first, tally.last) == (250, 50_000, 4_096, 4_096 + 49_000 + 4)
     (entry,) = spool.pull(1)
     assert (entry.position, entry.length, entry.count, entry.accepted_at) == (Position(1, 4_096), 50_000, 250, 4_096)
     assert (spool.messages, spool.backlog_bytes, spool.tallies[7].messages) == (0, 0, 0)
