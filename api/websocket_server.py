@@ -4,7 +4,8 @@ daphne 4.2 as it is hands every send to Twisted, which buffers without limit, an
 limit (measured: 2.8 GB in five seconds for a client that doesn't read). Here:
 
 * out: the WebSocket protocol is the transport's streaming producer. `await send()` waits until the kernel has taken
-  the message whole, so that what waits for a peer that doesn't read is in its outbox, and one message at most is here.
+  what was sent, so that what waits for a peer that doesn't read is in its outbox, and one message at most is here, or
+  a few small ones.
 * in: when the application has INCOMING_HIGH messages waiting, the transport stops reading from the socket.
 * connections have no age limit (daphne's default closes healthy subscriptions after a day).
 """
@@ -33,6 +34,8 @@ from broker_core.runtime import socket_options
 INCOMING_HIGH = 16
 """Messages waiting for the application before the socket is no longer read."""
 INCOMING_LOW = 4
+UNAWAITED_BYTES = 8 * 1024
+"""Sent before the first wait: a wait costs a turn of the loop, and text clients get a message for each record."""
 
 
 @implementer(IPushProducer)
@@ -42,6 +45,7 @@ class PacedProtocol(WebSocketProtocol):
     def onConnect(self, request: Any) -> Any:
         self.room = asyncio.Event()
         self.room.set()
+        self.handed_bytes = 0
         self.reading = True
         return super().onConnect(request)
 
@@ -52,13 +56,19 @@ class PacedProtocol(WebSocketProtocol):
         socket_options.prepare(self.transport.getHandle())
         super().onOpen()
 
-    def handed_over(self) -> None:
-        """A message was handed to Twisted: there is room again when the kernel has all of it.
+    def handed_over(self, nbytes: int) -> None:
+        """So much was handed to Twisted: from UNAWAITED_BYTES on there is room again when the kernel has all of it.
 
         Twisted by itself calls a producer back only after more than 64 KiB (its bufferSize, which is also what it
         reads at once), and two thousand clients that don't read would hold as much each, twice.
         """
-        if self.state == self.STATE_OPEN and isinstance(self.transport, FileDescriptor):
+        self.handed_bytes += nbytes
+        if (
+            self.handed_bytes >= UNAWAITED_BYTES
+            and self.state == self.STATE_OPEN
+            and isinstance(self.transport, FileDescriptor)
+        ):
+            self.handed_bytes = 0
             self.room.clear()
             self.transport.producerPaused = True  # what makes it call resumeProducing when its buffer is empty
 
@@ -164,6 +174,6 @@ class PacedServer(Server):
         """Hand a message to Twisted, then wait until the kernel has taken it."""
         await super().handle_reply(protocol, message)
         if message["type"] == "websocket.send":
+            protocol.handed_over(len(message.get("bytes") or message.get("text") or ""))
             del message  # Twisted has a copy of its own; a thousand stalled clients needn't hold two
-            protocol.handed_over()
             await protocol.room.wait()
