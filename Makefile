@@ -12,7 +12,7 @@ ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-browser test-postgres lint bench clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres lint types imports format bench clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,10 +41,19 @@ test-browser: $(VENV)/dev.stamp
 test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
 	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api --database $(WORKERS) $(ARGS)
 
-lint: $(VENV)/dev.stamp  ## ruff, mypy --strict and the import rules
+lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, types and imports
 	$(VENV)/bin/ruff check .
+
+types: $(VENV)/dev.stamp  ## mypy --strict of the engine and the pipeline
 	$(VENV)/bin/mypy --strict broker_core pipeline
+
+imports: $(VENV)/dev.stamp  ## the rooms point one way
 	$(VENV)/bin/lint-imports
+
+# Not the whole tree: much of it is laid out by hand, closer than ruff would.
+format: $(VENV)/dev.stamp  ## lay out new files: make format ARGS='a.py b.py'
+	@test -n "$(ARGS)" || { echo "Say which files: make format ARGS='a.py b.py'"; exit 1; }
+	$(VENV)/bin/ruff format $(ARGS)
 
 bench: $(VENV)/dev.stamp  ## measure; figures of record are in docs/benchmarks.md
 	$(PY) -m bench $(ARGS)

@@ -17,22 +17,26 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
+import msgspec
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth import get_user
 from django.db import DatabaseError
 from django.http import HttpRequest
 
-from api.live_deltas import Snapshot, delta
+from api.live_deltas import delta
+from broker_core.documents.instance import Snapshot
+from broker_core.documents.records import DecisionEntry
 from broker_core.errors import SluiceError
+from console.access.rights import Access, name_fits
 from console.choices import Permission
 from console.queries import live
-from console.rights import Access, name_fits
 from console.services.actors import access_of
-from console.session_store import SessionStore
+from console.web.session_store import SessionStore
 
 GROUP = "live"
+_SNAPSHOTS = msgspec.json.Decoder(Snapshot)
+_DECISIONS = msgspec.json.Decoder(DecisionEntry)
 LEAST_INTERVAL_S = 0.25
 CLOSE_NOT_LOGGED_IN = 4401
 CLOSE_ENDED = 4403
@@ -99,28 +103,28 @@ class LiveFeed(AsyncWebsocketConsumer):
 
     async def live_snapshot(self, event: dict[str, Any]) -> None:
         """The broker's snapshot of this second."""
-        await self._offer(event["snapshot"])
+        await self._offer(_SNAPSHOTS.decode(event["snapshot"]))
 
     def _seen(self, snapshot: Snapshot) -> Snapshot | None:
         """The part of a snapshot that this account may see: None of an instance it may not see at all."""
-        instance = str(snapshot["status"].get("instance", ""))
+        instance = snapshot.status.instance
         if not self.access.allows(Permission.VIEW, instance=instance):
             return None
         patterns = self.access.client_patterns(instance)
         if patterns is None:
             return snapshot
-        seen = [one for one in snapshot["clients"] if any(name_fits(pattern, one["name"]) for pattern in patterns)]
-        return {**snapshot, "clients": seen}
+        seen = [one for one in snapshot.clients if any(name_fits(pattern, one.name) for pattern in patterns)]
+        return msgspec.structs.replace(snapshot, clients=seen)
 
     async def live_decision(self, event: dict[str, Any]) -> None:
         """A decision, at once. Before the first snapshot there is nothing it could be shown beside."""
-        instance, client = str(event.get("instance", "")), str(event["decision"].get("client", ""))
-        if self.sent is not None and self.access.allows(Permission.VIEW, instance=instance, client=client):
-            await self._send({"type": "decision", "decision": event["decision"]})
+        decision, instance = _DECISIONS.decode(event["decision"]), str(event["instance"])
+        if self.sent is not None and self.access.allows(Permission.VIEW, instance=instance, client=decision.client):
+            await self._send({"type": "decision", "decision": decision})
 
     async def _offer(self, snapshot: Snapshot) -> None:
         """Send it now, or when the least interval has passed; then the newest one alone."""
-        if self.newest is not None and snapshot["at"] < self.newest["at"]:
+        if self.newest is not None and snapshot.at < self.newest.at:
             return  # the group's message overtook the snapshot asked for at connect
         seen = self._seen(snapshot)
         if seen is None:
@@ -142,13 +146,14 @@ class LiveFeed(AsyncWebsocketConsumer):
             return
         self.sent, self.sent_at = snapshot, time.monotonic()
         if sent is None:
-            await self._send({"type": "snapshot", **snapshot})
+            whole = {"at": snapshot.at, "status": snapshot.status, "clients": snapshot.clients}
+            await self._send({"type": "snapshot", **whole})
         else:
             await self._send({"type": "delta", **delta(sent, snapshot)})
 
-    async def _send(self, message: dict[str, Any]) -> None:
+    async def _send(self, message: dict[str, object]) -> None:
         self.sequence += 1
-        await self.send(text_data=orjson.dumps({**message, "seq": self.sequence}).decode())
+        await self.send(text_data=msgspec.json.encode({**message, "seq": self.sequence}).decode())
 
     async def _watch_session(self) -> None:
         """Close when the session ends, whether or not there is anything to feed. Being fed is no use of a session."""

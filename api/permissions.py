@@ -15,8 +15,8 @@ from typing import Any
 from django.conf import settings
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 
+from console.access.rights import Need, Open
 from console.choices import Permission
-from console.rights import Need, Open
 from console.services import access
 from console.services.actors import actor_of
 

@@ -8,7 +8,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.views import SpectacularAPIView
 
 from api.permissions import Permitted
-from console.rights import Open
+from console.access.rights import Open
 
 
 class SchemaView(SpectacularAPIView):

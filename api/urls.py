@@ -50,6 +50,8 @@ urlpatterns = [
     path("replays/<str:name>/cancel", replays.SteerReplayView.as_view(word="cancel"), name="replay_cancel"),
     path("clients", clients.ClientsView.as_view(), name="clients"),
     path("clients/<str:name>", clients.ClientView.as_view(), name="client"),
+    path("clients/<str:name>/effective", clients.EffectiveView.as_view(), name="client-effective"),
+    path("clients/<str:name>/forecasts", clients.ForecastsView.as_view(), name="client-forecasts"),
     path("clients/<str:name>/disconnect", clients.DisconnectView.as_view(), name="disconnect"),
     path("clients/<str:name>/pause", clients.ActView.as_view(word="pause"), name="client_pause"),
     path("clients/<str:name>/resume", clients.ActView.as_view(word="resume"), name="client_resume"),

@@ -17,7 +17,7 @@ from daphne.utils import import_by_path
 from twisted.internet import reactor
 from twisted.internet.endpoints import SSL4ServerEndpoint
 
-from api.websocket_tls import context_factory
+from api.broker_websocket.tls import context_factory
 from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 

@@ -12,10 +12,10 @@ import uvloop
 
 
 async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
-    from api.websocket_listener import WebSocketListener
+    from api.broker_websocket.listener import WebSocketListener
+    from broker_core.broker import Broker, BrokerPaths
     from broker_core.config import PoolSettings, TransportSettings, default_policy
-    from broker_core.runtime.broker import Broker, BrokerPaths
-    from broker_core.runtime.collector import spare_the_loop
+    from broker_core.engine.collector import spare_the_loop
 
     policy = default_policy("bench-1")
     policy = replace(

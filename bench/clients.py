@@ -20,12 +20,13 @@ from typing import Any
 
 import uvloop
 
+from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import TransportSettings, default_policy
-from broker_core.delivery.outbox import OutboxEntry
+from broker_core.connections.connection import Connection
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.documents.instance import Snapshot
+from broker_core.engine.collector import spare_the_loop
 from broker_core.protocols.replies import Reply
-from broker_core.runtime.broker import Broker, BrokerPaths
-from broker_core.runtime.collector import spare_the_loop
-from broker_core.runtime.connection import Connection
 
 SECONDS = 8
 
@@ -34,12 +35,21 @@ class Nowhere:
     """A transport that keeps nothing; it takes deliveries unless it is `stalled`."""
 
     protocol, remote, peer_names, flushed = "amps", "127.0.0.1:1", frozenset[str](), True
+    lump_bytes, network_limited = 0, False
+
+    lump_bytes, network_limited = 0, False
 
     def __init__(self, stalled: bool) -> None:
         self.writable = not stalled
+        self.handed_bytes = 0
+
+    def taken_bytes(self) -> int:
+        """Everything at once."""
+        return self.handed_bytes
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         """Taken."""
+        self.handed_bytes += sum(entry.nbytes for entry in entries)
 
     def send_reply(self, reply: Reply) -> None:
         """Heard."""
@@ -57,10 +67,10 @@ class Nowhere:
 def crowd(broker: Broker, number: int, behind: int) -> None:
     """Log that many clients on, each with a subscription; the first `behind` of them take nothing."""
     for index in range(number):
-        connection: Connection = broker.host.connected("tcp", Nowhere(index < behind))
+        connection: Connection = broker.engine.connected("tcp", Nowhere(index < behind))
         topic = "busy.>" if index < behind else f"quiet.{index}"
-        connection.receive_text(json.dumps({"c": "logon", "name": f"client-{index:05d}"}))
-        connection.receive_text(json.dumps({"c": "subscribe", "id": "s", "topic": topic}))
+        connection.receive((json.dumps({"c": "logon", "name": f"client-{index:05d}"}),))
+        connection.receive((json.dumps({"c": "subscribe", "id": "s", "topic": topic}),))
         assert connection.logged_on
 
 
@@ -111,8 +121,8 @@ async def measure(number: int, behind: int) -> dict[str, float]:
         policy = replace(default_policy("bench-1"), transports=(TransportSettings("tcp", "tcp", 0),))
         broker = Broker(policy, BrokerPaths.under(Path(home), "bench-1"), lambda *_: None)  # type: ignore[arg-type, return-value]
 
-        async def on_tick(snapshot: dict[str, Any]) -> None:
-            assert len(snapshot["clients"]) == len(broker.host.clients)
+        async def on_tick(snapshot: Snapshot) -> None:
+            assert len(snapshot.clients) == len(broker.engine.roster.clients)
 
         await broker.start(on_tick)
         spare_the_loop()

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from broker_core.config import PolicyDocument, default_policy
-from broker_core.runtime.collector import spare_the_loop
-from broker_core.slow_clients import Account, Action, SlowClientGuard, Waiting
+from broker_core.engine.collector import spare_the_loop
+from broker_core.slow_clients import Action, PoolUse, SlowClientGuard, Waiting
 
 START = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -37,7 +37,10 @@ class Held:
 
     def __init__(self, oldest_at: int) -> None:
         self.oldest_at = oldest_at
-        self.sent_bytes = 0
+        self.taken_bytes = 0
+        self.lump_bytes = 0
+        self.owed_messages = WAITING.outbox_messages
+        self.owed_bytes = 1
         self.blocked_since = oldest_at
 
     def waiting(self) -> Waiting:
@@ -51,7 +54,7 @@ def guard(memory_limit: int, **more: Any) -> SlowClientGuard:
     return SlowClientGuard(PolicyDocument.from_dict(document), 64 * GIB, None, "/nowhere")
 
 
-def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list[Account]:
+def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list[PoolUse]:
     """Clients whose backlogs come to these sizes within so many seconds, sampled and ranked as they grow; 0: at once."""
     accounts = [made.register(f"c{number}", "tcp", Held(START)) for number in range(len(sizes))]
     for second in range(seconds):
@@ -96,14 +99,14 @@ class Choices:
                     self._queue(account)
         return self
 
-    def _queue(self, account: Account) -> None:
+    def _queue(self, account: PoolUse) -> None:
         begun = time.thread_time()
         decision = self._guard.queued(account, self._step, self._now)
         spent = time.thread_time() - begun
         if decision is not None:
             assert decision.action is Action.OFFLINE
             self.taken.append(spent)
-            victim = self._guard.account(decision.client)
+            victim = self._guard.use_of(decision.client)
             if victim is not None and self._at_once:
                 self._guard.released(victim, victim.memory)
 

@@ -12,7 +12,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from broker_core.documents.instance import Snapshot
+from tests.support.fake_broker import make_client, make_pool, make_snapshot, make_transport
+
 CLIENTS, MINUTES = 2_000, 10
+ONE = make_client("one")
 
 
 def main() -> None:
@@ -71,17 +77,16 @@ def _ring(instance: str) -> None:
     print(f"ring     {100 * ours / 60:5.2f} % here and {100 * theirs / 60:5.2f} % in Redis, of one core")
 
 
-def _snapshot(instance: str, at_ms: int, turn: int) -> dict[str, Any]:
+def _snapshot(instance: str, at_ms: int, turn: int) -> Snapshot:
     clients = [
-        {
-            "name": f"client-{number:04d}", "transport": "tcp", "pool": "instance", "state": "live", "lag_messages": turn + number + 1,
-            "lag_bytes": 100 * number, "lag_ms": 3, "outbox_bytes": 100 * number, "spool_bytes": 0, "rate_out_messages": 10.0,
-        }
+        structs.replace(
+            ONE, name=f"client-{number:04d}", lag_messages=turn + number + 1, lag_bytes=100 * number, lag_ms=3,
+            outbox_bytes=100 * number, rate_out_messages=10.0,
+        )
         for number in range(CLIENTS)
     ]  # fmt: skip
-    pool = {"name": "instance", "memory_used": 1, "memory_limit": 2, "disk_used": 3, "disk_limit": 4}
-    status = {"instance": instance, "revision": 1, "pid": 1, "rates": {}, "transports": [{"name": "tcp"}], "pools": [pool]}
-    return {"at": at_ms, "status": status, "clients": clients}
+    pool = make_pool("instance", memory_used=1, memory_limit=2, disk_used=3, disk_limit=4)
+    return make_snapshot(at_ms, *clients, instance=instance, transports=[make_transport("tcp")], pools=[pool])
 
 
 def _spent(connection: Any) -> float:

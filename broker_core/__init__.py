@@ -1,4 +1,4 @@
 """The engine of Sluice: record batches, journal, subscriptions, slow clients. No Django, no Spark.
 
-Only `runtime/` has an event loop, threads and the time; everything else is given them as arguments.
+Each room imports those below it only: docs/architecture.md. The time is passed in as a `Clock`.
 """

@@ -28,6 +28,8 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
   first_publisher_sequence + publisher_sequence_delta. first_sequence 0 means "not journaled";
   first_publisher_sequence 0 means that the publisher doesn't number its messages.
 * origin and publisher are hash64() of the instance's and the client's name. accepted_at is nanoseconds UTC.
+* flags: EXPLICIT_SEQUENCES, and of deliveries alone CONFLATED and CONFLATION_OVER, which stand in a copy that is made for one
+  client and never in a journal.
 * A reader that meets another version or codec refuses the batch; it never guesses.
 
 Why this shape: in CPython the cost is per object touched. One struct call reads the header whatever the number of
@@ -65,7 +67,14 @@ ROW_DTYPE = np.dtype(
     [("headers", "<u4"), ("body", "<u4"), ("topic", "<u2"), ("flags", "<u2"), ("delta", "<u4")]
 )
 EXPLICIT_SEQUENCES = 1
-KNOWN_FLAGS = EXPLICIT_SEQUENCES
+CONFLATED = 2
+"""What is left of a backlog from which policy left out messages: later ones of the same key stand for them."""
+CONFLATION_OVER = 4
+"""The first delivery behind such a backlog: from it on everything comes again."""
+MARKS = CONFLATED | CONFLATION_OVER
+KNOWN_FLAGS = EXPLICIT_SEQUENCES | MARKS
+MARK_WORDS = {0: "", CONFLATED: "conflated", CONFLATION_OVER: "conflation_over"}
+"""The marks as messages show them."""
 MAX_RECORDS = 65_536
 """Records in one batch; a bound on what one header can make a reader allocate."""
 MAX_BATCH_BYTES = 16 * 1024 * 1024
@@ -73,6 +82,7 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_DICTIONARY = 1_024
 
 _STAMP = struct.Struct("<QIIQq")  # origin, epoch, zero, first_sequence, accepted_at: bytes 32 to 64
+_U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 _ZERO_CRC = b"\0\0\0\0"
@@ -351,6 +361,11 @@ class Batch:
         return self.header.flags
 
     @property
+    def mark(self) -> str:
+        """What policy did to the backlog that it comes from: "conflated", "conflation_over", or "" for nothing."""
+        return MARK_WORDS.get(self.header.flags & MARKS, "")
+
+    @property
     def first_sequence(self) -> int:
         """Sequence of the first record; 0 when the batch isn't journaled."""
         return self.header.first_sequence
@@ -493,7 +508,7 @@ class Batch:
         """
         header = self.header
         sequences = self.sequences()[rows].tobytes() if explicit else b""
-        flags = EXPLICIT_SEQUENCES if explicit else 0
+        flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
         joined, texts = self._texts_of(rows)
         dictionary = bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
         body = dictionary + self.rows[rows].tobytes() + sequences + joined + texts
@@ -506,6 +521,15 @@ class Batch:
         ))
         _U32.pack_into(made, 28, crc32c(made))
         made += payload
+        return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
+
+    def marked(self, mark: int) -> Batch:
+        """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""
+        header = bytearray(self.buf[:HEADER_SIZE])
+        _U16.pack_into(header, 6, self.header.flags & ~MARKS | mark)
+        header[28:32] = _ZERO_CRC
+        _U32.pack_into(header, 28, crc32c(header))
+        made = header + self.buf[HEADER_SIZE:]
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
     def _texts_of(self, rows: Rows) -> tuple[bytes, bytes]:

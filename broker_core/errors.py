@@ -5,12 +5,25 @@
     ├── OperatorError    configuration or an operator's request that can't be carried out
     └── JournalError     ours: the disk, the log
 
-Codes are stable words; texts may change. The edge maps a code to a close code or an HTTP status in one table.
+Codes are stable words, all of them in `error_codes`; texts may change.
+
+A code that isn't there is a programming error. The error is raised all the same, with that code, and Python's warning
+UnknownCode is given once for each place that made one: a broker must not stumble over the name of what went wrong.
+The tests make that warning an error, and read the source for codes that no test meets. What a peer said is another
+matter: a newer broker may know more codes, so `received` takes any.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections.abc import Mapping
+from typing import Any, Self
+
+from broker_core.error_codes import CODES
+
+
+class UnknownCode(UserWarning):
+    """An error was made with a code that isn't in the table."""
 
 
 class SluiceError(Exception):
@@ -18,22 +31,33 @@ class SluiceError(Exception):
 
     def __init__(self, code: str, sentence: str, fix: str = "", **details: Any) -> None:
         super().__init__(f"{code}: {sentence}")
+        if code not in CODES:
+            warnings.warn(f"the error code {code!r} isn't in broker_core/error_codes.py", UnknownCode, stacklevel=2)
         self.code = code
         self.sentence = sentence
         self.fix = fix
         self.details = details
 
+    @classmethod
+    def received(cls, code: str, sentence: str, fix: str = "", details: Mapping[str, Any] | None = None) -> Self:
+        """An error as somebody else told it: another process, or a broker that may know more codes than this one."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, f"{code}: {sentence}")
+        error.code, error.sentence, error.fix, error.details = code, sentence, fix, dict(details or {})
+        return error
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders (Spark workers, Celery); the default would lose the keyword details.
-        return (_rebuild, (type(self), self.code, self.sentence, self.fix, self.details))
+        return (_received, (type(self), self.code, self.sentence, self.fix, self.details))
 
     def as_dict(self) -> dict[str, Any]:
         """The error as sent to clients and the console: code, message, fix, details."""
         return {"code": self.code, "message": self.sentence, "fix": self.fix, "details": self.details}
 
 
-def _rebuild(kind: type[SluiceError], code: str, sentence: str, fix: str, details: dict[str, Any]) -> SluiceError:
-    return kind(code, sentence, fix, **details)
+def _received(kind: type[SluiceError], code: str, sentence: str, fix: str, details: dict[str, Any]) -> SluiceError:
+    # A function, since Twisted replaces how bound methods are pickled, and can't do it with those of classes.
+    return kind.received(code, sentence, fix, details)
 
 
 class ClientError(SluiceError):

@@ -1,8 +1,21 @@
-"""What instances and clients may be called. Checked once per distinct text."""
+"""What the broker calls itself and its own topics, and what instances and clients may be called."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
+
+OWN: Final = "$"
+"""Topics that start with it are the broker's own: nobody else publishes there, and only patterns that start so match."""
+BROKER_NAME: Final = "$SLUICE"
+"""The publisher of the broker's own records. No client may be called so."""
+EVENTS_PREFIX: Final = f"{BROKER_NAME}."
+"""Of the topics that the broker publishes to. They are always journaled."""
+CLIENTS_TOPIC: Final = f"{EVENTS_PREFIX}clients"
+"""What happens to clients, and samples of them."""
+DECISIONS_TOPIC: Final = f"{EVENTS_PREFIX}decisions"
+LEDGER_TOPIC: Final = f"{EVENTS_PREFIX}ledger"
+"""What subscriptions have lost."""
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 MAX_NAME = 64

@@ -16,6 +16,8 @@ class ConsoleConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks and what listens to logins."""
-        from console import append_only, checks, signals  # noqa: F401
+        from console import checks  # noqa: F401
+        from console.models import append_only
+        from console.web import login_audit  # noqa: F401
 
         post_migrate.connect(append_only.install, sender=self, dispatch_uid="append_only")

@@ -8,20 +8,26 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import orjson
+import msgspec
 from django.conf import settings
 
+from broker_core.documents.requests import Request, answer_of, name_of
 from broker_core.errors import OperatorError
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """10,000 clients with subscriptions come to some 8 MB; more than this is not an answer of ours."""
 
 
+T = TypeVar("T")
+
+
 class BrokerAway(OperatorError):
-    """The broker doesn't answer: it isn't running, or it is too busy. Code broker_away."""
+    """The broker doesn't answer: broker_away, it isn't running or is too busy; broker_failed, it ended while it was
+    asked, or its answer can't be read, and it may have done what it was asked."""
 
 
 class BrokerLink:
@@ -31,26 +37,44 @@ class BrokerLink:
         self.path = path
         self.timeout_s = settings.SLUICE_CONTROL_TIMEOUT_S if timeout_s is None else timeout_s
 
-    def call(self, do: str, /, *, timeout_s: float | None = None, **arguments: Any) -> Any:
-        """Ask the broker to do something; returns its result. `timeout_s` bounds the whole call."""
+    def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
+        """Ask the broker for something; returns its answer. `timeout_s` bounds the whole call."""
         allowed = timeout_s or self.timeout_s
-        request = orjson.dumps({"do": do, **arguments}) + b"\n"
+        line = msgspec.json.encode(request) + b"\n"
         try:
             with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
-                line = _exchange(connection, str(self.path), request, time.monotonic() + allowed)
+                answer = _exchange(connection, str(self.path), line, time.monotonic() + allowed)
         except TimeoutError as late:
-            raise self._away(f"did not answer `{do}` within {allowed:g} s") from late
+            raise self._away(f"did not answer `{name_of(request)}` within {allowed:g} s") from late
+        except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as broken:
+            raise self._failed(f"ended the connection while it was asked to `{name_of(request)}`: {broken}") from broken
         except OSError as problem:
             raise self._away(f"can't be reached: {problem.strerror or problem}") from problem
-        return _result(line, self)
+        made: T = self._result(answer, _decoder_of(type(request)))
+        return made
+
+    def _result(self, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+        try:
+            answer = msgspec.json.decode(line, type=_Answer)
+            if answer.ok:
+                return decoder.decode(answer.result)
+            if answer.error is None:
+                raise ValueError("neither a result nor an error")
+        except (msgspec.DecodeError, ValueError) as problem:
+            raise self._failed("gave an answer that can't be read, as of another release") from problem
+        error = answer.error
+        raise OperatorError.received(
+            str(error.get("code", "internal_error")), str(error.get("message", "The broker refused.")),
+            str(error.get("fix", "")), error.get("details"),
+        )
 
     def _away(self, why: str) -> BrokerAway:
-        return BrokerAway(
-            "broker_away",
-            f"The broker {self.path.stem} {why}.",
-            "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log.",
-            instance=self.path.stem,
-        )
+        fix = "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
+        return BrokerAway("broker_away", f"The broker {self.path.stem} {why}.", fix, instance=self.path.stem)
+
+    def _failed(self, why: str) -> BrokerAway:
+        fix = "Look at its log, and whether what was asked for was done."
+        return BrokerAway("broker_failed", f"The broker {self.path.stem} {why}.", fix, instance=self.path.stem)
 
 
 def link_to(instance_name: str) -> BrokerLink:
@@ -82,20 +106,14 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _result(line: bytes, link: BrokerLink) -> Any:
-    try:
-        answer = orjson.loads(line)
-        if answer["ok"]:
-            return answer.get("result")
-        error = dict(answer["error"])
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as problem:
-        raise BrokerAway(
-            "broker_away",
-            f"The broker {link.path.stem} gave an answer that can't be read.",
-            "Use the same release of the broker and the console.",
-        ) from problem
-    refused = OperatorError(
-        str(error.get("code", "refused")), str(error.get("message", "The broker refused.")), str(error.get("fix", ""))
-    )
-    refused.details = error.get("details") or {}
-    raise refused
+class _Answer(msgspec.Struct, frozen=True):
+    """What comes back: a result, or an error as `SluiceError.as_dict` tells it."""
+
+    ok: bool
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: dict[str, Any] | None = None
+
+
+@cache
+def _decoder_of(request: type[Request[Any]]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(answer_of(request))

@@ -146,14 +146,6 @@ RUN_STATE_COLOURS = {
     RunState.LOST: "orange",
 }
 
-# Client states come from the broker's snapshot; `replaying` is how the console shows a live client that catches up.
-CLIENT_STATES = {
-    "live": ("Live", "green"),
-    "replaying": ("Replaying", "azure"),
-    "offlined": ("Offlined", "red"),
-    "draining": ("Draining", "yellow"),
-}
-
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 # Jobs of `python -m pipeline NAME`, and the options that the API takes for each. Directories and Spark's master aren't

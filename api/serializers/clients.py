@@ -6,98 +6,35 @@ from typing import Any
 
 from rest_framework import serializers
 
+from api.documents import serializer_of
+from broker_core.documents import columns
+from broker_core.documents.clients import ClientEntry, Delivery, EffectiveSetting, ForecastEntry, Health
+from broker_core.documents.instance import InstanceStatus
 from console.models import Decision
-from console.queries.clients import SORT_FIELDS
+
+ClientSerializer = serializer_of(ClientEntry)
+EffectiveSettingSerializer = serializer_of(EffectiveSetting)
+ForecastSerializer = serializer_of(ForecastEntry)
+StatusSerializer = serializer_of(InstanceStatus)
 
 
-class SubscriptionSerializer(serializers.Serializer[Any]):
-    """One subscription of a client."""
+class SortField(serializers.ChoiceField):
+    """A column to sort by, downwards after "-"."""
 
-    id = serializers.CharField()
-    topic = serializers.CharField()
-    filter = serializers.CharField(allow_null=True)
-    bookmark = serializers.CharField(allow_null=True)
-    state = serializers.CharField()
-    delivered_messages = serializers.IntegerField()
-    lag_messages = serializers.IntegerField()
-    ack = serializers.CharField(allow_null=True, help_text="auto, client, client-individual, or null without.")
-    prefetch = serializers.IntegerField(allow_null=True)
-    unacked_messages = serializers.IntegerField()
-    durable = serializers.CharField(allow_null=True, help_text="Name of the durable subscription it is.")
-    lease_ms = serializers.IntegerField(allow_null=True)
-    lost_messages = serializers.IntegerField()
-
-
-class ForecastSerializer(serializers.Serializer[Any]):
-    """The limit a client comes to first."""
-
-    rule = serializers.CharField()
-    setting = serializers.CharField()
-    action = serializers.CharField()
-    mode = serializers.CharField()
-    signal = serializers.CharField()
-    value = serializers.IntegerField()
-    limit = serializers.IntegerField()
-    percent = serializers.FloatField(help_text="Of the limit, used now.")
-    per_second = serializers.FloatField()
-    fires_in_ms = serializers.IntegerField(allow_null=True, help_text="Null when there is no honest time.")
-
-
-class WhySlowSerializer(serializers.Serializer[Any]):
-    """One verdict with its evidence."""
-
-    cause = serializers.CharField()
-    sentence = serializers.CharField()
-    evidence = serializers.DictField(child=serializers.IntegerField())
-
-
-class ClientSerializer(serializers.Serializer[Any]):
-    """A client as its broker sees it now. Moments are ms UTC. Only documents the shape: the answer is the broker's."""
-
-    name = serializers.CharField()
-    transport = serializers.CharField()
-    protocol = serializers.CharField()
-    remote = serializers.CharField()
-    user = serializers.CharField(allow_null=True)
-    state = serializers.ChoiceField(["live", "replaying", "offlined", "draining"])
-    connected_at = serializers.IntegerField()
-    lag_messages = serializers.IntegerField()
-    lag_bytes = serializers.IntegerField()
-    lag_ms = serializers.IntegerField(help_text="Age of the oldest message that waits.")
-    outbox_bytes = serializers.IntegerField()
-    outbox_messages = serializers.IntegerField()
-    spool_bytes = serializers.IntegerField()
-    spool_messages = serializers.IntegerField()
-    offlined_since = serializers.IntegerField(allow_null=True)
-    delivered_messages = serializers.IntegerField()
-    delivered_bytes = serializers.IntegerField()
-    published_messages = serializers.IntegerField()
-    rate_out_messages = serializers.FloatField()
-    write_blocked_ms = serializers.IntegerField()
-    pool = serializers.CharField()
-    memory_percent = serializers.FloatField()
-    disk_percent = serializers.FloatField()
-    revision = serializers.IntegerField(help_text="The policy revision the client is held to.")
-    matched_messages = serializers.IntegerField(help_text="For it: delivered, lost, and still waiting.")
-    lost_messages = serializers.IntegerField(help_text="In the loss ledger.")
-    unacked_messages = serializers.IntegerField()
-    window_full_ms = serializers.IntegerField(help_text="How long a window of its subscriptions has been full.")
-    held_bytes = serializers.IntegerField(help_text="Waiting for acknowledgements, or held by a policy.")
-    forecast = ForecastSerializer(allow_null=True)
-    why_slow = WhySlowSerializer(allow_null=True)
-    last_decision = serializers.DictField(allow_null=True)
-    subscriptions = SubscriptionSerializer(many=True)
+    def __init__(self, **options: Any) -> None:
+        fields = columns.sort_fields()
+        super().__init__([*fields, *(f"-{name}" for name in fields)], default=columns.DEFAULT_SORT, required=False, **options)
 
 
 class ClientQuerySerializer(serializers.Serializer[Any]):
     """What a list of clients is filtered and sorted by."""
 
-    state = serializers.CharField(required=False, default="")
+    delivery = serializers.ChoiceField([one.value for one in Delivery], required=False, default="")
+    health = serializers.ChoiceField([one.value for one in Health], required=False, default="")
+    state = serializers.CharField(required=False, default="", help_text="`delivery` by its older name.")
     transport = serializers.CharField(required=False, default="")
     search = serializers.CharField(required=False, default="", help_text="Part of the client's name.")
-    sort = serializers.ChoiceField(
-        [*SORT_FIELDS, *(f"-{name}" for name in SORT_FIELDS)], required=False, default="name"
-    )
+    sort = SortField(help_text="Of equal ones the greatest lag comes first, then they go by name.")
     instance = serializers.CharField(required=False, default="")
 
 

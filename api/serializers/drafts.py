@@ -6,8 +6,10 @@ from typing import Any
 
 from rest_framework import serializers
 
+from api.documents import serializer_of
 from api.serializers.policy_entries import DocumentField
 from api.serializers.strict import StrictSerializer
+from broker_core.documents.policies import PolicyEffect
 from console.services.policy_files import MOST_SENT, SYSTEMS
 
 
@@ -52,11 +54,23 @@ class ImportSerializer(StrictSerializer):
     title = serializers.CharField(max_length=200, required=False, default="")
 
 
-class LeftOutSerializer(serializers.Serializer[Any]):
-    """A setting that couldn't be taken over."""
+class NotPolicySerializer(serializers.Serializer[Any]):
+    """A setting of an imported file: where it stands, its line (from 1), and what it says (a secret's value reads "set")."""
 
     where = serializers.CharField()
+    line = serializers.IntegerField()
     what = serializers.CharField()
+
+
+class TakenSerializer(NotPolicySerializer):
+    """A setting that was taken over, and into what."""
+
+    into = serializers.CharField()
+
+
+class LeftOutSerializer(NotPolicySerializer):
+    """A setting that wasn't taken over, and why."""
+
     why = serializers.CharField()
 
 
@@ -68,11 +82,13 @@ class ImportedActionSerializer(serializers.Serializer[Any]):
 
 
 class ImportedSerializer(serializers.Serializer[Any]):
-    """What an import made."""
+    """What an import made. Each setting of the file is in one of the three lists; YAML of our own has none."""
 
     draft = DraftSerializer()
     actions = ImportedActionSerializer(many=True)
-    left_out = LeftOutSerializer(many=True)
+    taken = TakenSerializer(many=True, source="imported.taken")
+    left_out = LeftOutSerializer(many=True, source="imported.left_out")
+    not_about_policy = NotPolicySerializer(many=True, source="imported.not_about_policy")
 
 
 class RolloutPlanSerializer(StrictSerializer):
@@ -119,7 +135,7 @@ class PreviewSerializer(serializers.Serializer[Any]):
     problems = serializers.ListField(child=serializers.CharField())
     differences = DifferenceSerializer(many=True)
     findings = FindingSerializer(many=True)
-    effect = serializers.DictField(allow_null=True)
+    effect = serializer_of(PolicyEffect)(allow_null=True)
     away = serializers.CharField()
 
 

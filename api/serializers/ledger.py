@@ -6,7 +6,9 @@ from typing import Any
 
 from rest_framework import serializers
 
-from broker_core.delivery import Cause
+from api.documents import serializer_of
+from broker_core.delivery.account import Cause
+from broker_core.documents.replays import DurableEntry
 from console.models import Loss
 
 
@@ -32,15 +34,4 @@ class LossSerializer(serializers.ModelSerializer[Loss]):
         ]  # fmt: skip
 
 
-class DurableSerializer(serializers.Serializer[Any]):
-    """A durable subscription. Moments are ms UTC; `behind` counts records of the log, of all topics."""
-
-    client = serializers.CharField()
-    name = serializers.CharField()
-    topic = serializers.CharField()
-    filter = serializers.CharField(allow_null=True)
-    bookmark = serializers.CharField(help_text="It goes on after this record.")
-    connected = serializers.BooleanField()
-    behind = serializers.IntegerField()
-    created_at = serializers.IntegerField()
-    seen_at = serializers.IntegerField()
+DurableSerializer = serializer_of(DurableEntry)

@@ -6,7 +6,9 @@ from typing import Any
 
 from rest_framework import serializers
 
+from api.documents import serializer_of
 from api.serializers.policies import StrictSerializer
+from broker_core.documents.messages import BrowsedPage
 
 
 class BrowseSerializer(serializers.Serializer[Any]):
@@ -22,25 +24,7 @@ class BrowseSerializer(serializers.Serializer[Any]):
         return {**super().get_fields(), "from": serializers.DateTimeField(required=False)}
 
 
-class MessageSerializer(serializers.Serializer[Any]):
-    """One message: `data` if it is JSON, else `text`, else `base64`. `at` is ms UTC."""
-
-    bookmark = serializers.CharField()
-    topic = serializers.CharField()
-    at = serializers.IntegerField()
-    bytes = serializers.IntegerField()
-    data = serializers.JSONField(required=False)
-    text = serializers.CharField(required=False)
-    base64 = serializers.CharField(required=False)
-
-
-class MessagesSerializer(serializers.Serializer[Any]):
-    """What was found. `complete`: there is no more; otherwise go on with `next` as `bookmark`."""
-
-    messages = MessageSerializer(many=True)
-    next = serializers.CharField()
-    searched = serializers.IntegerField(help_text="Records looked at; one answer looks at some 64 MiB of journal at most.")
-    complete = serializers.BooleanField()
+MessagesSerializer = serializer_of(BrowsedPage)
 
 
 class PublishSerializer(StrictSerializer):

@@ -13,26 +13,23 @@ from api.serializers.policy_entries import (
     TlsSerializer,
     TransportAccessSerializer,
 )
+from api.serializers.settings import SettingsSerializer
 from api.serializers.strict import StrictSerializer
+from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
 
 __all__ = ["StrictSerializer"]
 
 
-class PoolSerializer(StrictSerializer):
-    """A pool's limits, bytes."""
+class PoolSerializer(SettingsSerializer):
+    """What a pool's clients share."""
 
-    message_memory_limit = serializers.IntegerField(min_value=1, max_value=2**62, allow_null=True, required=False)
-    message_disk_limit = serializers.IntegerField(min_value=1, max_value=2**62, allow_null=True, required=False)
-    message_disk_path = serializers.CharField(max_length=1024, allow_null=True, required=False)
+    table = AMPS_POOL
 
 
-class ClientPolicySerializer(StrictSerializer):
+class ClientPolicySerializer(SettingsSerializer):
     """What one client may use."""
 
-    client_max_capacity = serializers.IntegerField(min_value=1, max_value=100, allow_null=True, required=False)
-    client_message_age_limit_ms = serializers.IntegerField(
-        min_value=1, max_value=2**53, allow_null=True, required=False
-    )
+    table = AMPS_CLIENT
 
 
 @extend_schema_field({"oneOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]})

@@ -8,14 +8,15 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from api.serializers.settings import OPTIONAL, SettingsSerializer
 from api.serializers.strict import StrictSerializer
 from broker_core.config.access import AUTHENTICATIONS, MAX_ENTITLEMENTS, MAX_USERS
+from broker_core.config.preset_fields import ACTIVEMQ, QPID, XAP
 from broker_core.config.presets import MAX_ENTRIES
 from broker_core.config.rules import MAX_RULES, MAX_RUNGS
 from broker_core.config.vocabulary import Action, Choice, Mode, Shape, Signal
-from console.policy_secrets import SET, redacted
+from console.access.policy_secrets import SET, redacted
 
-OPTIONAL: dict[str, Any] = {"required": False, "allow_null": True}
 OPTIONAL_TEXT: dict[str, Any] = {**OPTIONAL, "max_length": 4_096}
 
 
@@ -23,52 +24,31 @@ def _number(low: int = 0, high: int = 2**62, help_text: str = "") -> serializers
     return serializers.IntegerField(min_value=low, max_value=high, help_text=help_text, **OPTIONAL)
 
 
-def _mode() -> serializers.ChoiceField:
-    return serializers.ChoiceField(choices=[str(mode) for mode in Mode], **OPTIONAL)
-
-
 def _texts(most: int = 1_000, length: int = 255) -> serializers.ListField:
     return serializers.ListField(child=serializers.CharField(max_length=length), max_length=most, required=False)
 
 
-class XapEntrySerializer(StrictSerializer):
+class XapEntrySerializer(SettingsSerializer):
     """XAP's slow consumers, for the instance or a transport."""
 
+    table = XAP
     transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
-    enabled = serializers.BooleanField(**OPTIONAL)
-    throughput = _number(1, help_text="Bytes/s; default 5000.")
-    latency = _number(1, help_text="ms; default 500.")
-    retries = _number(1, help_text="Default 3.")
-    mode = _mode()
 
 
-class ActiveMqEntrySerializer(StrictSerializer):
+class ActiveMqEntrySerializer(SettingsSerializer):
     """ActiveMQ's policyEntry of a topic pattern."""
 
+    table = ACTIVEMQ
     topic = serializers.CharField(max_length=255)
     transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
-    prefetch = _number(1)
-    constant_pending_message_limit_strategy = _number(-1)
-    prefetch_rate_pending_message_limit_strategy = serializers.FloatField(min_value=0, **OPTIONAL)
-    abort_slow_consumer_strategy = serializers.BooleanField(**OPTIONAL)
-    max_slow_count = _number(-1)
-    max_slow_duration = _number(-1, help_text="ms; default 30000.")
-    check_period = _number(100, help_text="ms; default 30000.")
-    abort_connection = serializers.BooleanField(**OPTIONAL)
-    mode = _mode()
 
 
-class QpidEntrySerializer(StrictSerializer):
+class QpidEntrySerializer(SettingsSerializer):
     """Qpid's consumer element of a topic."""
 
+    table = QPID
     topic = serializers.CharField(max_length=255)
     transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
-    depth = _number(1, help_text="Bytes.")
-    message_age = _number(1, help_text="ms.")
-    message_count = _number(1)
-    delete_persistent = serializers.BooleanField(**OPTIONAL)
-    confirm_delete = serializers.BooleanField(**OPTIONAL)
-    mode = _mode()
 
 
 class ScopeSerializer(StrictSerializer):
@@ -95,7 +75,7 @@ class RuleSerializer(StrictSerializer):
 
     name = serializers.CharField(max_length=64)
     scope = ScopeSerializer(required=False)
-    mode = _mode()
+    mode = serializers.ChoiceField(choices=[str(mode) for mode in Mode], **OPTIONAL)
     signal = serializers.ChoiceField(choices=[str(signal) for signal in Signal], **OPTIONAL)
     shape = serializers.ChoiceField(choices=[str(shape) for shape in Shape], **OPTIONAL)
     limit = _number(help_text="In the signal's unit.")

@@ -6,8 +6,10 @@ from typing import Any
 
 from rest_framework import serializers
 
+from api.documents import serializer_of
 from api.serializers.policies import StrictSerializer
 from console.models.replay import REPLAY_STATES
+from console.queries.replays import KnownReplay
 
 
 class ReplayQuerySerializer(serializers.Serializer[Any]):
@@ -40,28 +42,4 @@ class NewReplaySerializer(StrictSerializer):
     paused = serializers.BooleanField(required=False, default=False)
 
 
-class ReplaySerializer(serializers.Serializer[Any]):
-    """One managed replay. Moments are ms UTC. Only documents the shape: the answer is the broker's."""
-
-    name = serializers.CharField()
-    client = serializers.CharField()
-    topic = serializers.CharField()
-    filter = serializers.CharField(allow_null=True)
-    bookmark = serializers.CharField(help_text="What was asked for.")
-    rate = serializers.CharField(allow_null=True)
-    rate_max_gap = serializers.CharField(allow_null=True)
-    conflation = serializers.CharField(allow_null=True)
-    conflation_key = serializers.CharField(allow_null=True)
-    state = serializers.ChoiceField(REPLAY_STATES)
-    connected = serializers.BooleanField()
-    position = serializers.CharField(help_text="The bookmark it goes on after.")
-    behind = serializers.IntegerField(help_text="Records of the log that are left.")
-    delivered_messages = serializers.IntegerField()
-    progress = serializers.FloatField(help_text="0 to 1.")
-    left_s = serializers.FloatField(allow_null=True, help_text="Seconds left at this pace; null: can't be said.")
-    records_per_s = serializers.FloatField()
-    recorded_at = serializers.IntegerField(allow_null=True, help_text="Where it is on the recorded timeline.")
-    created_at = serializers.IntegerField()
-    ended_at = serializers.IntegerField(allow_null=True)
-    reported_at = serializers.IntegerField(allow_null=True, help_text="Null: now. Else the broker is away since about then.")
-    author = serializers.CharField()
+ReplaySerializer = serializer_of(KnownReplay)

@@ -6,24 +6,12 @@ from typing import Any
 
 from rest_framework import serializers
 
+from api.documents import serializer_of
 from api.serializers.policies import StrictSerializer
+from broker_core.documents.journals import SegmentEntry
 from console.models import ActionRun
 
-
-class SegmentSerializer(serializers.Serializer[Any]):
-    """One file of the journal. Moments are ns UTC. Only documents the shape: the answer is the broker's."""
-
-    name = serializers.CharField()
-    path = serializers.CharField()
-    state = serializers.ChoiceField(["current", "sealed", "archived"])
-    compressed = serializers.BooleanField()
-    first_sequence = serializers.IntegerField()
-    last_sequence = serializers.IntegerField()
-    first_at = serializers.IntegerField()
-    last_at = serializers.IntegerField()
-    bytes = serializers.IntegerField()
-    records = serializers.IntegerField()
-    pinned_by = serializers.ListField(child=serializers.CharField())
+SegmentSerializer = serializer_of(SegmentEntry)
 
 
 class JournalActionSerializer(StrictSerializer):

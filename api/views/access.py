@@ -25,13 +25,13 @@ from api.serializers.access import (
 )
 from api.views.base import PagedView, read
 from broker_core.errors import OperatorError
-from console.ages import parse_age
+from console.access.rights import Open
 from console.choices import Permission
 from console.models import ApiToken
-from console.rights import Open
 from console.services import operators
 from console.services.access import allows, require
 from console.services.actors import access_of
+from console.units.ages import parse_age
 
 
 class LoginView(APIView):

@@ -12,18 +12,23 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.documents import plain
 from api.serializers.clients import (
     ActSerializer,
     ClientQuerySerializer,
     ClientSerializer,
     DecisionSerializer,
     DisconnectSerializer,
+    EffectiveSettingSerializer,
+    ForecastSerializer,
     HistoryQuerySerializer,
     InstanceQuerySerializer,
     SampleSerializer,
+    StatusSerializer,
 )
 from api.views.base import PagedView, instance_name, patterns_of, read
 from api.views.lists import filtered, query_of
+from broker_core.documents import columns
 from console.choices import Permission
 from console.queries import clients, history, live
 from console.queries.filters import DecisionFilter
@@ -36,11 +41,11 @@ class StatusView(APIView):
 
     needs = {"GET": Permission.VIEW}
 
-    @extend_schema(responses={200: dict})
+    @extend_schema(responses=StatusSerializer)
     def get(self, request: Request) -> Response:
         """Rates, totals, pools, transports and the journal; 503 while the broker is away."""
         instance = instance_named(instance_name(request))
-        return Response({**live.status(instance.name), "in_force": in_force(instance)})
+        return Response({**plain(live.status(instance.name)), "in_force": in_force(instance)})
 
 
 class ClientsView(PagedView):
@@ -52,16 +57,11 @@ class ClientsView(PagedView):
     def get(self, request: Request) -> Response:
         """Logged-on clients, filtered, sorted and in pages: lag, state, offlined since, spool, policy revision."""
         asked = read(ClientQuerySerializer, request.query_params)
-        return self.page(
-            clients.Clients(
-                asked["instance"] or None,
-                state=asked["state"],
-                transport=asked["transport"],
-                search=asked["search"],
-                sort=asked["sort"],
-                patterns=patterns_of(request),
-            )
-        )
+        found = clients.Clients(
+            asked["instance"] or None, state=asked["state"], delivery=asked["delivery"], health=asked["health"],
+            transport=asked["transport"], search=asked["search"], sort=asked["sort"], patterns=patterns_of(request),
+        )  # fmt: skip
+        return self.page(found, columns=columns.fields())
 
 
 class ClientView(APIView):
@@ -73,7 +73,32 @@ class ClientView(APIView):
     @extend_schema(responses=ClientSerializer)
     def get(self, request: Request, name: str) -> Response:
         """A client with its subscriptions."""
-        return Response(clients.client(name, instance_name(request)))
+        return Response(plain(clients.client(name, instance_name(request))))
+
+
+class EffectiveView(APIView):
+    """Settings of one client."""
+
+    needs = {"GET": Permission.VIEW}
+    scope = {"client": "name"}
+
+    @extend_schema(responses=EffectiveSettingSerializer(many=True))
+    def get(self, request: Request, name: str) -> Response:
+        """Every setting in force for a client and its subscriptions, with its value, its unit and where it is set."""
+        return Response(plain(clients.effective(name, instance_name(request))))
+
+
+class ForecastsView(APIView):
+    """Forecasts about one client."""
+
+    needs = {"GET": Permission.VIEW}
+    scope = {"client": "name"}
+
+    @extend_schema(responses=ForecastSerializer(many=True))
+    def get(self, request: Request, name: str) -> Response:
+        """How near each rule is to acting on it, its subscriptions' and its pool's rules as well: when it does, or why there is
+        no honest time. The one that acts first comes first."""
+        return Response(plain(clients.forecasts(name, instance_name(request))))
 
 
 class DisconnectView(APIView):
@@ -87,7 +112,7 @@ class DisconnectView(APIView):
         """Disconnect a client; it is told the reason."""
         asked = read(DisconnectSerializer, request.data)
         result = services.disconnect(actor_of(request), name, asked["reason"], instance_name(request))
-        return Response({"name": name, "disconnected": True, "result": result})
+        return Response({"name": name, "disconnected": True, "result": plain(result)})
 
 
 class ActView(APIView):
@@ -96,16 +121,15 @@ class ActView(APIView):
     needs = {"POST": Permission.ACT_ON_CLIENTS}
     scope = {"client": "name"}
     word = ""
-    """Of `console.services.clients.act`."""
+    """Of `console.services.clients.ACTS`."""
 
     @extend_schema(request=ActSerializer, responses={200: dict})
     def post(self, request: Request, name: str) -> Response:
         """Pause or resume a client's subscriptions, or move what waits for it to its spool."""
         asked = read(ActSerializer, request.data)
-        return Response(services.act(
-            actor_of(request), self.word, name, asked["reason"], instance_name(request),
-            "" if self.word == "offline" else asked["subscription"],
-        ))  # fmt: skip
+        only = {} if self.word == "offline" else {"subscription": asked["subscription"]}
+        act = services.ACTS[self.word](name=name, **only)
+        return Response(plain(services.act(actor_of(request), act, asked["reason"], instance_name(request))))
 
 
 class ClientHistoryView(APIView):

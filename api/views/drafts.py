@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.documents import plain
 from api.permissions import allow
 from api.serializers.drafts import (
     DraftPatchSerializer,
@@ -75,7 +76,7 @@ class DraftImportView(APIView):
 
     @extend_schema(request=ImportSerializer, responses={201: ImportedSerializer})
     def post(self, request: Request) -> Response:
-        """Make a draft of a file, with its actions switched off and a list of what couldn't be taken over."""
+        """Make a draft of a file, with its actions switched off, and say of each setting of the file what became of it."""
         asked, instance = read(ImportSerializer, request.data), queries.instance_named(instance_name(request))
         made = policy_files.make_draft(actor_of(request), instance, asked["system"], asked["text"], title=asked["title"])
         answer = etag(Response(ImportedSerializer(made).data, status=status.HTTP_201_CREATED), made.draft.version)
@@ -187,5 +188,5 @@ def shown(preview: drafts.Preview) -> dict[str, Any]:
     return {
         "problems": preview.problems, "differences": [one._asdict() for one in preview.differences],
         "findings": [{**one._asdict(), "severity": str(one.severity)} for one in preview.findings],
-        "effect": preview.effect, "away": preview.away,
+        "effect": None if preview.effect is None else plain(preview.effect), "away": preview.away,
     }  # fmt: skip

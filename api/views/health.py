@@ -6,8 +6,8 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from console.access.rights import Open
 from console.queries.readiness import readiness
-from console.rights import Open
 from console.views.common import permitted
 
 

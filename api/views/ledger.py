@@ -8,9 +8,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.documents import plain
 from api.serializers.ledger import DurableSerializer, LossQuerySerializer, LossSerializer
 from api.views.base import PagedView, instance_name, patterns_of, read
-from broker_core.names import name_fits
 from console.choices import Permission
 from console.queries import ledger
 from console.queries.policies import instance_named
@@ -41,10 +41,7 @@ class DurablesView(APIView):
     @extend_schema(responses=DurableSerializer(many=True))
     def get(self, request: Request) -> Response:
         """All of them, also those whose client is away."""
-        patterns, found = patterns_of(request), ledger.durables(instance_name(request))
-        if patterns is not None:
-            found = [one for one in found if any(name_fits(pattern, one["client"]) for pattern in patterns)]
-        return Response(found)
+        return Response(plain(ledger.durables(instance_name(request), patterns_of(request))))
 
 
 class DurableView(APIView):

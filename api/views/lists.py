@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import QuerySet
@@ -15,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from api.documents import plain
 from api.pagination import CursorPages, Pages
 from api.renderers import MAX_ROWS, CsvRenderer
 
@@ -24,14 +26,17 @@ class PagedView(APIView):
 
     renderer_classes = [JSONRenderer, CsvRenderer]
 
-    def page(self, rows: Any, serializer: type[serializers.BaseSerializer[Any]] | None = None) -> Response:
-        """One page, or the whole list as CSV; rows that are JSON already are answered as they are."""
+    def page(
+        self, rows: Any, serializer: type[serializers.BaseSerializer[Any]] | None = None, columns: Sequence[str] | None = None
+    ) -> Response:
+        """One page, or the whole list as CSV, with these columns of it. Rows without a serializer are documents."""
         if self.request.accepted_renderer.format == CsvRenderer.format:
             part = rows[:MAX_ROWS]
-            return Response(list(serializer(part, many=True).data) if serializer else list(part))
+            made = list(serializer(part, many=True).data) if serializer else plain(part)
+            return Response(made if columns is None else [{key: row[key] for key in columns} for row in made])
         pages = CursorPages() if isinstance(rows, QuerySet) else Pages()
         page = pages.paginate_queryset(rows, self.request, view=self)
-        return pages.get_paginated_response(serializer(page, many=True).data if serializer else page)
+        return pages.get_paginated_response(serializer(page, many=True).data if serializer else plain(page or ()))
 
 
 def filtered(filters: type[FilterSet], request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:

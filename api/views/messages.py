@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.documents import plain
 from api.renderers import CsvRenderer
 from api.serializers.messages import BrowseSerializer, MessagesSerializer, PublishSerializer
 from api.views.base import instance_name, read
@@ -34,11 +35,11 @@ class MessagesView(APIView):
             limit=asked["limit"], instance_name=instance_name(request),
         )  # fmt: skip
         csv = request.accepted_renderer.format == CsvRenderer.format
-        return Response(found["messages"] if csv else found)
+        return Response(plain(found.messages if csv else found))
 
     @extend_schema(request=PublishSerializer, responses={202: dict})
     def post(self, request: Request, topic: str) -> Response:
         """Publish a message; 202, since it is on disk a moment after this answer."""
         asked = read(PublishSerializer, request.data)
         made = messages.publish(actor_of(request), topic, asked["data"], asked["reason"], instance_name(request))
-        return Response(made, status=status.HTTP_202_ACCEPTED)
+        return Response(plain(made), status=status.HTTP_202_ACCEPTED)

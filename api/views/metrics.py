@@ -11,9 +11,9 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from api.auth import actor_of
+from console.access.rights import Open
 from console.choices import Permission
 from console.queries import metrics
-from console.rights import Open
 from console.services import access
 
 LOOPBACK = ("127.0.0.1", "::1")

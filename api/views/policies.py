@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.documents import plain
 from api.serializers.policies import (
     ChangeSerializer,
     PolicyChangeSerializer,
@@ -20,9 +21,9 @@ from api.serializers.policies import (
 )
 from api.views.base import PagedView, etag, instance_name, needed_revision, read
 from broker_core.errors import OperatorError
+from console.access.policy_secrets import redacted
 from console.broker_link import BrokerAway
 from console.choices import Permission
-from console.policy_secrets import redacted
 from console.queries import live
 from console.queries import policies as queries
 from console.services import policies
@@ -125,7 +126,7 @@ class RevisionView(APIView):
 def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The document's transports with what the broker says of each; null while it is away."""
     try:
-        running = {entry["name"]: entry for entry in live.status(document["instance"]["name"])["transports"]}
+        running = {entry.name: plain(entry) for entry in live.status(document["instance"]["name"]).transports}
     except BrokerAway:
         running = {}
     return [{**OPEN, **transport, "running": running.get(transport["name"])} for transport in document["transports"]]

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.documents import plain
 from api.permissions import allow
 from api.serializers.replays import (
     NewReplaySerializer,
@@ -21,6 +22,7 @@ from api.serializers.replays import (
     ReplaySerializer,
 )
 from api.views.base import PagedView, instance_name, patterns_of, read
+from broker_core.documents.requests import CreateReplay, RateReplay
 from console.choices import Permission
 from console.queries import replays as queries
 from console.services import replays as services
@@ -42,8 +44,8 @@ class ReplaysView(PagedView):
         """Make one for a client, which goes on with it by subscribing with its name. 409 when the name is taken."""
         asked = read(NewReplaySerializer, request.data)
         allow(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
-        shown = services.create(actor_of(request), asked, instance_name(request))
-        return Response(shown, status=status.HTTP_201_CREATED)
+        made = services.create(actor_of(request), CreateReplay(**asked), instance_name(request))
+        return Response(plain(queries.known(made, author=actor_of(request).name)), status=status.HTTP_201_CREATED)
 
 
 class ReplayView(APIView):
@@ -55,15 +57,16 @@ class ReplayView(APIView):
     def get(self, request: Request, name: str) -> Response:
         """One of them."""
         found = queries.replay(name, instance_name(request))
-        allow(request, Permission.VIEW, client=found["client"])
-        return Response(found)
+        allow(request, Permission.VIEW, client=found.client)
+        return Response(plain(found))
 
     @extend_schema(request=RateSerializer, responses=ReplaySerializer)
     def patch(self, request: Request, name: str) -> Response:
         """Change its rate from now on; null lifts it."""
-        _allow(request, name)
-        asked = read(RateSerializer, request.data)
-        return Response(services.steer(actor_of(request), "rate", name, instance_name(request), **asked))
+        author = _allow(request, name)
+        asked = RateReplay(name=name, **read(RateSerializer, request.data))
+        made = services.steer(actor_of(request), asked, instance_name(request))
+        return Response(plain(queries.known(made, author=author)))
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
@@ -82,10 +85,13 @@ class SteerReplayView(APIView):
     @extend_schema(request=None, responses=ReplaySerializer)
     def post(self, request: Request, name: str) -> Response:
         """Pause it, let it go on, or end it; a cancelled one holds the log no longer and its client is told."""
-        _allow(request, name)
-        return Response(services.steer(actor_of(request), self.word, name, instance_name(request)))
+        author = _allow(request, name)
+        made = services.steer(actor_of(request), services.STEER[self.word](name=name), instance_name(request))
+        return Response(plain(queries.known(made, author=author)))
 
 
-def _allow(request: Request, name: str) -> None:
-    client = queries.replay(name, instance_name(request))["client"]
-    allow(request, Permission.ACT_ON_CLIENTS, client=client)
+def _allow(request: Request, name: str) -> str:
+    """Who made it, if the caller may act on its client."""
+    found = queries.replay(name, instance_name(request))
+    allow(request, Permission.ACT_ON_CLIENTS, client=found.client)
+    return found.author

@@ -94,7 +94,7 @@ def _within(asked: TopicPattern, patterns: Sequence[TopicPattern]) -> TopicPatte
     tests = [pattern.matches for pattern in patterns]
     # The text tells it from the pattern that was asked for: subscriptions with equal texts are matched as one.
     text = f"{asked.text} within {' or '.join(sorted({pattern.text for pattern in patterns}))}"
-    return TopicPattern(text, None, lambda topic: asked.matches(topic) and any(test(topic) for test in tests))
+    return TopicPattern(text, None, lambda topic: asked.matches(topic) and any(test(topic) for test in tests), asked.levels)
 
 
 def _listed(patterns: Sequence[TopicPattern]) -> str:

@@ -11,12 +11,12 @@ from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 
 
-def server_context(settings: TlsSettings) -> ssl.SSLContext:
+def server_context(settings: TlsSettings, kind: type[ssl.SSLContext] = ssl.SSLContext) -> ssl.SSLContext:
     """The context of a transport: TLS 1.2 or newer; with a `client_ca` clients must show a certificate of it.
 
-    Reads the files. Raises OperatorError bad_certificate.
+    Reads the files. Raises OperatorError bad_certificate. `kind` is the class to make it of.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = kind(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(settings.certificate, settings.key, _no_passphrase)

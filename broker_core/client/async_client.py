@@ -21,7 +21,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
 from broker_core.bookmark import EPOCH_TEXT
 from broker_core.client.acknowledger import Acknowledger
@@ -50,6 +50,7 @@ from broker_core.protocols.replies import (
     Error,
     Gap,
     Heartbeat,
+    Message,
     Notice,
     Resumed,
 )
@@ -295,13 +296,10 @@ class AsyncClient:
         self._subscriptions.check_held(link)
 
     def _on_reply(self, frame: Frame) -> None:
-        match parse_reply(frame.payload):
-            case Ack(of=None) | Ack(of="flush") as ack:
-                self._publisher.on_ack(ack)
-            case Ack(of="subscribe") as ack:
-                self._subscriptions.on_ack(ack)
-            case Ack(of="pause" | "resume" | "rate") as ack:
-                self._steerer.acknowledged(ack)
+        reply = parse_reply(frame.payload)
+        match reply:
+            case Ack() as ack:
+                self._on_ack(ack)
             case Error() as error:
                 self._on_error(error)
             case Heartbeat():
@@ -323,9 +321,22 @@ class AsyncClient:
                 self._connector.close_requested(requested)
             case Closing() as closing:
                 self._connector.closing(closing)
+            case Message() | None:
+                pass  # records come as batches where commands come as frames; a newer broker may say more
+            case _:
+                assert_never(reply)
+
+    def _on_ack(self, ack: Ack) -> None:
+        if ack.of is None or ack.of == "flush":
+            self._publisher.on_ack(ack)
+        elif ack.of == "subscribe":
+            self._subscriptions.on_ack(ack)
+        elif ack.of in STEERING_WORDS:
+            self._steerer.acknowledged(ack)
+        # Of unsubscribe and renew nothing is awaited.
 
     def _on_error(self, error: Error) -> None:
-        problem = ClientError(error.code, error.message, error.fix, **error.details)
+        problem = ClientError.received(error.code, error.message, error.fix, error.details)
         self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
             self._subscriptions.refused(error.id, problem)

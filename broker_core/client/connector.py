@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from broker_core.client.addresses import Address
-from broker_core.client.link import Link, OnFrames, open_link
+from broker_core.client.link import Link, OnFrames
+from broker_core.client.opening import open_link
 from broker_core.client.reconnect import ReconnectPolicy, Turns
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.close_codes import close_code
+from broker_core.protocols.close_codes import ends_for_good
 from broker_core.protocols.native import Frame, parse_reply
 from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice
 
@@ -73,7 +74,7 @@ class Connector:
 
     def _pointless(self, failure: Exception | None, outage: float, turns: Turns) -> SluiceError | None:
         error = failure if isinstance(failure, SluiceError) else _away(failure)
-        if isinstance(error, ClientError) and not close_code(error.code).reconnect:
+        if isinstance(error, ClientError) and ends_for_good(error.code):
             return error
         if not self._policy.enabled and (self.connections or turns.whole_round):
             return error
@@ -128,7 +129,7 @@ class Connector:
             if isinstance(reply, Ack) and reply.of == "logon":
                 answer.set_result(reply)
             elif isinstance(reply, Error | Closing):
-                answer.set_exception(ClientError(reply.code, reply.message, reply.fix))
+                answer.set_exception(ClientError.received(reply.code, reply.message, reply.fix))
             if isinstance(reply, Closing):
                 self.closing(reply)
         if frames:
@@ -143,13 +144,13 @@ class Connector:
     def closing(self, reply: Closing | Notice) -> None:
         """The broker says why it will close the connection, and when to come back."""
         if isinstance(reply, Closing):
-            self._last_word = ClientError(reply.code, reply.message, reply.fix)
+            self._last_word = ClientError.received(reply.code, reply.message, reply.fix)
         if reply.retry_after_ms:
             self._wanted_delay = max(self._wanted_delay, reply.retry_after_ms / 1000)
 
     def close_requested(self, reply: CloseRequested) -> None:
         """The broker asks to close: write what is held, close, and come back when it says."""
-        self._last_word = ClientError(reply.code, reply.message)
+        self._last_word = ClientError.received(reply.code, reply.message)
         self._wanted_delay = max(self._wanted_delay, (reply.retry_after_ms or 0) / 1000)
         if self.link is not None:
             self.link.close()

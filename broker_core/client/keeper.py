@@ -70,7 +70,7 @@ class Keeper:
             asyncio.get_running_loop().call_later(delay, self._again, subscription)
         else:
             self._forget(subscription)
-            subscription.fail(ClientError(reply.code, reply.message, "Subscribe again when you can keep up."))
+            subscription.fail(ClientError.received(reply.code, reply.message, "Subscribe again when you can keep up."))
 
     def _again(self, subscription: Subscription) -> None:
         if self._subscriptions.get(subscription.id) is subscription:

@@ -25,6 +25,9 @@ class Message(NamedTuple):
     """When the broker accepted it, ns UTC; for subscriptions with the option `timestamp`."""
     number: int = 0
     """Its number among the subscription's messages, for acknowledgements; 0 for subscriptions without."""
+    mark: str = ""
+    """"conflated": the broker left out older messages of the same key, because this client was slow. "conflation_over": the
+    first behind these; from it on everything comes again. Else ""."""
 
     @property
     def bookmark(self) -> str | None:
@@ -53,7 +56,8 @@ def messages_of(batch: Batch, instance: str, *, timestamp: bool = False, first: 
     return map(
         _make,
         zip(names, batch.bodies(), headers, batch.sequences().tolist(), batch.publisher_sequences().tolist(),
-            repeat(instance), repeat(batch.accepted_at if timestamp else None), count(first) if first else repeat(0), strict=False),
+            repeat(instance), repeat(batch.accepted_at if timestamp else None), count(first) if first else repeat(0),
+            repeat(batch.mark), strict=False),
     )
 
 

@@ -19,7 +19,7 @@ from broker_core.client.link import Link
 from broker_core.client.publish_store import PublishStore
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.close_codes import CLOSE_CODES
+from broker_core.protocols.close_codes import come_back_after_ms
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.native import PUBLISH, encode_frame_header
 from broker_core.protocols.replies import Ack, Error
@@ -247,11 +247,12 @@ class Publisher:
 
     def on_error(self, error: Error) -> None:
         """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""
-        if error.code in CLOSE_CODES and CLOSE_CODES[error.code].reconnect:
+        if come_back_after_ms(error.code) is not None:
             return  # the connection is closed next, and what wasn't stored is published again in order
         if error.first is not None and error.sequence is not None:
             self.store.discard(error.first, error.sequence)
-        self._reject(Rejection(ClientError(error.code, error.message, error.fix, **error.details), error.first, error.sequence))
+        problem = ClientError.received(error.code, error.message, error.fix, error.details)
+        self._reject(Rejection(problem, error.first, error.sequence))
         self._wake()
 
     def _reject(self, rejection: Rejection) -> None:

@@ -9,16 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.replies import Ack
+from broker_core.protocols.tags import tag_of
 
-if TYPE_CHECKING:
-    from broker_core.client.subscription import Subscription
+STEERING_WORDS = tuple(tag_of(kind) for kind in (commands.Pause, commands.Resume, commands.Rate))
 
-STEERING_WORDS = ("pause", "resume", "rate")
+
+class Steerable(Protocol):
+    """A subscription, as far as steering goes."""
+
+    @property
+    def id(self) -> str:
+        """The client's word for it."""
+
+    def steer(self, **options: str | bool | None) -> dict[str, str | bool | None]:
+        """Note options of its command; what was in force before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,27 +45,27 @@ class Steerer:
         self._asked: list[_Asked] = []
         self._up = False
 
-    async def pause(self, subscriptions: Sequence[Subscription]) -> None:
+    async def pause(self, subscriptions: Sequence[Steerable]) -> None:
         """Deliver nothing until they are resumed. What is on its way still comes."""
         await self._steer(subscriptions, commands.Pause(ids=_ids(subscriptions)), paused=True)
 
-    async def resume(self, subscriptions: Sequence[Subscription]) -> None:
+    async def resume(self, subscriptions: Sequence[Steerable]) -> None:
         """Go on. Those that stand at the same bookmark with the same rate come in the journal's order across them."""
         await self._steer(subscriptions, commands.Resume(ids=_ids(subscriptions)), paused=False)
 
-    async def set_rate(self, subscriptions: Sequence[Subscription], rate: str | None, max_gap: str | None) -> None:
+    async def set_rate(self, subscriptions: Sequence[Steerable], rate: str | None, max_gap: str | None) -> None:
         """Another rate, or with None none, from now on."""
         command = commands.Rate(ids=_ids(subscriptions), rate=rate, rate_max_gap=max_gap)
         await self._steer(subscriptions, command, rate=rate, rate_max_gap=max_gap)
 
     async def _steer(
-        self, subscriptions: Sequence[Subscription], command: commands.Pause | commands.Resume | commands.Rate,
+        self, subscriptions: Sequence[Steerable], command: commands.Pause | commands.Resume | commands.Rate,
         **options: str | bool | None,
     ) -> None:
         before = [subscription.steer(**options) for subscription in subscriptions]
         if not self._up:
             return
-        word = str(command.__struct_config__.tag)
+        word = tag_of(type(command))
         asked = _Asked(word, set(command.ids), asyncio.get_running_loop().create_future())
         self._asked.append(asked)
         self._send(command)
@@ -109,5 +118,5 @@ class Steerer:
                 return
 
 
-def _ids(subscriptions: Sequence[Subscription]) -> list[str]:
+def _ids(subscriptions: Sequence[Steerable]) -> list[str]:
     return [subscription.id for subscription in subscriptions]

@@ -1,7 +1,7 @@
 """Settings: typed, frozen, checked once, with the words and defaults of seed 000. Also the JSON of a policy revision.
 
 A policy document is one whole revision: the instance's settings and every transport's. `PolicyDocument.from_dict`
-lists every problem at once and never repairs a value. Each concept's settings are read where they are declared.
+lists every problem at once and never repairs a value. Each concept's settings are declared and read by its own modules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from broker_core.config.document import PolicyDocument, default_policy
 from broker_core.config.instance import MIB, InstanceSettings
 from broker_core.config.journaling import JournaledTopic
 from broker_core.config.presets import ActiveMqPolicy, QpidTopic, XapPolicy
-from broker_core.config.rules import RuleSettings, RungSettings, Scope
+from broker_core.config.rule_settings import RuleSettings, RungSettings
+from broker_core.config.scopes import Scope
 from broker_core.config.slow_clients import ClientPolicy, PoolSettings
 from broker_core.config.transports import TRANSPORT_KINDS, TransportSettings
 

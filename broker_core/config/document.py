@@ -8,6 +8,7 @@ from typing import Any
 
 from broker_core.config.access import AccessSettings, read_access
 from broker_core.config.instance import InstanceSettings, read_instance
+from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY
 from broker_core.config.presets import (
     ActiveMqPolicy,
     QpidTopic,
@@ -17,7 +18,8 @@ from broker_core.config.presets import (
     read_xap,
 )
 from broker_core.config.reading import Reader
-from broker_core.config.rules import RuleSettings, read_rules
+from broker_core.config.rule_settings import RuleSettings
+from broker_core.config.rules import read_rules
 from broker_core.config.slow_clients import ClientPolicy, PoolSettings, read_client_policy, read_pool
 from broker_core.config.transports import TransportSettings, read_transport
 from broker_core.errors import OperatorError
@@ -106,7 +108,7 @@ def default_policy(instance_name: str, *, tcp_port: int = 9007, websocket_port: 
         1,
         InstanceSettings(instance_name),
         PoolSettings(),
-        ClientPolicy(client_max_capacity=50),
+        ClientPolicy(client_max_capacity=DEFAULT_CLIENT_MAX_CAPACITY),
         (TransportSettings("tcp", "tcp", tcp_port), TransportSettings("websocket", "websocket", websocket_port)),
     )
 
@@ -118,7 +120,7 @@ def _read(reader: Reader, source: Mapping[str, Any]) -> PolicyDocument | None:
     pool = read_pool(reader, reader.mapping(source, "pool"), "pool")
     client = read_client_policy(reader, reader.mapping(source, "client_policy"), "client_policy")
     if client.client_max_capacity is None:
-        client = ClientPolicy(50, client.client_message_age_limit_ms)
+        client = ClientPolicy(DEFAULT_CLIENT_MAX_CAPACITY, client.client_message_age_limit_ms)
     listed = source.get("transports")
     if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= 64:
         reader.problems.append("transports must be a list of 1 to 64")

@@ -1,7 +1,8 @@
 """Settings of three systems that operators know, with the words, units and defaults of their own documents.
 
-They are compiled to rules by `slow_clients.presets`. AMPS's are in `config.slow_clients`. None means: what a less
-specific entry says, and at last the document's default.
+What each setting means, its unit, bounds and default is in `preset_fields`. They are compiled to rules by
+`slow_clients.rules.presets`. AMPS's are in `config.slow_clients`. None means: what a less specific entry says,
+and at last the default.
 """
 
 from __future__ import annotations
@@ -10,24 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from broker_core.config.preset_fields import ACTIVEMQ, QPID, XAP, read_settings
 from broker_core.config.reading import Reader
-from broker_core.config.rules import MAX_MS
 from broker_core.config.vocabulary import Mode
 
 MAX_ENTRIES: Final = 200
-MAX_PREFETCH: Final = 32_767
 
 
 @dataclass(frozen=True, slots=True)
 class XapPolicy:
-    """XAP's slow consumers (seed 001), for the instance or a transport.
-
-    enabled      default false
-    throughput   bytes a second a client must take while there is something for it; default 5000
-    latency      milliseconds it has to recover; default 500
-    retries      how many times within the latency it is looked at again; default 3
-    mode         enforce or shadow; default enforce
-    """
+    """XAP's slow consumers (seed 001), for the instance or a transport: the settings of `preset_fields.XAP`."""
 
     transport: str = ""
     enabled: bool | None = None
@@ -41,15 +34,7 @@ class XapPolicy:
 class ActiveMqPolicy:
     """ActiveMQ's policyEntry (seed 003) for the subscriptions to a topic pattern, of one transport or all.
 
-    prefetch                                 messages that may be unacknowledged; default what the subscription asks for
-    constant_pending_message_limit_strategy  messages kept beyond the prefetch, older ones are discarded; default -1: all
-    prefetch_rate_pending_message_limit_strategy   the same as a multiple of the prefetch; default none
-    abort_slow_consumer_strategy             whether slow consumers are aborted; default false
-    max_slow_count                           times a consumer may be slow; default -1: any number
-    max_slow_duration                        milliseconds it may be slow without a pause; default 30000
-    check_period                             milliseconds between two checks; default 30000
-    abort_connection                         false: ask the client to close; true: close it; default false
-    mode                                     enforce or shadow; default enforce
+    The settings are those of `preset_fields.ACTIVEMQ`.
     """
 
     topic: str
@@ -67,14 +52,9 @@ class ActiveMqPolicy:
 
 @dataclass(frozen=True, slots=True)
 class QpidTopic:
-    """Qpid's consumer element (seed 004) for a topic key with wildcards: any one of the three triggers the policy.
+    """Qpid's consumer element (seed 004) for a topic key with wildcards: any one of its three limits triggers the policy.
 
-    depth               bytes that wait for a subscription; default no limit
-    message_age         milliseconds the oldest has waited; default no limit
-    message_count       messages that wait; default no limit
-    delete_persistent   the Delete policy's option: false leaves durable subscriptions alone; default false
-    confirm_delete      must be true with delete_persistent: the messages a durable subscription is owed are lost
-    mode                enforce or shadow; default enforce
+    The settings are those of `preset_fields.QPID`.
     """
 
     topic: str
@@ -103,42 +83,15 @@ def read_qpid(reader: Reader, source: Any) -> tuple[QpidTopic, ...]:
 
 
 def _read_xap(reader: Reader, source: Mapping[str, Any], where: str) -> XapPolicy:
-    return XapPolicy(
-        _where_to(source)[1],
-        reader.flag(source, "enabled", where),
-        reader.number(source, "throughput", where, 1, 2**53),
-        reader.number(source, "latency", where, 1, MAX_MS),
-        reader.number(source, "retries", where, 1, 1_000),
-        reader.choice(source, "mode", where, Mode),
-    )
+    return XapPolicy(_where_to(source)[1], **read_settings(reader, XAP, source, where))
 
 
 def _read_activemq(reader: Reader, source: Mapping[str, Any], where: str) -> ActiveMqPolicy:
-    multiplier = "prefetch_rate_pending_message_limit_strategy"
-    return ActiveMqPolicy(
-        *_where_to(source),
-        reader.number(source, "prefetch", where, 1, MAX_PREFETCH),
-        reader.number(source, "constant_pending_message_limit_strategy", where, -1, 2**53),
-        reader.decimal(source, multiplier, where, 0, 1_000_000),
-        reader.flag(source, "abort_slow_consumer_strategy", where),
-        reader.number(source, "max_slow_count", where, -1, 2**31 - 1),
-        reader.number(source, "max_slow_duration", where, -1, MAX_MS),
-        reader.number(source, "check_period", where, 100, MAX_MS),
-        reader.flag(source, "abort_connection", where),
-        reader.choice(source, "mode", where, Mode),
-    )
+    return ActiveMqPolicy(*_where_to(source), **read_settings(reader, ACTIVEMQ, source, where))
 
 
 def _read_qpid(reader: Reader, source: Mapping[str, Any], where: str) -> QpidTopic:
-    topic = QpidTopic(
-        *_where_to(source),
-        reader.number(source, "depth", where, 1, 2**62),
-        reader.number(source, "message_age", where, 1, MAX_MS),
-        reader.number(source, "message_count", where, 1, 2**53),
-        reader.flag(source, "delete_persistent", where),
-        reader.flag(source, "confirm_delete", where),
-        reader.choice(source, "mode", where, Mode),
-    )
+    topic = QpidTopic(*_where_to(source), **read_settings(reader, QPID, source, where))
     if topic.delete_persistent and not topic.confirm_delete:
         reader.problems.append(
             f"{where}: delete_persistent removes what durable subscriptions are owed: set confirm_delete to true if "

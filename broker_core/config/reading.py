@@ -78,6 +78,14 @@ class Reader:
             return None
         return value
 
+    def path(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
+        """An absolute path; None when it isn't set."""
+        value = source.get(key)
+        if value is not None and (not isinstance(value, str) or not value.startswith("/")):
+            self.problems.append(f"{where}: {key} must be an absolute path")
+            return None
+        return value
+
     def texts(
         self, source: Mapping[str, Any], key: str, where: str, default: tuple[str, ...], what: str = "topic patterns"
     ) -> tuple[str, ...]:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from broker_core.config.rule_settings import RuleSettings, RungSettings
 from broker_core.config.vocabulary import (
     CLIENT_SIGNALS,
     POOL_SIGNALS,
     SUBSCRIPTION_ACTIONS,
-    SUBSCRIPTION_SIGNALS,
     Action,
     Choice,
     Shape,
     Signal,
 )
 
-if TYPE_CHECKING:
-    from broker_core.config.rules import RuleSettings, RungSettings
-
 _SHARED = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.POOL_MEMORY, Signal.POOL_DISK)
 _SILENT = (Signal.ACK_SILENCE, Signal.WRITE_BLOCKED)
 _ORDER = list(Action)
 
 
-def problems_of(rule: RuleSettings) -> Iterator[str]:
-    """What is missing or contradictory in a rule whose entries were laid over each other."""
+def problems_of(rule: RuleSettings, narrow: bool) -> Iterator[str]:
+    """What is missing or contradictory in a rule whose entries were laid over each other.
+
+    `narrow`: it measures each subscription alone, by its own scope or by that of another of its entries.
+    """
     if rule.signal is None:
         yield "it needs a signal"
         return
@@ -34,8 +33,8 @@ def problems_of(rule: RuleSettings) -> Iterator[str]:
         yield "it needs a ladder of at least one action"
         return
     yield from _shape_problems(rule, rule.signal, rule.shape or Shape.HARD)
-    yield from _scope_problems(rule, rule.signal)
-    yield from _ladder_problems(rule, rule.ladder)
+    yield from _scope_problems(rule, rule.signal, narrow)
+    yield from _ladder_problems(rule, rule.ladder, narrow)
 
 
 def _shape_problems(rule: RuleSettings, signal: Signal, shape: Shape) -> Iterator[str]:
@@ -60,7 +59,7 @@ def _shape_problems(rule: RuleSettings, signal: Signal, shape: Shape) -> Iterato
         yield "duration_without is for ack_silence and write_blocked"
 
 
-def _scope_problems(rule: RuleSettings, signal: Signal) -> Iterator[str]:
+def _scope_problems(rule: RuleSettings, signal: Signal, narrow: bool) -> Iterator[str]:
     pooled = rule.choose is Choice.LARGEST_IN_POOL
     if (signal in POOL_SIGNALS) != pooled:
         yield "choose largest_in_pool and a pool's signal belong together"
@@ -70,12 +69,11 @@ def _scope_problems(rule: RuleSettings, signal: Signal) -> Iterator[str]:
         yield f"{rule.shape} can't be asked of a pool"
     if pooled and (rule.scope.user or rule.scope.client or rule.scope.per_subscription):
         yield "a pool is the instance's or a transport's: the scope can't be narrower"
-    if signal in CLIENT_SIGNALS and rule.scope.per_subscription:
-        yield f"{signal} is measured of whole clients, and the scope is of subscriptions"
+    if signal in CLIENT_SIGNALS and narrow:
+        yield f"{signal} is measured of whole clients, and this rule, by its scopes, of subscriptions"
 
 
-def _ladder_problems(rule: RuleSettings, ladder: tuple[RungSettings, ...]) -> Iterator[str]:
-    narrow = rule.scope.per_subscription or rule.signal in SUBSCRIPTION_SIGNALS
+def _ladder_problems(rule: RuleSettings, ladder: tuple[RungSettings, ...], narrow: bool) -> Iterator[str]:
     for rung in ladder:
         if rung.action in SUBSCRIPTION_ACTIONS and not narrow:
             yield f"{rung.action} needs a subscription: give the scope a topic"

@@ -1,112 +1,29 @@
-"""Custom rules of a policy document: an operator's own, by name, each entry for a scope.
-
-Entries of one name are layers of one rule: for a client or subscription the entries that match are laid over each
-other field by field, the most specific on top (`slow_clients.rulebook`). So an entry may set as little as a limit.
-"""
+"""Reads the custom rules of a policy document: an operator's own, by name, each entry for a scope (`rule_settings`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from typing import Any, Final
 
 from broker_core.config.reading import Reader
 from broker_core.config.rule_problems import problems_of
-from broker_core.config.vocabulary import Action, Choice, Mode, Shape, Signal
+from broker_core.config.rule_settings import (
+    RULE_FIELDS,
+    RuleSettings,
+    RungSettings,
+    is_per_subscription,
+    laid_over,
+)
+from broker_core.config.scopes import Scope
+from broker_core.config.vocabulary import POOL_SIGNALS, Action, Choice, Mode, Shape, Signal
 from broker_core.names import is_name
 
 MAX_RULES: Final = 200
 MAX_RUNGS: Final = 8
 MAX_MS: Final = 366 * 24 * 3_600_000
-NEEDED: Final = ("signal", "limit", "ladder")
-"""What a rule can't do without; `percent` may stand for the limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Whom something applies to: everything that is set must match. Nothing set is the whole instance.
-
-    transport      a transport's name
-    topic          a topic or pattern: each subscription to it, or to part of it, is measured alone
-    user           a user's name
-    client         a client's name, where "*" stands for any characters
-    subscription   a subscription's id, or the name of a durable one
-    """
-
-    transport: str = ""
-    topic: str = ""
-    user: str = ""
-    client: str = ""
-    subscription: str = ""
-
-    @property
-    def per_subscription(self) -> bool:
-        """Whether it speaks of subscriptions rather than of clients."""
-        return bool(self.topic or self.subscription)
-
-    def __str__(self) -> str:
-        named = [f"{key.name} {value}" for key in fields(self) if (value := getattr(self, key.name))]
-        return ", ".join(named) or "instance"
-
-
-@dataclass(frozen=True, slots=True)
-class RungSettings:
-    """One step of a ladder: what is done, from how many percent of the limit, after how long over it.
-
-    at_percent   default 100; less is an early rung, such as a warning
-    after_ms     milliseconds the condition must go on after the hold; default 0
-    for_ms       how long a pause or a refusal lasts; default 0: until resumed
-    """
-
-    action: Action
-    at_percent: int = 100
-    after_ms: int = 0
-    for_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RuleSettings:
-    """One entry. None means: what the less specific entries of the same name say, and at last the default.
-
-    mode            off, shadow or enforce; default shadow, so that a new rule harms nobody
-    limit           in the signal's unit: bytes, messages, milliseconds, bytes/s
-    percent         with percent_of, in place of the limit
-    shape           default hard
-    hold_ms         default 0; window_ms default 0; count default 0; clear default 0; guard_bytes default 1
-    check_ms        milliseconds between two looks; default 1000
-    cooldown_ms     default 0
-    choose          default self; largest_in_pool for pool signals
-    protected       patterns of client names that are never chosen
-    confirm_delete  must be true for delete_durable
-    """
-
-    name: str
-    scope: Scope = Scope()
-    mode: Mode | None = None
-    signal: Signal | None = None
-    shape: Shape | None = None
-    limit: int | None = None
-    percent: int | None = None
-    hold_ms: int | None = None
-    window_ms: int | None = None
-    count: int | None = None
-    clear: int | None = None
-    guard_bytes: int | None = None
-    check_ms: int | None = None
-    cooldown_ms: int | None = None
-    choose: Choice | None = None
-    protected: tuple[str, ...] | None = None
-    ladder: tuple[RungSettings, ...] | None = None
-    confirm_delete: bool | None = None
-
-    def over(self, below: RuleSettings) -> RuleSettings:
-        """This entry laid over a less specific one."""
-        mine = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
-        return replace(below, scope=self.scope, **mine)
-
-
-RULE_FIELDS: Final = tuple(key.name for key in fields(RuleSettings) if key.name not in ("name", "scope"))
-"""What entries are laid over each other by."""
 _NUMBERS: Final = {
     "limit": (0, 2**62), "percent": (1, 1_000), "hold_ms": (0, MAX_MS), "window_ms": (0, MAX_MS),
     "count": (0, 1_000_000), "clear": (0, 2**62), "guard_bytes": (0, 2**62), "check_ms": (100, MAX_MS),
@@ -188,13 +105,18 @@ def _read_rung(reader: Reader, source: Mapping[str, Any], where: str) -> RungSet
 
 
 def _check_layers(reader: Reader, rules: tuple[RuleSettings, ...]) -> None:
-    """Each entry, laid over the instance-wide one of its name, must be a whole rule that makes sense."""
-    base = {rule.name: rule for rule in rules if rule.scope == Scope()}
-    seen: set[tuple[str, Scope]] = set()
+    """Each entry, laid over those that apply wherever it does, must be a whole rule that makes sense."""
+    named: dict[str, list[RuleSettings]] = {}
     for rule in rules:
         where = f"rule {rule.name!r} ({rule.scope})"
-        if (rule.name, rule.scope) in seen:
+        entries = named.setdefault(rule.name, [])
+        if any(rule.scope == other.scope for other in entries):
             reader.problems.append(f"{where}: there is another entry for the same scope")
-        seen.add((rule.name, rule.scope))
-        whole = rule.over(base[rule.name]) if rule.name in base else rule
-        reader.problems += [f"{where}: {problem}" for problem in problems_of(whole)]
+        entries.append(rule)
+    for rule in rules:
+        whole, narrow = laid_over(named[rule.name], rule.scope) or rule, is_per_subscription(named[rule.name])
+        where = f"rule {rule.name!r} ({rule.scope})"
+        reader.problems += [f"{where}: {problem}" for problem in problems_of(whole, narrow)]
+    for name, entries in named.items():
+        if len({entry.signal in POOL_SIGNALS for entry in entries if entry.signal is not None}) > 1:
+            reader.problems.append(f"rule {name!r}: some of its entries measure pools, and some don't: name them differently")

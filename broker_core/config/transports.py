@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,17 @@ class TransportSettings:
     authentication: str = "none"
     restricted: bool = False
     tls: TlsSettings | None = None
+
+    @property
+    def listens_as(self) -> tuple[object, ...]:
+        """What a listener can't change while it listens."""
+        return self.kind, self.host, self.port, self.tls
+
+
+def closed_transports(before: Iterable[TransportSettings], after: Iterable[TransportSettings]) -> set[str]:
+    """Names of transports that listen and will not, or not there and so: they were taken away, disabled or moved."""
+    wanted = {one.name: one.listens_as for one in after if one.enabled}
+    return {one.name for one in before if one.enabled and wanted.get(one.name) != one.listens_as}
 
 
 def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettings:

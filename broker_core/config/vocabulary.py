@@ -5,7 +5,13 @@ They stand below the engine because a policy document is made of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+Row = TypeVar("Row")
 
 
 class Signal(StrEnum):
@@ -26,15 +32,15 @@ class Signal(StrEnum):
     CONFLATION_BYTES = "conflation_bytes"
     """Bytes that conflation holds back."""
     BACKLOG_BYTES = "backlog_bytes"
-    """Bytes that wait, in memory and on disk (by their size as messages, not as files)."""
+    """Bytes of the bodies of messages that wait, or are delivered and not acknowledged by the peer."""
     BACKLOG_MESSAGES = "backlog_messages"
-    """Messages that wait, in memory and on disk."""
+    """Messages that wait, or are delivered and not acknowledged by the peer."""
     OLDEST_AGE = "oldest_age"
     """Milliseconds the oldest waiting message has been waiting, in memory or on disk, since it was accepted."""
     DRAIN_RATE = "drain_rate"
-    """Bytes a second the client has taken over the rule's window."""
+    """Bytes a second the peer has taken over the rule's window, or over the time of one step of the peer's own window."""
     WRITE_BLOCKED = "write_blocked"
-    """Milliseconds the client's socket has taken nothing."""
+    """Milliseconds the socket has taken nothing, of the client or for a subscription."""
     WINDOW_FULL = "window_full"
     """Milliseconds a subscription's prefetch window has been full with something to dispatch. Subscriptions only."""
     UNACKED_MESSAGES = "unacked_messages"
@@ -120,31 +126,91 @@ class Mode(StrEnum):
     ENFORCE = "enforce"
 
 
-UNIT_OF = {
-    Signal.POOL_MEMORY: Unit.BYTES,
-    Signal.POOL_DISK: Unit.BYTES,
-    Signal.OUTBOUND_BYTES: Unit.BYTES,
-    Signal.OUTBOUND_MESSAGES: Unit.MESSAGES,
-    Signal.SPOOL_BYTES: Unit.BYTES,
-    Signal.SPOOL_AGE: Unit.MILLISECONDS,
-    Signal.CONFLATION_BYTES: Unit.BYTES,
-    Signal.BACKLOG_BYTES: Unit.BYTES,
-    Signal.BACKLOG_MESSAGES: Unit.MESSAGES,
-    Signal.OLDEST_AGE: Unit.MILLISECONDS,
-    Signal.DRAIN_RATE: Unit.BYTES_PER_SECOND,
-    Signal.WRITE_BLOCKED: Unit.MILLISECONDS,
-    Signal.WINDOW_FULL: Unit.MILLISECONDS,
-    Signal.UNACKED_MESSAGES: Unit.MESSAGES,
-    Signal.UNACKED_AGE: Unit.MILLISECONDS,
-    Signal.ACK_SILENCE: Unit.MILLISECONDS,
-}
-POOL_SIGNALS = frozenset({Signal.POOL_MEMORY, Signal.POOL_DISK})
-SUBSCRIPTION_SIGNALS = frozenset({
-    Signal.WINDOW_FULL, Signal.UNACKED_MESSAGES, Signal.UNACKED_AGE, Signal.ACK_SILENCE,
-})
+class Reason(StrEnum):
+    """Reason codes: one list for every protocol, the console and Spark."""
+
+    POOL_MEMORY = "slow_client_pool_memory"
+    MEMORY_CAPACITY = "slow_client_memory_capacity"
+    DISK = "slow_client_disk"
+    CAPACITY = "slow_client_capacity"
+    AGE = "slow_client_age"
+    BACKLOG = "slow_client_backlog"
+    CONFLATION = "slow_client_conflation"
+    DRAIN_RATE = "slow_client_drain_rate"
+    WRITE_BLOCKED = "slow_client_write_blocked"
+    WINDOW_FULL = "slow_client_window_full"
+    UNACKED = "slow_client_unacked"
+    ACK_SILENCE = "slow_client_ack_silence"
+    RESOURCE_ERROR = "slow_client_resource_error"
+    """Seed 004's 506."""
+
+
+class Measured(StrEnum):
+    """What a signal is measured of."""
+
+    POOL = "pool"
+    CLIENT = "client"
+    SUBSCRIPTION = "subscription"
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRow:
+    """What is to be known of a signal before anybody reads it. How it is read and said is its row in
+    `slow_clients.evaluate.signal_table`.
+
+    unit         what limits and figures are counted in
+    measured     of what; a rule whose scope speaks of subscriptions measures these where it can
+    reason       the reason code of a rule that names none
+    at_enqueue   of what it is judged in the same turn of the loop in which something was queued or spooled
+    """
+
+    unit: Unit
+    measured: frozenset[Measured]
+    reason: Reason
+    at_enqueue: frozenset[Measured]
+
+
+def whole(rows: Mapping[Signal, Row]) -> Mapping[Signal, Row]:
+    """The table, which must have a row for every signal. Raises LookupError for one without."""
+    if missing := [signal.name for signal in Signal if signal not in rows]:
+        raise LookupError(f"signals without a row: {', '.join(missing)}")
+    return MappingProxyType(rows)
+
+
+_POOL, _CLIENT, _SUBSCRIPTION = (frozenset({one}) for one in Measured)
+_BOTH: Final = _CLIENT | _SUBSCRIPTION
+_LATER: Final[frozenset[Measured]] = frozenset()
+SIGNALS: Final = whole({
+    Signal.POOL_MEMORY: SignalRow(Unit.BYTES, _POOL, Reason.POOL_MEMORY, _POOL),
+    Signal.POOL_DISK: SignalRow(Unit.BYTES, _POOL, Reason.DISK, _POOL),
+    Signal.OUTBOUND_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.MEMORY_CAPACITY, _CLIENT),
+    Signal.OUTBOUND_MESSAGES: SignalRow(Unit.MESSAGES, _BOTH, Reason.BACKLOG, _SUBSCRIPTION),
+    Signal.SPOOL_BYTES: SignalRow(Unit.BYTES, _CLIENT, Reason.CAPACITY, _CLIENT),
+    Signal.SPOOL_AGE: SignalRow(Unit.MILLISECONDS, _CLIENT, Reason.AGE, _LATER),
+    Signal.CONFLATION_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.CONFLATION, _LATER),
+    Signal.BACKLOG_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.BACKLOG, _SUBSCRIPTION),
+    Signal.BACKLOG_MESSAGES: SignalRow(Unit.MESSAGES, _BOTH, Reason.BACKLOG, _SUBSCRIPTION),
+    Signal.OLDEST_AGE: SignalRow(Unit.MILLISECONDS, _BOTH, Reason.AGE, _LATER),
+    Signal.DRAIN_RATE: SignalRow(Unit.BYTES_PER_SECOND, _CLIENT, Reason.DRAIN_RATE, _LATER),
+    Signal.WRITE_BLOCKED: SignalRow(Unit.MILLISECONDS, _BOTH, Reason.WRITE_BLOCKED, _LATER),
+    Signal.WINDOW_FULL: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.WINDOW_FULL, _LATER),
+    Signal.UNACKED_MESSAGES: SignalRow(Unit.MESSAGES, _SUBSCRIPTION, Reason.UNACKED, _LATER),
+    Signal.UNACKED_AGE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.UNACKED, _LATER),
+    Signal.ACK_SILENCE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.ACK_SILENCE, _LATER),
+})  # fmt: skip
+UNIT_OF: Final = {signal: row.unit for signal, row in SIGNALS.items()}
+
+
+def measured_as(measured: frozenset[Measured]) -> frozenset[Signal]:
+    """The signals that are measured of these things and no others."""
+    return frozenset(signal for signal, row in SIGNALS.items() if row.measured == measured)
+
+
+POOL_SIGNALS: Final = measured_as(_POOL)
+SUBSCRIPTION_SIGNALS: Final = measured_as(_SUBSCRIPTION)
 """Measured of single subscriptions only."""
-CLIENT_SIGNALS = frozenset({Signal.SPOOL_BYTES, Signal.SPOOL_AGE, Signal.DRAIN_RATE, Signal.WRITE_BLOCKED})
-"""Measured of whole clients only: a socket and a spool have no subscriptions."""
+CLIENT_SIGNALS: Final = measured_as(_CLIENT)
+"""Measured of whole clients only: a spool has no subscriptions."""
 SUBSCRIPTION_ACTIONS = frozenset({Action.DISCARD_OLDEST, Action.DELETE_DURABLE})
 """Need a subscription to act on. Pausing, conflating and cancelling act on all of a client's when none is named."""
 FINAL_ACTIONS = frozenset({Action.DISCONNECT, Action.REFUSE, Action.DELETE_DURABLE})

@@ -14,7 +14,8 @@ from operator import is_not
 
 import numpy as np
 
-from broker_core.delivery.outbox import OutboxEntry
+from broker_core.batch import CONFLATION_OVER
+from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.window import Window
 
 
@@ -22,7 +23,7 @@ class Lane:
     """What waits for one subscription. `window` None: no acknowledgements, only an order of its own."""
 
     __slots__ = (
-        "_cut_at", "_entries", "busy", "full_since", "messages", "nbytes", "paused", "stream", "times_full", "window",
+        "_conflated", "_cut_at", "_entries", "_seen_full", "busy", "full_since", "messages", "nbytes", "paused", "stream", "times_full", "window",
     )
 
     def __init__(self, stream: int, window: Window | None = None) -> None:
@@ -35,10 +36,12 @@ class Lane:
         self.nbytes = 0
         self.full_since = 0
         """From when there was something to send and the window was full, ns; 0 while there is room (seed 003)."""
-        self.times_full = 0
+        self.times_full = self._seen_full = 0
         self._entries: deque[OutboxEntry] = deque()
         self._cut_at = 0
         """How many records of the first entry have left."""
+        self._conflated = False
+        """What left last was of a conflated backlog."""
 
     @property
     def oldest_at(self) -> int:
@@ -52,12 +55,6 @@ class Lane:
             if entry.batch.first_sequence:
                 return int(entry.batch.sequences()[self._cut_at if entry is self._entries[0] else 0])
         return 0
-
-    @property
-    def unjournaled_messages(self) -> int:
-        """How many of those that wait no journal keeps. Walks the lane; for decisions."""
-        waiting = sum(entry.count for entry in self._entries if entry.source is None)
-        return waiting - (self._cut_at if self._entries and self._entries[0].source is None else 0)
 
     def offer(self, entry: OutboxEntry) -> None:
         """Queue one delivery behind the others."""
@@ -76,16 +73,21 @@ class Lane:
             if room <= 0:
                 break
             entry = self._pop(room)
+            if self._conflated and not entry.conflated:
+                entry = entry.marked(CONFLATION_OVER)
+            self._conflated = entry.conflated
             if self.window is not None:
-                self.window.sent(entry.batch, now_ns)
+                self.window.sent(entry.batch, now_ns, entry.accepted_at)
             taken.append(entry)
             size += entry.nbytes
         self._note_full(bool(taken), now_ns)
         return taken
 
-    def look(self, now_ns: int) -> None:
-        """Note whether the window is full with something waiting: asked after each offer and acknowledgement."""
+    def look(self, now_ns: int) -> bool:
+        """Note whether the window is full with something waiting; whether it has become full since the last look."""
         self._note_full(False, now_ns)
+        became, self._seen_full = self.times_full > self._seen_full, self.times_full
+        return became
 
     def _note_full(self, moving: bool, now_ns: int) -> None:
         full = bool(self._entries) and self.window is not None and self.window.room <= 0
@@ -142,13 +144,15 @@ class Lane:
             self.offer(entry)
         return True
 
-    def discard_oldest(self, keep_messages: int, keep_bytes: int) -> list[OutboxEntry]:
-        """Give up the oldest until at most so many messages and bytes wait; what was given up, in order."""
+    def discard_oldest(self, messages: int, nbytes: int) -> list[OutboxEntry]:
+        """Give up the oldest, at least so many messages and so many bytes of bodies; what was given up, in order."""
         given_up: list[OutboxEntry] = []
-        while self._entries and (self.messages > keep_messages or self.nbytes > keep_bytes):
-            # By bytes whole batches go; by messages the last one is cut, so that exactly as many stay as may.
-            over = self.messages - keep_messages if self.nbytes <= keep_bytes else self._entries[0].count
-            given_up.append(self._pop(over))
+        while self._entries and (messages > 0 or nbytes > 0):
+            # By bytes whole batches go; by messages the last one is cut, so that exactly as many go as must.
+            entry = self._pop(messages if nbytes <= 0 else self._entries[0].count)
+            messages -= entry.count
+            nbytes -= entry.batch.header.bodies_length
+            given_up.append(entry)
         return given_up
 
 

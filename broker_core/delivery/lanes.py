@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lane import Lane
-from broker_core.delivery.outbox import OutboxEntry
 
 
 class Lanes(dict[int, Lane]):
@@ -27,18 +27,17 @@ class Lanes(dict[int, Lane]):
         return sum(lane.messages for lane in self.filled.values())
 
     @property
-    def unjournaled_messages(self) -> int:
-        """How many of those no journal keeps."""
-        return sum(lane.unjournaled_messages for lane in self.filled.values())
-
-    @property
     def unacked(self) -> int:
-        """Messages sent and not acknowledged."""
+        """Messages that windows have let through and that aren't acknowledged."""
         return sum(lane.window.unacked for lane in self.values() if lane.window is not None)
 
     def oldest(self) -> list[int]:
         """From when the age of each one's oldest delivery counts, ns."""
         return [lane.oldest_at for lane in self.filled.values()]
+
+    def unacked_since(self) -> list[int]:
+        """From when the age of each window's oldest unacknowledged message counts, ns."""
+        return [one.window.oldest_accepted_at for one in self.values() if one.window is not None and one.window.oldest_accepted_at]
 
     def firsts(self) -> list[int]:
         """Sequence of each one's first journaled record; 0 where there is none."""

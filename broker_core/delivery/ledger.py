@@ -10,32 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from broker_core.delivery.outbox import OutboxEntry
+from broker_core.delivery.account import Cause
+from broker_core.delivery.entry import OutboxEntry
 
 KEPT: Final = 10_000
 """Intervals in memory; all of them are published and stored by the control plane."""
-
-
-class Cause(StrEnum):
-    """Why messages are not delivered."""
-
-    DISCARDED = "discarded"
-    """A policy discarded the oldest."""
-    CONFLATED = "conflated"
-    """A later message of the same key took its place."""
-    EXPIRED = "expired"
-    """It waited longer than a policy allows."""
-    DISCONNECTED = "disconnected"
-    """The connection ended while it waited, and no bookmark brings it back."""
-    KEPT = "kept_in_log"
-    """The connection ended while it waited: a bookmark brings it back, as long as the log holds it."""
-    UNSUBSCRIBED = "unsubscribed"
-    """The subscription ended while it waited."""
-    CANCELLED = "cancelled"
-    """A policy, or the end of its lease, ended the subscription while it waited."""
 
 
 @dataclass(slots=True)
@@ -67,7 +48,7 @@ class Tally:
     def add_entry(self, entry: OutboxEntry) -> None:
         """One more delivery."""
         batch = entry.batch
-        self.add(entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence)
+        self.add(entry.count, batch.header.bodies_length, batch.first_sequence, batch.last_sequence)
 
     def merge(self, other: Tally) -> None:
         """All that another one holds."""

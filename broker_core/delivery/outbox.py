@@ -8,36 +8,9 @@ and `pull`.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
-
-from broker_core.batch import Batch
-
-Rows = npt.NDArray[np.int64]
-
-
-@dataclass(slots=True, eq=False)
-class OutboxEntry:
-    """One delivery: a batch for a stream, and where it came from. Never changed, so clients may share it.
-
-    `nbytes` is what the delivery takes from the pool: the batch that will be sent. `accepted_at` (ns) is the
-    moment from which the delivery's age counts: when the broker accepted the batch, or, for a batch read from
-    the journal, when it was queued, because a replayed record isn't late by being old.
-    """
-
-    stream: int
-    batch: Batch
-    rows: Rows | None
-    """Row numbers in the source batch that `batch` was selected from; None: `batch` is the whole source."""
-    source: tuple[int, int] | None
-    """The journal's Position (segment, offset) of the source batch; None when it isn't journaled."""
-    source_length: int
-    """Bytes of the source batch in the journal; 0 when it isn't journaled."""
-    count: int
-    nbytes: int
-    accepted_at: int
+from broker_core.delivery.entry import OutboxEntry, of_log
 
 
 class Outbox:
@@ -53,30 +26,25 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __iter__(self) -> Iterator[OutboxEntry]:
+        return iter(self._entries)
+
     @property
     def oldest_at(self) -> int:
         """The age's start of the first entry, in ns; 0 when nothing waits."""
         return self._entries[0].accepted_at if self._entries else 0
 
-    @property
-    def first_sequence(self) -> int:
-        """Sequence of the first journaled record that waits; 0 when there is none."""
-        for entry in self._entries:
-            if entry.batch.first_sequence:
-                return entry.batch.first_sequence
-        return 0
+    def of_stream(self, stream: int) -> tuple[int, int, int]:
+        """What waits for one subscription: messages, bytes, and from when the oldest one's age counts (ns, 0 for none)."""
+        mine = [entry for entry in self._entries if entry.stream == stream]
+        return sum(entry.count for entry in mine), sum(entry.nbytes for entry in mine), mine[0].accepted_at if mine else 0
 
     def first_sequence_of(self, stream: int) -> int:
-        """The same of one subscription."""
+        """Sequence of the first journaled record that waits for a subscription; 0 when there is none."""
         for entry in self._entries:
             if entry.stream == stream and entry.batch.first_sequence:
                 return entry.batch.first_sequence
         return 0
-
-    @property
-    def unjournaled_messages(self) -> int:
-        """How many of the waiting messages a bookmark can't bring back. Walks the outbox; for decisions."""
-        return sum(entry.count for entry in self._entries if entry.source is None)
 
     def offer(self, entry: OutboxEntry) -> None:
         """Queue one delivery behind the others."""
@@ -106,9 +74,16 @@ class Outbox:
 
     def take_stream(self, stream: int) -> list[OutboxEntry]:
         """Take the deliveries of one subscription, in order; the others stay."""
-        taken = [entry for entry in self._entries if entry.stream == stream]
+        return self._take([entry for entry in self._entries if entry.stream == stream])
+
+    def take_of_log(self, stream: int) -> list[OutboxEntry]:
+        """Take those deliveries of one subscription that reading the log brings back (`of_log`); the others stay."""
+        return self._take(of_log([entry for entry in self._entries if entry.stream == stream]))
+
+    def _take(self, taken: list[OutboxEntry]) -> list[OutboxEntry]:
         if taken:
-            self._entries = deque(entry for entry in self._entries if entry.stream != stream)
+            gone = set(taken)
+            self._entries = deque(entry for entry in self._entries if entry not in gone)
             self.nbytes -= sum(entry.nbytes for entry in taken)
             self.messages -= sum(entry.count for entry in taken)
         return taken

@@ -14,17 +14,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from broker_core.batch import EXPLICIT_SEQUENCES, Batch
+from broker_core.delivery.account import NOTHING, Amount
 from broker_core.errors import ClientError
 
 DEFAULT_PREFETCH: Final = 1_000
-MAX_PREFETCH: Final = 32_767
-"""The most messages of one subscription that may be on their way without an acknowledgement."""
 
 
 class AckMode(StrEnum):
@@ -46,7 +45,11 @@ class _Span:
     last: int
     first_sequence: int
     listed: npt.NDArray[np.uint64] | None
+    sizes: npt.NDArray[np.uint32]
+    """Bytes of each body."""
     at: int
+    accepted_at: int
+    """From when its age counts, ns."""
 
     def sequence(self, number: int) -> int:
         if self.first_sequence == 0:
@@ -55,10 +58,22 @@ class _Span:
         return int(self.listed[place]) if self.listed is not None else self.first_sequence + place
 
 
+class Acknowledged(NamedTuple):
+    """What one acknowledgement was for: records that the log keeps, and others."""
+
+    journaled: Amount = NOTHING
+    unjournaled: Amount = NOTHING
+
+    @property
+    def messages(self) -> int:
+        """How many that were; 0 when all had been acknowledged."""
+        return self.journaled.messages + self.unjournaled.messages
+
+
 class Window:
     """What was sent and isn't acknowledged. `sent` never goes over `prefetch`: the caller asks `room` before."""
 
-    __slots__ = ("_early", "_head", "_last_acked", "_sent", "_spans", "mode", "prefetch")
+    __slots__ = ("_early", "_head", "_last_acked", "_sent", "_spans", "mode", "owed_since", "prefetch")
 
     def __init__(self, mode: AckMode, prefetch: int = DEFAULT_PREFETCH) -> None:
         self.mode = mode
@@ -70,6 +85,8 @@ class Window:
         self._early: set[int] = set()
         """Messages behind the head that were acknowledged."""
         self._last_acked = 0
+        self.owed_since = 0
+        """When something was owed again after nothing was, ns."""
 
     @property
     def unacked(self) -> int:
@@ -87,22 +104,33 @@ class Window:
         return self._spans[0].at if self._spans else 0
 
     @property
+    def oldest_accepted_at(self) -> int:
+        """From when its age counts, ns; 0 when there is none."""
+        return self._spans[0].accepted_at if self._spans else 0
+
+    @property
     def first_unacked(self) -> int:
-        """Sequence of the first record that isn't acknowledged; 0 when there is none, or no journal keeps it."""
-        return self._spans[0].sequence(self._head) if self._spans else 0
+        """Sequence of the first record of the log that isn't acknowledged; 0 when there is none."""
+        for span in self._spans:
+            if span.first_sequence:
+                return span.sequence(max(self._head, span.first))
+        return 0
 
     @property
     def last_acked(self) -> int:
         """Sequence up to which every record sent is acknowledged; 0 when there is none."""
         return self._last_acked
 
-    def sent(self, batch: Batch, now_ns: int) -> None:
-        """A batch is on its way."""
+    def sent(self, batch: Batch, now_ns: int, accepted_at: int = 0) -> None:
+        """A batch is on its way. `accepted_at`: from when its age counts, ns; left out, from now."""
+        if not self.unacked:
+            self.owed_since = now_ns
         first, self._sent = self._sent + 1, self._sent + batch.count
         explicit = batch.flags & EXPLICIT_SEQUENCES
         # Copied: the array of the batch would keep all its bytes in memory until it is acknowledged.
         listed = batch.sequences().copy() if explicit and batch.first_sequence else None
-        self._spans.append(_Span(first, self._sent, batch.first_sequence, listed, now_ns))
+        sizes = batch.rows["body"].copy()
+        self._spans.append(_Span(first, self._sent, batch.first_sequence, listed, sizes, now_ns, accepted_at or now_ns))
 
     def take_back(self, batches: Sequence[Batch]) -> None:
         """The last batches didn't leave after all; they will be sent again, with the same numbers."""
@@ -111,24 +139,52 @@ class Window:
             assert span.last - span.first + 1 == batch.count
             self._sent -= batch.count
 
-    def acknowledge(self, first: int, last: int) -> int:
+    def acknowledge(self, first: int, last: int) -> Acknowledged:
         """Acknowledge messages by number: `client-individual` just those, else everything up to `last`.
 
-        Returns how many that were, 0 when they had been acknowledged. ClientError bad_ack for what wasn't sent.
+        Returns what is acknowledged by this, and wasn't before. ClientError bad_ack for what wasn't sent.
         """
-        if not 1 <= first <= last <= self._sent:
-            raise ClientError(
-                "bad_ack", f"Messages {first} to {last} can't be acknowledged: {self._sent} were sent.",
-                "Count the messages of the subscription from 1, or give the bookmark of one.", sent=self._sent,
-            )
-        before = self.unacked
+        self.check(first, last, self._sent)
         if self.mode is AckMode.INDIVIDUAL and first > self._head:
+            done = self._amount(first, last)
             self._early.update(range(first, last + 1))
         elif last >= self._head:
+            done = self._amount(self._head, last)
             self._early.difference_update(range(self._head, last + 1))
             self._move(last + 1)
+        else:
+            return Acknowledged()
         self._pass_early()
-        return before - self.unacked
+        return done
+
+    @staticmethod
+    def check(first: int, last: int, sent: int) -> None:
+        """ClientError bad_ack when messages by these numbers can't have been received."""
+        if not 1 <= first <= last <= sent:
+            raise ClientError(
+                "bad_ack", f"Messages {first} to {last} can't be acknowledged: {sent} were sent.",
+                "Count the messages of the subscription from 1, or give the bookmark of one.", sent=sent,
+            )
+
+    def _amount(self, first: int, last: int) -> Acknowledged:
+        """What of these numbers wasn't acknowledged before, by whether the log keeps it."""
+        journaled = unjournaled = NOTHING
+        early = sorted(number for number in self._early if first <= number <= last)
+        for span in self._spans:
+            if span.first > last:
+                break
+            low, high = max(first, span.first), min(last, span.last)
+            if low > high:
+                continue
+            known = [number - span.first for number in early if low <= number <= high]
+            sizes = span.sizes[low - span.first : high - span.first + 1]
+            nbytes = int(sizes.sum(dtype=np.uint64)) - (int(span.sizes[known].sum(dtype=np.uint64)) if known else 0)
+            amount = Amount(high - low + 1 - len(known), nbytes)
+            if span.first_sequence:
+                journaled = journaled.plus(amount)
+            else:
+                unjournaled = unjournaled.plus(amount)
+        return Acknowledged(journaled, unjournaled)
 
     def number_of(self, sequence: int) -> int:
         """The number of the message with that sequence; 0 when it was acknowledged before. ClientError bad_ack."""

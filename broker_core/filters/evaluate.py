@@ -18,12 +18,12 @@ _UNREAD: Final = object()
 class BatchEvaluator:
     """The decoded records of one batch, for as long as filters run over it.
 
-    `decoder_of` says how a topic's bodies are read; without it, and where it says None, they are JSON.
+    `decoder_of` says how a topic's bodies are read; where it, or what it says, is None they are JSON.
     """
 
     __slots__ = ("_batch", "_decoders", "_found", "_messages", "_unread")
 
-    def __init__(self, batch: Batch, decoder_of: DecoderOf | None = None) -> None:
+    def __init__(self, batch: Batch, decoder_of: DecoderOf | None) -> None:
         self._batch = batch
         self._decoders = None if decoder_of is None else _decoders(batch, decoder_of)
         self._messages: list[Any] = []

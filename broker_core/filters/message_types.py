@@ -20,7 +20,6 @@ import msgspec
 import orjson
 
 MESSAGE_TYPES: Final = ("json", "fix", "nvfix", "msgpack", "binary")
-FILTERED_TYPES: Final = MESSAGE_TYPES[:-1]
 SOH: Final = "\x01"
 
 Decoder = Callable[[bytes], Any]

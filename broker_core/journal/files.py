@@ -8,8 +8,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
+import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from broker_core.batch import Buffer
 from broker_core.errors import JournalError, OperatorError
@@ -18,6 +22,9 @@ MAX_BUFFERS = 1_024
 """Buffers in one pwritev (IOV_MAX on Linux)."""
 ZERO_STEP = 1024 * 1024
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TOKEN_BYTES: Final = 4
+_TEMPORARY: Final = re.compile(r"(?P<name>.+?)(\.[0-9a-f]{8})?\.tmp")
+"""Without the token as well: so earlier releases named them."""
 
 
 class OpenFile:
@@ -25,10 +32,10 @@ class OpenFile:
 
     __slots__ = ("fd", "path")
 
-    def __init__(self, path: Path, flags: int = os.O_RDONLY) -> None:
+    def __init__(self, path: Path, flags: int = os.O_RDONLY, mode: int = 0o640) -> None:
         self.path = path
         self.fd = -1
-        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        self.fd = os.open(path, flags | os.O_CLOEXEC, mode)
 
     def close(self) -> None:
         """Close now. For writers; a reader's file is closed by the last reference to it."""
@@ -101,17 +108,40 @@ def write_all(files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> 
     return offset
 
 
-def replace_durably(files: Files, path: Path, content: bytes) -> None:
-    """Put a whole small file in place: temporary file, sync, rename, sync of the directory."""
-    temporary = path.with_name(path.name + ".tmp")
-    handle = OpenFile(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def replace_durably(files: Files, path: Path, content: bytes, mode: int = 0o640) -> None:
+    """Put a whole small file in place; after a crash at any step the old or the new one is there, whole.
+
+    It is written beside, under a name that nobody else has, so that two who replace the same file don't mix their
+    bytes; synced, renamed, and the directory synced. What a crash leaves beside is found by `temporary_of`.
+    Raises OSError, and the old file is whole; if the directory's sync was what failed, the new one is.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}.tmp")
+    handle = OpenFile(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        write_all(files, handle.fd, [content], 0)
-        files.fsync(handle.fd)
-    finally:
-        handle.close()
-    files.rename(temporary, path)
+        try:
+            write_all(files, handle.fd, [content], 0)
+            files.fsync(handle.fd)
+        finally:
+            handle.close()
+        files.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            files.unlink(temporary)
+        raise
     files.sync_directory(path.parent)
+
+
+def temporary_of(name: str) -> str | None:
+    """The file that a temporary one, by its name, was to replace; None when it isn't one of `replace_durably`'s."""
+    found = _TEMPORARY.fullmatch(name)
+    return found["name"] if found else None
+
+
+def sweep_temporaries(files: Files, path: Path) -> None:
+    """Remove what crashes left beside one small file. For its only writer, before it writes. OSError."""
+    for beside in path.parent.glob(f"{path.name}.*"):
+        if temporary_of(beside.name) == path.name:
+            files.unlink(beside)
 
 
 def journal_error(error: OSError, what: str) -> JournalError:

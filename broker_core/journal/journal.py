@@ -1,6 +1,6 @@
 """The journal: the ordered segments of one instance, written at one end and read anywhere.
 
-    write -> sync -> read up to the durable frontier      (group commit and the frontier's use: runtime/)
+    write -> sync -> read up to the durable frontier      (group commit: commit_log)
 
 One writer by a directory lock. `write`, `sync`, `preallocate`, reading and swaps may run in different threads; what
 they share changes under one lock, and readers take none: they work on an immutable tuple of segments and on files
@@ -15,7 +15,7 @@ from itertools import repeat
 from pathlib import Path
 from threading import Lock
 
-from broker_core.batch import EXPLICIT_SEQUENCES, Batch, hash64
+from broker_core.batch import Batch, hash64
 from broker_core.errors import JournalError
 from broker_core.journal.acks import Publishers
 from broker_core.journal.appender import Appender, JournalOptions, Part
@@ -142,7 +142,7 @@ class Journal:
         expected = self.next_sequence
         for batch in batches:
             header = batch.header
-            if header.first_sequence != expected or header.flags & EXPLICIT_SEQUENCES:
+            if header.first_sequence != expected or header.flags:
                 raise ValueError(f"batch {header.first_sequence} written where {expected} was expected")
             expected += header.count
         return expected

@@ -19,7 +19,7 @@ from typing import Any
 
 from broker_core.journal import sidecar
 from broker_core.journal.acks import Publishers, acks_path, read_acks, write_acks
-from broker_core.journal.files import Files, OpenFile, replace_durably
+from broker_core.journal.files import Files, OpenFile, replace_durably, temporary_of
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.held import Segment
 from broker_core.journal.index import Hole, SegmentIndex
@@ -38,7 +38,7 @@ from broker_core.journal.segment import (
     parse_name,
 )
 
-_ENDINGS = (".lock", ".durable", ".clients.ack", ".prepared", SUFFIX_INDEX)
+_ENDINGS = (".lock", ".durable", ".clients.ack", ".prepared", ".kept.json", ".replays.json", ".migrated", SUFFIX_INDEX)
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class Recovery:
     def _note_foreign_files(self) -> None:
         """Name what is of no journal; the files of other instances that share the directory aren't worth a word."""
         for path in sorted(self.directory.iterdir()):
-            if not path.name.endswith(_ENDINGS) and SUFFIX not in path.name and ".spare." not in path.name:
+            if not (temporary_of(path.name) or path.name).endswith(_ENDINGS) and SUFFIX not in path.name and ".spare." not in path.name:
                 self.report.ignored.append(path.name)
 
     def _sweep(self) -> None:
@@ -118,11 +118,22 @@ class Recovery:
             if place is None or not place.is_dir():
                 continue
             for path in place.glob(f"{self.instance}.*"):
-                name = path.name.removesuffix(".tmp")
-                sidecar_of = parse_name(name.removesuffix(SUFFIX_INDEX) + SUFFIX, self.instance)
-                ours = name == f"{self.instance}.clients.ack" or (name.endswith(SUFFIX_INDEX) and sidecar_of)
-                if ours and (path.name != name or (sidecar_of and path not in held)):
+                name = temporary_of(path.name) or path.name
+                indexes = name.endswith(SUFFIX_INDEX) and self._is_segment(name.removesuffix(SUFFIX_INDEX) + SUFFIX)
+                if path.name == name:
+                    gone = indexes and path not in held
+                else:
+                    gone = indexes or name == f"{self.instance}.clients.ack" or self._is_copy(name)
+                if gone:
                     self.files.unlink(path)
+
+    def _is_copy(self, name: str) -> bool:
+        """Whether it is a name for bytes put aside of one of our segments."""
+        before, _, why = name.partition(f"{SUFFIX}.")
+        return why.startswith(("torn.", "damaged.", "header.")) and self._is_segment(before + SUFFIX)
+
+    def _is_segment(self, name: str) -> bool:
+        return parse_name(name, self.instance) is not None
 
     def _segment_files(self) -> list[SegmentFile]:
         """One file per segment; a second form of one comes from a swap that didn't finish, which is undone."""

@@ -9,9 +9,18 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from broker_core.config.preset_fields import MAX_PREFETCH
 from broker_core.errors import ClientError
-from broker_core.names import MAX_NAME, is_name
-from broker_core.protocols.names import check_client_name, check_subscription_id, check_topic
+from broker_core.names import MAX_NAME
+from broker_core.protocols.fields import fields_of, stated
+from broker_core.protocols.names import (
+    MAX_SUBSCRIPTION_ID,
+    MAX_TOPIC_BYTES,
+    check_client_name,
+    check_subscription_id,
+    check_topic,
+)
+from broker_core.protocols.tags import structs_of, tag_of, tags_of
 
 MAX_TOKEN = 4_096
 MAX_HEARTBEAT_MS = 3_600_000
@@ -21,15 +30,27 @@ Durability = Literal["persisted", "live", "fully_durable"]
 OnGap = Literal["replay", "error"]
 AckWord = Literal["auto", "client", "client-individual"]
 ResumeHow = Literal["log", "conflated", "now"]
-MAX_PREFETCH = 32_767
 MAX_ACK_RANGES = 1_000
 MIN_LEASE_MS = 1_000
 MAX_LEASE_MS = 3_600_000
-_Id = Annotated[str, msgspec.Meta(max_length=128)]
-_Ids = Annotated[list[str], msgspec.Meta(min_length=1, max_length=1_000)]
-_Option = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-_Secret = Annotated[str, msgspec.Meta(max_length=MAX_TOKEN)]
-_Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+_NAME_LETTERS = f"1 to {MAX_NAME} of `A-Z a-z 0-9 _ . -`"
+_Name = Annotated[str, stated(_NAME_LETTERS, pattern=rf"^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\Z")]
+_ClientName = Annotated[str, stated(_NAME_LETTERS)]
+"""Checked by `names.check_client_name`, which has a code of its own."""
+_Topic = Annotated[str, stated(f"1 to {MAX_TOPIC_BYTES} bytes, see Topics")]
+_Pattern = Annotated[str, stated("1 to 1,024 characters, a topic pattern", min_length=1, max_length=1_024)]
+_Filter = Annotated[str, stated("up to 4,096 characters, a filter")]
+_Id = Annotated[str, stated(max_length=128)]
+_SubscriptionId = Annotated[str, stated(
+    f"1 to {MAX_SUBSCRIPTION_ID} printable characters", min_length=1, max_length=MAX_SUBSCRIPTION_ID
+)]
+_Ids = Annotated[list[_SubscriptionId], stated(min_length=1, max_length=1_000)]
+_Bookmark = Annotated[str, stated("up to 4,096 characters, a bookmark", max_length=4_096)]
+_Rate = Annotated[str, stated("1 to 64 characters, a rate", min_length=1, max_length=64)]
+_Interval = Annotated[str, stated("an interval, 1 ms to 24 h", min_length=1, max_length=64)]
+_Key = Annotated[str, stated("1 to 1,024 characters, a key", min_length=1, max_length=1_024)]
+_Secret = Annotated[str, stated(max_length=MAX_TOKEN)]
+_Sequence = Annotated[int, stated(ge=1, le=2**63 - 1)]
 
 
 class _Base(
@@ -41,13 +62,13 @@ class _Base(
 class Logon(_Base, frozen=True, kw_only=True, tag="logon"):
     """The first command of a connection. `name` is unique; a second client of that name replaces the first."""
 
-    name: str
-    version: int = 1
+    name: _ClientName
+    version: Annotated[int, stated("1")] = 1
     id: _Id | None = None
-    user: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    user: Annotated[str, stated(max_length=256)] | None = None
     password: _Secret | None = None
     token: _Secret | None = None
-    heartbeat_ms: Annotated[int, msgspec.Meta(ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)] | None = None
+    heartbeat_ms: Annotated[int, stated(unit="ms", ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)] | None = None
 
     def __repr__(self) -> str:
         # Secrets must not reach a log through a traceback.
@@ -61,11 +82,11 @@ class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
     Without `ack` nothing but errors is answered.
     """
 
-    topic: str
+    topic: _Topic
     data: msgspec.Raw = msgspec.Raw()
     text: str | None = None
     sequence: _Sequence | None = None
-    ack: list[Literal["processed", "persisted"]] = []
+    ack: Annotated[list[Literal["processed", "persisted"]], stated(max_length=2)] = []
     id: _Id | None = None
 
     def body(self) -> bytes:
@@ -81,31 +102,31 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     delivered after the replay: when it is on this instance's disk, before that (`live`), or when all synchronous
     replication destinations have it too (`fully_durable`).
 
-    `rate`, `rate_max_gap`: how fast it is delivered, see subscriptions/pace.py. `paused`: nothing is delivered before a
-    `resume`. `conflation`, `conflation_key`: see subscriptions/conflation.py. `managed`: the name of a replay that the
+    `rate`, `rate_max_gap`: how fast it is delivered, see replay/pace.py. `paused`: nothing is delivered before a
+    `resume`. `conflation`, `conflation_key`: see delivery/conflation.py. `managed`: the name of a replay that the
     broker keeps when its client goes; `received`: the bookmark of the last record of it that the client has.
     """
 
-    id: str
-    topic: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-    filter: str | None = None
-    bookmark: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    id: _SubscriptionId
+    topic: _Pattern
+    filter: _Filter | None = None
+    bookmark: _Bookmark | None = None
     on_gap: OnGap | None = None
     timestamp: bool = False
     durability: Durability | None = None
-    rate: _Option | None = None
-    rate_max_gap: _Option | None = None
+    rate: _Rate | None = None
+    rate_max_gap: _Interval | None = None
     paused: bool = False
-    conflation: _Option | None = None
-    conflation_key: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
-    managed: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
-    received: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    conflation: _Interval | None = None
+    conflation_key: _Key | None = None
+    managed: _Name | None = None
+    received: _Bookmark | None = None
     ack: AckWord | None = None
-    prefetch: Annotated[int, msgspec.Meta(ge=1, le=MAX_PREFETCH)] | None = None
-    durable: str | None = None
-    lease_ms: Annotated[int, msgspec.Meta(ge=MIN_LEASE_MS, le=MAX_LEASE_MS)] | None = None
-    snapshot_key: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] | None = None
-    resume: Annotated[str, msgspec.Meta(max_length=8192)] | None = None
+    prefetch: Annotated[int, stated(unit="messages", ge=1, le=MAX_PREFETCH)] | None = None
+    durable: _Name | None = None
+    lease_ms: Annotated[int, stated(unit="ms", ge=MIN_LEASE_MS, le=MAX_LEASE_MS)] | None = None
+    snapshot_key: _Key | None = None
+    resume: Annotated[str, stated(max_length=8_192)] | None = None
     resume_how: ResumeHow | None = None
 
 
@@ -116,22 +137,22 @@ class Acknowledge(_Base, frozen=True, kw_only=True, tag="ack"):
     A subscription with `client-individual` acknowledges just those named, others everything before as well.
     """
 
-    id: str
+    id: _SubscriptionId
     upto: _Sequence | None = None
-    bookmark: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
-    numbers: Annotated[list[tuple[_Sequence, _Sequence]], msgspec.Meta(max_length=MAX_ACK_RANGES)] = []
+    bookmark: _Bookmark | None = None
+    numbers: Annotated[list[tuple[_Sequence, _Sequence]], stated(max_length=MAX_ACK_RANGES)] = []
 
 
 class Told(_Base, frozen=True, kw_only=True, tag="told"):
     """A notice of a decision arrived, the one with that `decision`."""
 
-    decision: Annotated[str, msgspec.Meta(max_length=64)]
+    decision: Annotated[str, stated(max_length=64)]
 
 
 class Renew(_Base, frozen=True, kw_only=True, tag="renew"):
     """A subscription with a lease is still wanted."""
 
-    id: str
+    id: _SubscriptionId
 
 
 class Pause(_Base, frozen=True, kw_only=True, tag="pause"):
@@ -150,14 +171,14 @@ class Rate(_Base, frozen=True, kw_only=True, tag="rate"):
     """Change how fast bookmark subscriptions are delivered; without `rate` as fast as they are read."""
 
     ids: _Ids
-    rate: _Option | None = None
-    rate_max_gap: _Option | None = None
+    rate: _Rate | None = None
+    rate_max_gap: _Interval | None = None
 
 
 class Unsubscribe(_Base, frozen=True, kw_only=True, tag="unsubscribe"):
     """End a subscription; with `delete` its durable subscription as well."""
 
-    id: str
+    id: _SubscriptionId
     delete: bool = False
 
 
@@ -172,7 +193,9 @@ class Flush(_Base, frozen=True, kw_only=True, tag="flush"):
 
 
 Command = Logon | Publish | Subscribe | Unsubscribe | Heartbeat | Flush | Pause | Resume | Rate | Acknowledge | Told | Renew
-NAMES = ("logon", "publish", "subscribe", "unsubscribe", "heartbeat", "flush", "pause", "resume", "rate", "ack", "told", "renew")
+NAMES = tags_of(Command)
+"""What commands are called."""
+_STRUCTS = dict(zip(NAMES, structs_of(Command), strict=True))
 
 
 class _Tag(msgspec.Struct):
@@ -199,11 +222,16 @@ def parse_command(payload: bytes | bytearray | memoryview | str) -> Command:
     try:
         _check(command)
     except ClientError as error:
-        error.details.setdefault("c", command.__struct_config__.tag)
-        if identity := getattr(command, "id", None):
-            error.details.setdefault("id", identity)
-        raise
+        raise about(error, command) from None
     return command
+
+
+def about(error: ClientError, command: Command) -> ClientError:
+    """The error, which says from now on which command it is about, unless it did."""
+    error.details.setdefault("c", tag_of(type(command)))
+    if identity := getattr(command, "id", None):
+        error.details.setdefault("id", identity)
+    return error
 
 
 _FIX = 'A command is one JSON object with the field "c"; docs/protocol.md lists them.'
@@ -260,19 +288,16 @@ def _check_pace(command: Subscribe) -> None:
     if command.received is not None and command.managed is None:
         raise ClientError("bad_command", "received is an option of managed replays.", "Give the bookmark as `bookmark`.",
                           field="received")
-    if command.managed is not None and not is_name(command.managed):
-        raise ClientError("bad_command", f"A managed replay can't be called {command.managed[:80]!r}.",
-                          f"Use 1 to {MAX_NAME} of the letters A-Z a-z 0-9 _ . -", field="managed")
 
 
 def _check_options(command: Subscribe) -> None:
     _check_pace(command)
+    if command.durable is not None and command.bookmark is not None and command.bookmark[:1] in ("[", "("):
+        raise ClientError("bad_command", "A durable subscription has no end, so it can't have a range.",
+                          "Give one bookmark, or leave durable out.", field="bookmark")
     if command.prefetch is not None and command.ack is None:
         raise ClientError("bad_command", "prefetch is an option of subscriptions with ack.",
                           'Add "ack":"client", or leave prefetch out.', field="prefetch")
-    if command.durable is not None and not is_name(command.durable):
-        raise ClientError("bad_command", f"A durable subscription can't be called {command.durable[:80]!r}.",
-                          f"Use 1 to {MAX_NAME} of the letters A-Z a-z 0-9 _ . -", field="durable")
     if command.bookmark is None:
         for field in ("on_gap", "durability", "rate", "rate_max_gap", "paused", "managed", "received"):
             if getattr(command, field):
@@ -295,10 +320,15 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
             "unknown_command", f"There is no command {str(tag.c)[:40]!r}.", f"The commands are {', '.join(NAMES)}.",
             field="c", **details,
         )
-    return ClientError(
-        "bad_command", f"{tag.c}: {problem}.", f"docs/protocol.md lists the fields of {tag.c}.",
-        c=tag.c, field=_field_of(problem), **details,
-    )
+    field = _field_of(problem)
+    known = fields_of(_STRUCTS[tag.c]).get(field.partition("[")[0])
+    if known is None:
+        return ClientError("bad_command", f"{tag.c}: {problem}.", f"docs/protocol.md lists the fields of {tag.c}.",
+                           c=tag.c, field=field, **details)
+    takes = known.takes()
+    if " matching regex " in problem:
+        problem = f"{field} isn't {takes}"
+    return ClientError("bad_command", f"{tag.c}: {problem}.", f"{known.name}: {takes}.", c=tag.c, field=field, **details)
 
 
 def _field_of(problem: str) -> str:

@@ -20,14 +20,13 @@ import msgspec
 
 from broker_core.batch import MAX_BATCH_BYTES
 from broker_core.errors import ClientError
-from broker_core.protocols.close_codes import CLOSE_CODES, CloseCode, close_code
 from broker_core.protocols.commands import Command, parse_command
 from broker_core.protocols.replies import Reply, parse_reply
 
 __all__ = [
-    "ALL_KINDS", "CLOSE_CODES", "COMMAND", "DELIVER", "FROM_BROKER", "FROM_CLIENT", "MAX_COMMAND", "MAX_FRAME",
-    "PROTOCOL_VERSION", "PUBLISH", "CloseCode", "Command", "Frame", "FrameReader", "Reply", "close_code",
-    "encode_command", "encode_frame_header", "parse_command", "parse_message", "parse_reply",
+    "ALL_KINDS", "COMMAND", "DELIVER", "FROM_BROKER", "FROM_CLIENT", "MAX_COMMAND", "MAX_FRAME", "PROTOCOL_VERSION",
+    "PUBLISH", "Command", "Frame", "FrameReader", "Reply", "encode_command", "encode_frame_header", "parse_command",
+    "parse_message", "parse_reply",
 ]
 
 PROTOCOL_VERSION = 1

@@ -5,11 +5,18 @@ A client ignores fields and replies that it doesn't know, so that a newer broker
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from broker_core.errors import ClientError, SluiceError
+from broker_core.protocols.fields import stated
+from broker_core.protocols.tags import tags_of
+
+_Wait = Annotated[int, stated(unit="ms")]
+_How = Annotated[str, stated("`log`, `conflated`, `now`, `snapshot`")]
+_Word = Annotated[str, stated("`processed`, `persisted`, `completed`")]
+_Durability = Annotated[str, stated("`persisted`, `live`, `fully_durable`")]
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
@@ -23,7 +30,7 @@ class Ack(_Base, frozen=True, kw_only=True, tag="ack"):
     `processed` the records `first` to `sequence`, which no journal keeps.
     """
 
-    ack: str
+    ack: _Word
     of: str | None = None
     id: str | None = None
     sequence: int | None = None
@@ -31,12 +38,15 @@ class Ack(_Base, frozen=True, kw_only=True, tag="ack"):
     name: str | None = None
     instance: str | None = None
     version: int | None = None
-    max_frame: int | None = None
+    max_frame: Annotated[int, stated(unit="bytes")] | None = None
     stream: int | None = None
     bookmark: str | None = None
-    durability: str | None = None
+    durability: _Durability | None = None
     ended: bool | None = None
-    heartbeat_ms: int | None = None
+    heartbeat_ms: _Wait | None = None
+    kept: Annotated[int, stated(unit="messages")] | None = None
+    lost: Annotated[int, stated(unit="messages")] | None = None
+    """Of an unsubscribe: messages that were owed, which the log keeps behind `bookmark`, or nothing brings back."""
 
 
 class Error(_Base, frozen=True, kw_only=True, tag="error"):
@@ -60,8 +70,8 @@ class Gap(_Base, frozen=True, kw_only=True, tag="gap", rename={"first": "from", 
     """Records of a subscription that the log no longer holds: the exact interval, and why."""
 
     id: str
-    first: str | int
-    last: str | int
+    first: str
+    last: str
     why: str = ""
 
 
@@ -74,9 +84,9 @@ class Notice(_Base, frozen=True, kw_only=True, tag="notice"):
     limit: float | int | None = None
     unit: str = ""
     resume: str | None = None
-    kept: Any = None
-    lost: Any = None
-    retry_after_ms: int | None = None
+    kept: Annotated[int, stated(unit="messages")] | None = None
+    lost: Annotated[int, stated(unit="messages")] | None = None
+    retry_after_ms: _Wait | None = None
     details: dict[str, Any] = {}
     decision: str | None = None
     subscription: str | None = None
@@ -90,7 +100,12 @@ class Cancelled(_Base, frozen=True, kw_only=True, tag="cancelled"):
     code: str
     message: str = ""
     decision: str | None = None
-    retry_after_ms: int | None = None
+    retry_after_ms: _Wait | None = None
+    kept: Annotated[int, stated(unit="messages")] = 0
+    """Messages that were owed and that the log keeps: subscribing with `bookmark` brings them."""
+    lost: Annotated[int, stated(unit="messages")] = 0
+    """Messages that were owed and that nothing brings back."""
+    bookmark: str | None = None
 
 
 class CloseRequested(_Base, frozen=True, kw_only=True, tag="close_requested"):
@@ -98,15 +113,15 @@ class CloseRequested(_Base, frozen=True, kw_only=True, tag="close_requested"):
 
     code: str
     message: str = ""
-    retry_after_ms: int | None = None
+    retry_after_ms: _Wait | None = None
 
 
 class Resumed(_Base, frozen=True, kw_only=True, tag="resumed", rename={"first": "from", "last": "to"}):
     """What a resume token brought: how it goes on, and what of the interval since isn't delivered, as a count."""
 
     id: str
-    how: str
-    missed: int
+    how: _How
+    missed: Annotated[int, stated(unit="messages")]
     first: str = ""
     last: str = ""
     exact: bool = True
@@ -118,7 +133,7 @@ class Closing(_Base, frozen=True, kw_only=True, tag="closing"):
     code: str
     message: str = ""
     fix: str = ""
-    retry_after_ms: int | None = None
+    retry_after_ms: _Wait | None = None
 
 
 class Message(_Base, frozen=True, kw_only=True, tag="message"):
@@ -129,13 +144,15 @@ class Message(_Base, frozen=True, kw_only=True, tag="message"):
     bookmark: str | None = None
     timestamp: str | None = None
     data: msgspec.Raw = msgspec.Raw(b"null")
-    encoding: str | None = None
+    encoding: Annotated[str, stated("`base64`")] | None = None
+    mark: Annotated[str, stated("`conflated`, `conflation_over`")] | None = None
 
 
 Reply = Ack | Error | Heartbeat | Gap | Notice | Closing | Message | Cancelled | CloseRequested | Resumed
+NAMES = tags_of(Reply)
+"""What replies are called."""
 
 _decode = msgspec.json.Decoder(Reply).decode
-_NAMES = frozenset({"ack", "error", "heartbeat", "gap", "notice", "closing", "message", "cancelled", "close_requested", "resumed"})
 
 
 class _Tag(msgspec.Struct):
@@ -180,7 +197,7 @@ def parse_reply(payload: bytes | bytearray | memoryview | str) -> Reply | None:
 
 def _unknown(payload: bytes | bytearray | memoryview | str) -> bool:
     try:
-        return msgspec.json.decode(payload, type=_Tag).c not in _NAMES
+        return msgspec.json.decode(payload, type=_Tag).c not in NAMES
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 

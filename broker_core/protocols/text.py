@@ -28,7 +28,7 @@ def message_texts(batch: Batch, subscription: str, instance: str, *, timestamp: 
 
     A body that is JSON stands in `data` as it is, other UTF-8 as a string, and anything else as base64 with
     `"encoding":"base64"`. Records that no journal keeps have no bookmark. With `timestamp` each says when the broker
-    accepted it, as a bookmark would.
+    accepted it, as a bookmark would. `mark` is there where the delivery has one.
     """
     accepted = moment_text(batch.accepted_at) if timestamp else ""
     texts: list[str] = []
@@ -38,6 +38,8 @@ def message_texts(batch: Batch, subscription: str, instance: str, *, timestamp: 
             message["bookmark"] = f"{instance}|{record.sequence}|"
         if timestamp:
             message["timestamp"] = accepted
+        if batch.mark:
+            message["mark"] = batch.mark
         data, encoding = _data(record.body)
         message["data"] = data
         if encoding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_core.subscriptions.registry import Match, Registry
-from broker_core.subscriptions.replay import EMPTY, ReplayCursor, select_for
+from broker_core.subscriptions.selecting import EMPTY, ReplayCursor, select_for
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 

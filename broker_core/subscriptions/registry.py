@@ -12,43 +12,50 @@ that the caller can make `batch.select(rows)` once per id(rows) while it holds t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from broker_core.batch import Batch, Rows
 from broker_core.filters import BatchEvaluator, DecoderOf, Filter
+from broker_core.subscriptions.pattern_index import PatternIndex
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
+T = TypeVar("T")
 MAX_REMEMBERED_TOPICS = 65_536
 """Topics whose groups are remembered; with more the memory starts over."""
 
 
-class Match(NamedTuple):
+class Match(NamedTuple, Generic[T]):
     """A subscription and the rows it wants, ascending; None is all rows."""
 
-    subscription: Subscription
+    subscription: Subscription[T]
     rows: Rows | None
 
 
-class _Group:
-    """The subscriptions with one pattern."""
+class _Group(Generic[T]):
+    """The subscriptions with one pattern. `change`: the number of the change to the registry that made it."""
 
-    __slots__ = ("filtered", "pattern", "whole")
+    __slots__ = ("change", "filtered", "pattern", "whole")
 
-    def __init__(self, pattern: TopicPattern) -> None:
+    def __init__(self, pattern: TopicPattern, change: int) -> None:
         self.pattern = pattern
-        self.whole: dict[Subscription, Match] = {}
-        self.filtered: dict[Filter, dict[Subscription, Match]] = {}
+        self.change = change
+        self.whole: dict[Subscription[T], Match[T]] = {}
+        self.filtered: dict[Filter, dict[Subscription[T], Match[T]]] = {}
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: Subscription[T]) -> bool:
+        """False when it was in."""
         chosen = subscription.filter
         members = self.whole if chosen is None else self.filtered.setdefault(chosen, {})
+        new = subscription not in members
         members[subscription] = Match(subscription, None)
+        return new
 
-    def remove(self, subscription: Subscription) -> bool:
+    def remove(self, subscription: Subscription[T]) -> bool:
+        """False when it wasn't in."""
         chosen = subscription.filter
         if chosen is None:
             return self.whole.pop(subscription, None) is not None
@@ -58,94 +65,123 @@ class _Group:
             del self.filtered[chosen]
         return found
 
-    def __bool__(self) -> bool:
-        return bool(self.whole or self.filtered)
+    @property
+    def empty(self) -> bool:
+        """Whether nobody is in it any more: then it has left the registry."""
+        return not self.whole and not self.filtered
 
 
-class Registry:
-    """The live subscriptions of an instance. Not thread-safe: it belongs to the loop."""
+class _Topic(Generic[T]):
+    """What is remembered of a topic: the groups it belongs to, true up to the registry's change number `change`."""
 
-    def __init__(self, decoder_of: DecoderOf | None = None) -> None:
+    __slots__ = ("change", "groups")
+
+    def __init__(self, groups: list[_Group[T]], change: int) -> None:
+        self.groups = groups
+        self.change = change
+
+
+class Registry(Generic[T]):
+    """The live subscriptions of an instance, each of a T. Not thread-safe: it belongs to the loop.
+
+    A group that appears or goes is a change, and changes are numbered. What is remembered of a topic is brought up to
+    date when the topic is met again: patterns of levels are found by its levels, and of expressions those are tried
+    that are newer. So a subscribe costs each topic a walk along its levels, and not a look at every pattern.
+    """
+
+    def __init__(self, decoder_of: DecoderOf | None) -> None:
         self._decoder_of = decoder_of
-        """How filters read a topic's bodies; as JSON without it."""
-        self._groups: dict[str, _Group] = {}
-        self._remembered: dict[str, tuple[_Group, ...]] = {}
+        """How filters read a topic's bodies; None: all are JSON."""
+        self._groups: dict[str, _Group[T]] = {}
+        self._index = PatternIndex[_Group[T]]()
+        self._expressions: dict[_Group[T], None] = {}
+        """The groups without levels, the newest at the end."""
+        self._remembered: dict[str, _Topic[T]] = {}
+        self._change = 0
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Subscription]:
+    def __iter__(self) -> Iterator[Subscription[T]]:
         for group in self._groups.values():
             yield from group.whole
             for members in group.filtered.values():
                 yield from members
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: Subscription[T]) -> None:
         """Let a subscription take part from the next batch on."""
         pattern = subscription.pattern
         group = self._groups.get(pattern.text)
         if group is None:
-            group = self._groups[pattern.text] = _Group(pattern)
-            self._forget(pattern)
-        before = self._count(group)
-        group.add(subscription)
-        self._size += self._count(group) - before
+            self._change += 1
+            group = self._groups[pattern.text] = _Group(pattern, self._change)
+            if pattern.levels is None:
+                self._expressions[group] = None
+            else:
+                self._index.add(pattern.levels, group)
+        self._size += group.add(subscription)
 
-    def remove(self, subscription: Subscription) -> bool:
+    def remove(self, subscription: Subscription[T]) -> bool:
         """Take a subscription out; False when it wasn't in."""
         pattern = subscription.pattern
         group = self._groups.get(pattern.text)
         if group is None or not group.remove(subscription):
             return False
         self._size -= 1
-        if not group:
+        if group.empty:
+            self._change += 1
             del self._groups[pattern.text]
-            self._forget(pattern)
+            if pattern.levels is None:
+                del self._expressions[group]
+            else:
+                self._index.remove(pattern.levels, group)
         return True
 
-    def match(self, batch: Batch) -> list[Match]:
+    def match(self, batch: Batch) -> list[Match[T]]:
         """Who wants which rows of a batch; the list is the caller's. Who wants none isn't in it."""
         topic = batch.single_topic
         if topic is None:
             return self._match_mixed(batch)
-        found: list[Match] = []
+        found: list[Match[T]] = []
         evaluator: BatchEvaluator | None = None
-        for group in self._remembered.get(topic) or self._groups_of(topic):
+        known = self._remembered.get(topic)
+        for group in known.groups if known is not None and known.change == self._change else self._groups_of(topic):
             found += group.whole.values()
             if group.filtered:
                 evaluator = evaluator or BatchEvaluator(batch, self._decoder_of)
                 _match_filtered(group, evaluator, None, found)
         return found
 
-    @staticmethod
-    def _count(group: _Group) -> int:
-        return len(group.whole) + sum(map(len, group.filtered.values()))
-
-    def _forget(self, pattern: TopicPattern) -> None:
-        """What is remembered about topics is wrong once a group appears or goes."""
-        if pattern.exact is None:
-            self._remembered.clear()
-        else:
-            self._remembered.pop(pattern.exact, None)
-
-    def _groups_of(self, topic: str) -> tuple[_Group, ...]:
+    def _groups_of(self, topic: str) -> list[_Group[T]]:
         known = self._remembered.get(topic)
         if known is None:
-            known = tuple(group for group in self._groups.values() if group.pattern.matches(topic))
             if len(self._remembered) >= MAX_REMEMBERED_TOPICS:
                 self._remembered.clear()
-            self._remembered[topic] = known
-        return known
+            known = self._remembered[topic] = _Topic([], 0)
+        if known.change != self._change:
+            known.groups = self._up_to_date(topic, known)
+            known.change = self._change
+        return known.groups
 
-    def _match_mixed(self, batch: Batch) -> list[Match]:
+    def _up_to_date(self, topic: str, known: _Topic[T]) -> list[_Group[T]]:
+        groups = [group for group in self._index.candidates(topic) if group.pattern.matches(topic)]
+        groups += [group for group in known.groups if group in self._expressions]
+        for group in reversed(self._expressions):
+            if group.change <= known.change:
+                break
+            if group.pattern.matches(topic):
+                groups.append(group)
+        return groups
+
+    def _match_mixed(self, batch: Batch) -> list[Match[T]]:
         """A batch of several topics: which topics each group wants, then the rows of each such set."""
         topics = batch.topics
-        wanted: dict[_Group, int] = {}
+        wanted: dict[_Group[T], int] = {}
         for number, topic in enumerate(topics):
             for group in self._groups_of(topic):
                 wanted[group] = wanted.get(group, 0) | 1 << number
-        found: list[Match] = []
+        found: list[Match[T]] = []
         parts = _Parts(batch, len(topics))
         evaluator = BatchEvaluator(batch, self._decoder_of)
         for group, topic_set in wanted.items():
@@ -188,7 +224,7 @@ class _Parts:
 
 
 def _match_filtered(
-    group: _Group, evaluator: BatchEvaluator, candidates: Rows | None, found: list[Match]
+    group: _Group[T], evaluator: BatchEvaluator, candidates: Rows | None, found: list[Match[T]]
 ) -> None:
     for chosen, members in group.filtered.items():
         rows = evaluator.rows(chosen, candidates)
@@ -198,5 +234,5 @@ def _match_filtered(
             found += _with_rows(members, rows)
 
 
-def _with_rows(members: Iterable[Subscription], rows: Rows) -> list[Match]:
+def _with_rows(members: Iterable[Subscription[T]], rows: Rows) -> list[Match[T]]:
     return [Match(subscription, rows) for subscription in members]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from broker_core.filters import DecoderOf, Filter
 from broker_core.subscriptions.topics import TopicPattern
 
+T_co = TypeVar("T_co", covariant=True)
 
-@dataclass(slots=True, eq=False)
-class Subscription:
+
+@dataclass(slots=True, eq=False, frozen=True)
+class Subscription(Generic[T_co]):
     """What one client asked for. Two subscriptions are never equal: identity counts."""
 
-    client: object
-    """Whoever added it; the registry hands it back and never looks at it."""
+    client: T_co
+    """Whoever added it; the registry hands it back and never looks at it. None where nobody did."""
     id: str
     """The client's own word for the subscription."""
     stream: int
@@ -21,4 +24,4 @@ class Subscription:
     pattern: TopicPattern
     filter: Filter | None = None
     decoder_of: DecoderOf | None = None
-    """How the filter reads a topic's bodies in a replay; as JSON without it."""
+    """How the filter and keys read a topic's bodies in a replay; as JSON without it."""

@@ -27,11 +27,18 @@ _FIX = "Write a topic, a.*.b, a.>, or ~ and a regular expression."
 
 
 class TopicPattern:
-    """A parsed pattern. `exact` is the topic when the pattern names just one, else None."""
+    """A parsed pattern. `exact` is the topic when the pattern names just one, else None.
 
-    __slots__ = ("_test", "exact", "text")
+    `levels`, when there are any, are those of a pattern that names at least the topics this one does: by them it is
+    found. Expressions have none.
+    """
 
-    def __init__(self, text: str, exact: str | None, test: Callable[[str], bool]) -> None:
+    __slots__ = ("_test", "exact", "levels", "text")
+
+    def __init__(
+        self, text: str, exact: str | None, test: Callable[[str], bool], levels: tuple[str, ...] | None = None
+    ) -> None:
+        self.levels = levels
         self.text = text
         self.exact = exact
         self._test = test
@@ -67,10 +74,10 @@ def _parse(text: str) -> TopicPattern:
         return TopicPattern(text, None, _expression(text))
     levels = _levels(text)
     if levels[-1] == ">":
-        return TopicPattern(text, None, _open_ended(levels[:-1]))
+        return TopicPattern(text, None, _open_ended(levels[:-1]), tuple(levels))
     if "*" in levels:
-        return TopicPattern(text, None, _fixed_length(levels))
-    return TopicPattern(text, text, text.__eq__)
+        return TopicPattern(text, None, _fixed_length(levels), tuple(levels))
+    return TopicPattern(text, text, text.__eq__, tuple(levels))
 
 
 def _levels(text: str) -> list[str]:

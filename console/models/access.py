@@ -11,9 +11,9 @@ from django.db.models import Q
 
 from broker_core.errors import ClientError
 from broker_core.subscriptions.topics import TopicPattern
+from console.access.rights import is_name_pattern
 from console.choices import TOKEN_PERMISSIONS, Role
 from console.models.instance import Instance
-from console.rights import is_name_pattern
 
 
 def check_client_pattern(value: str) -> None:

@@ -1,6 +1,6 @@
 """Who did what, to what, and how it ended: append-only.
 
-The ORM refuses to change or delete events (ImmutableModel), and the database does too: triggers (console/append_only.py) refuse
+The ORM refuses to change or delete events (ImmutableModel), and the database does too: triggers (console/models/append_only.py) refuse
 every UPDATE, and every DELETE of an event before its `expires_at`, which is set when it is written and can't be moved.
 """
 

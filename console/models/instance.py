@@ -16,10 +16,11 @@ from django.db.models import Q
 from broker_core.config import InstanceSettings
 from broker_core.config.access import read_authentication
 from broker_core.config.journaling import read_journaled_topics
+from broker_core.config.preset_fields import AMPS
 from broker_core.config.reading import Reader
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
-from broker_core.runtime.journaled import JournaledTopics
+from broker_core.subscriptions.journaled_topics import JournaledTopics
 from console.choices import Authentication, TransportKind
 
 
@@ -124,6 +125,10 @@ class Transport(models.Model):
             raise ValidationError(reader.problems)
 
 
+def _least(setting: str) -> MinValueValidator:
+    return MinValueValidator(AMPS[setting].low)
+
+
 class PoolPolicy(models.Model):
     """A pool's limits in bytes, of an instance or one transport; null means the default, or the instance's value."""
 
@@ -131,8 +136,8 @@ class PoolPolicy(models.Model):
     transport = models.OneToOneField(
         Transport, on_delete=models.PROTECT, null=True, blank=True, related_name="pool_policy"
     )
-    message_memory_limit = models.BigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
-    message_disk_limit = models.BigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    message_memory_limit = models.BigIntegerField(null=True, blank=True, validators=[_least("message_memory_limit")])
+    message_disk_limit = models.BigIntegerField(null=True, blank=True, validators=[_least("message_disk_limit")])
     message_disk_path = models.CharField(max_length=1024, null=True, blank=True)  # noqa: DJ001 (null is "default")
 
     class Meta:
@@ -161,9 +166,11 @@ class ClientPolicy(models.Model):
         Transport, on_delete=models.PROTECT, null=True, blank=True, related_name="client_policy"
     )
     client_max_capacity = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(100)]
+        null=True, blank=True, validators=[_least("client_max_capacity"), MaxValueValidator(AMPS["client_max_capacity"].high)]
     )
-    client_message_age_limit_ms = models.BigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    client_message_age_limit_ms = models.BigIntegerField(
+        null=True, blank=True, validators=[_least("client_message_age_limit_ms")]
+    )
 
     class Meta:
         constraints = [

@@ -11,6 +11,7 @@ from typing import Any
 
 import environ
 
+from broker_core.documents.clients import Delivery
 from console.project.home import celery_broker_url, local_zone, prepare_home, secret_key, web_tls
 from console.supervisor.sockets import run_directory
 
@@ -80,13 +81,13 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "console.middleware.RequestIdMiddleware",
+    "console.web.middleware.RequestIdMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
-    "console.middleware.AuditMiddleware",
+    "console.web.middleware.AuditMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    "console.middleware.SessionUseMiddleware",
+    "console.web.middleware.SessionUseMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.http.ConditionalGetMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -170,7 +171,7 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
-SESSION_ENGINE = "console.session_store"
+SESSION_ENGINE = "console.web.session_store"
 SESSION_COOKIE_AGE = env.int("SLUICE_SESSION_HOURS", default=12) * 3600  # from the login on, used or not
 SLUICE_SESSION_IDLE_MINUTES = env.int("SLUICE_SESSION_IDLE_MINUTES", default=60)  # without anything done; 0 is never
 SESSION_COOKIE_HTTPONLY = True
@@ -188,7 +189,7 @@ AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
-AXES_LOCKOUT_CALLABLE = "console.lockout.answer"
+AXES_LOCKOUT_CALLABLE = "console.web.lockout.answer"
 
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
@@ -228,6 +229,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
+    "ENUM_NAME_OVERRIDES": {"DeliveryEnum": [one.value for one in Delivery]},
 }
 
 # --- Static files: served by whitenoise straight from the apps, so that nothing needs collecting first ----------------

@@ -3,54 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import overload
 
-from broker_core.runtime.listing import SORT_FIELDS
+from msgspec import structs
+
+from broker_core.documents import requests
+from broker_core.documents.clients import ClientEntry, ClientsPage, EffectiveSetting, ForecastEntry
 from console.broker_link import link_to
 from console.queries.policies import instance_named
 
-__all__ = ["SORT_FIELDS", "Clients", "client"]
 
-
-class Clients(Sequence[dict[str, Any]]):
+class Clients(Sequence[ClientEntry]):
     """The clients that fit, as a sequence that asks the broker for the part that is looked at: a paginator slices it.
 
-    `sort` like "-lag_ms"; `patterns` are those of the names that may be seen, None being all. Raises BrokerAway, or
-    OperatorError bad_sort, when it is looked at.
+    `sort` like "-lag_ms", "" being the worst health first; `patterns` are those of the names that may be seen, None being
+    all. Raises BrokerAway, or OperatorError bad_sort, when it is looked at.
     """
 
     def __init__(
-        self, instance_name: str | None = None, *, state: str = "", transport: str = "", search: str = "",
-        sort: str = "name", patterns: Sequence[str] | None = None,
+        self, instance_name: str | None = None, *, state: str = "", delivery: str = "", health: str = "", transport: str = "",
+        search: str = "", sort: str = "", patterns: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self._link = link_to(instance_named(instance_name).name)
-        self._asked = {
-            "state": state, "transport": transport, "search": search, "sort": sort,
-            "patterns": list(patterns) if patterns is not None else None,
-        }  # fmt: skip
-        self._part: tuple[int, int] | None = None
-        self._answer: dict[str, Any] = {}
+        self._asked = requests.PageClients(
+            state=state, delivery=delivery, health=health, transport=transport, search=search, sort=sort,
+            patterns=list(patterns) if patterns is not None else None,
+        )  # fmt: skip
+        self._part = (0, 0)
+        self._answer: ClientsPage | None = None
 
     def __len__(self) -> int:
-        if self._part is None:
-            self._ask(0, 100)
-        return int(self._answer["total"])
+        return (self._answer or self._ask(0, 100)).total
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: int) -> ClientEntry: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[ClientEntry]: ...
+    def __getitem__(self, key: int | slice) -> ClientEntry | list[ClientEntry]:
         if not isinstance(key, slice):
             return self[key : key + 1][0]
         start, stop, _ = key.indices(2**31)
-        if self._part is None or not self._part[0] <= start <= stop <= self._part[1]:
-            self._ask(start, stop - start)
-        first = self._part[0] if self._part else 0
-        return self._answer["clients"][start - first : stop - first]
+        known, (first, last) = self._answer, self._part
+        if known is None or not first <= start <= stop <= last:
+            known, first = self._ask(start, stop - start), start
+        return known.clients[start - first : stop - first]
 
-    def _ask(self, offset: int, limit: int) -> None:
-        self._answer = self._link.call("clients_page", **self._asked, offset=offset, limit=limit)
-        self._part = (offset, offset + limit)
+    def _ask(self, offset: int, limit: int) -> ClientsPage:
+        asked = structs.replace(self._asked, offset=offset, limit=min(limit, requests.MOST_CLIENTS))
+        self._answer, self._part = self._link.call(asked), (offset, offset + limit)
+        return self._answer
 
 
-def client(name: str, instance_name: str | None = None) -> dict[str, Any]:
+def client(name: str, instance_name: str | None = None) -> ClientEntry:
     """One client. Raises OperatorError unknown_client, or BrokerAway."""
-    found: dict[str, Any] = link_to(instance_named(instance_name).name).call("client", name=name)
-    return found
+    return link_to(instance_named(instance_name).name).call(requests.GetClient(name=name))
+
+
+def forecasts(name: str, instance_name: str | None = None) -> list[ForecastEntry]:
+    """How near each rule is to acting on a client, the one that acts first in front. Raises as `client`."""
+    return link_to(instance_named(instance_name).name).call(requests.Forecasts(name=name))
+
+
+def effective(name: str, instance_name: str | None = None) -> list[EffectiveSetting]:
+    """The settings in force for a client, with where each is set. Raises as `client`."""
+    return link_to(instance_named(instance_name).name).call(requests.Effective(name=name))

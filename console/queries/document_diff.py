@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from console.policy_secrets import SET
-from console.templatetags.units import as_json, duration, size
+from console.access.policy_secrets import SET
+from console.units.format import as_json, duration, size
 
 _MISSING = object()
 _NAMED = {

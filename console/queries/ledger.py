@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from django.db.models import QuerySet
 
+from broker_core.documents.replays import DurableEntry
+from broker_core.documents.requests import ListDurables
+from broker_core.names import name_fits
 from console.broker_link import link_to
 from console.models import Instance, Loss
 from console.queries.policies import instance_named
@@ -25,7 +27,7 @@ def losses(
     return found.filter(at__gte=since) if since is not None else found
 
 
-def durables(instance_name: str | None = None) -> list[dict[str, Any]]:
-    """Durable subscriptions, with their position and whether their client is there. Raises BrokerAway."""
-    found: list[dict[str, Any]] = link_to(instance_named(instance_name).name).call("durables")
-    return found
+def durables(instance_name: str | None = None, patterns: Sequence[str] | None = None) -> list[DurableEntry]:
+    """Durable subscriptions of clients whose names fit one of `patterns`, None being all. Raises BrokerAway."""
+    found = link_to(instance_named(instance_name).name).call(ListDurables())
+    return [one for one in found if patterns is None or any(name_fits(pattern, one.client) for pattern in patterns)]

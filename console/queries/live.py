@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from broker_core.documents import requests
+from broker_core.documents.instance import InstanceStatus, Snapshot
+from broker_core.documents.journals import SegmentEntry
 from console.broker_link import link_to
 from console.queries.policies import instance_named
 
 
-def status(instance_name: str | None = None) -> dict[str, Any]:
+def status(instance_name: str | None = None) -> InstanceStatus:
     """The broker's status. Raises BrokerAway."""
-    found: dict[str, Any] = link_to(instance_named(instance_name).name).call("status")
-    return found
+    return link_to(instance_named(instance_name).name).call(requests.GetStatus())
 
 
-def snapshot(instance_name: str | None = None) -> dict[str, Any]:
+def snapshot(instance_name: str | None = None) -> Snapshot:
     """The broker's status and all its clients at one moment. Raises BrokerAway."""
-    found: dict[str, Any] = link_to(instance_named(instance_name).name).call("snapshot")
-    return found
+    return link_to(instance_named(instance_name).name).call(requests.GetSnapshot())
 
 
-def journals(instance_name: str | None = None) -> list[dict[str, Any]]:
+def journals(instance_name: str | None = None) -> list[SegmentEntry]:
     """The segments of the journal, oldest first. Raises BrokerAway."""
-    found: list[dict[str, Any]] = link_to(instance_named(instance_name).name).call("journals")
-    return found
+    return link_to(instance_named(instance_name).name).call(requests.ListJournals())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from django.db.models import Count
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from broker_core.documents.clients import ClientEntry
+from broker_core.documents.instance import InstanceStatus
+from broker_core.documents.requests import GetStatus, PageClients
 from broker_core.errors import OperatorError
 from console.broker_link import link_to
 from console.models import ActionRun
@@ -20,6 +22,7 @@ SLOWEST = 100
 _TOTALS = {
     "messages_in": "Messages accepted", "bytes_in": "Bytes accepted", "messages_out": "Messages delivered",
     "bytes_out": "Bytes delivered", "decisions": "Decisions on slow clients",
+    "standstills": "Clients that weren't sent what they could take: a defect of the broker's own",
 }  # fmt: skip
 _POOL = {
     "memory_used": "Memory its clients' messages take", "memory_limit": "Memory they may take",
@@ -48,8 +51,8 @@ class _Instances(Collector):
             revisions.add_metric([name, "running"], state["running"] or 0)
             try:
                 link = link_to(name)
-                status = link.call("status", timeout_s=2.0)
-                slowest = link.call("clients_page", sort="-lag_ms", limit=SLOWEST, timeout_s=2.0)["clients"]
+                status = link.call(GetStatus(), timeout_s=2.0)
+                slowest = link.call(PageClients(sort="-lag_ms", limit=SLOWEST), timeout_s=2.0).clients
             except OperatorError:
                 up.add_metric([name], 0)
                 continue
@@ -61,40 +64,40 @@ class _Instances(Collector):
         yield from (up, revisions, *families.values(), _runs())
 
 
-def _broker(instance: str, status: Mapping[str, Any]) -> Iterator[Metric]:
+def _broker(instance: str, status: InstanceStatus) -> Iterator[Metric]:
     for key, words in _TOTALS.items():
         counter = CounterMetricFamily(f"sluice_{key}", words, labels=["instance"])
-        counter.add_metric([instance], float((status.get("totals") or {}).get(key) or 0))
+        counter.add_metric([instance], float(getattr(status.totals, key)))
         yield counter
     clients = GaugeMetricFamily("sluice_clients", "Clients by state", labels=["instance", "state"])
-    for state, number in (status.get("clients_by_state") or {}).items():
+    for state, number in status.clients_by_state.items():
         clients.add_metric([instance, state], number)
     yield clients
     for key, words in _POOL.items():
         pool = GaugeMetricFamily(f"sluice_pool_{key}_bytes", words, labels=["instance", "pool"])
-        for one in status.get("pools") or []:
-            pool.add_metric([instance, one["name"]], one.get(key) or 0)
+        for one in status.pools:
+            pool.add_metric([instance, one.name], getattr(one, key))
         yield pool
     for key, value, words in (
-        ("journal_bytes", status["journal"]["bytes"], "Bytes of the journal's files"),
-        ("journal_segments", status["journal"]["segments"], "Files of the journal"),
-        ("next_sequence", status["next_sequence"], "Sequence of the next record"),
-        ("durable_sequence", status["durable_sequence"], "Newest record on disk"),
-        ("uptime_seconds", status["uptime_s"], "How long the broker has been up"),
+        ("journal_bytes", status.journal.bytes, "Bytes of the journal's files"),
+        ("journal_segments", status.journal.segments, "Files of the journal"),
+        ("next_sequence", status.next_sequence, "Sequence of the next record"),
+        ("durable_sequence", status.durable_sequence, "Newest record on disk"),
+        ("uptime_seconds", status.uptime_s, "How long the broker has been up"),
     ):
         gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance"])
         gauge.add_metric([instance], value)
         yield gauge
 
 
-def _clients(instance: str, slowest: list[Mapping[str, Any]]) -> Iterator[Metric]:
+def _clients(instance: str, slowest: Sequence[ClientEntry]) -> Iterator[Metric]:
     labels = ["instance", "client"]
     age = GaugeMetricFamily("sluice_client_lag_seconds", "Age of the oldest message that waits, of the slowest", labels=labels)
     messages = GaugeMetricFamily("sluice_client_lag_messages", "Messages that wait, of the slowest", labels=labels)
     for client in slowest:
-        if client["lag_messages"]:
-            age.add_metric([instance, client["name"]], client["lag_ms"] / 1000)
-            messages.add_metric([instance, client["name"]], client["lag_messages"])
+        if client.lag_messages:
+            age.add_metric([instance, client.name], client.lag_ms / 1000)
+            messages.add_metric([instance, client.name], client.lag_messages)
     yield from (age, messages)
 
 

@@ -11,6 +11,7 @@ from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
 from broker_core.errors import OperatorError
 from console.choices import EntryKind, RolloutState
 from console.models import (
@@ -26,8 +27,7 @@ from console.models import (
 # A broker reports each second; this many missed reports and it is taken for away.
 REPORT_FRESH = timedelta(seconds=15)
 
-POOL_FIELDS = ("message_memory_limit", "message_disk_limit", "message_disk_path")
-CLIENT_FIELDS = ("client_max_capacity", "client_message_age_limit_ms")
+POOL_FIELDS, CLIENT_FIELDS = tuple(AMPS_POOL), tuple(AMPS_CLIENT)
 INSTANCE_FIELDS = (
     "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
     "archive_directory",

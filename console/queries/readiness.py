@@ -8,6 +8,7 @@ import redis
 from django.conf import settings
 from django.db import DatabaseError, connection
 
+from broker_core.documents.requests import GetStatus
 from broker_core.errors import SluiceError
 from console.broker_link import link_to
 
@@ -54,7 +55,7 @@ def _redis() -> tuple[Part, Part]:
 
 def _broker() -> Part:
     try:
-        link_to(settings.SLUICE_INSTANCE).call("status", timeout_s=2.0)
+        link_to(settings.SLUICE_INSTANCE).call(GetStatus(), timeout_s=2.0)
     except SluiceError as problem:
         return {"name": "broker", "ok": False, "problem": problem.code}
     return {"name": "broker", "ok": True, "problem": ""}

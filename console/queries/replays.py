@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta, structs
+
+from broker_core.documents.replays import ReplayEntry
+from broker_core.documents.requests import ListReplays
 from broker_core.errors import OperatorError
 from broker_core.names import name_fits
 from console.broker_link import BrokerAway, link_to
@@ -12,32 +17,45 @@ from console.models import ManagedReplay
 from console.queries.policies import instance_named
 
 
+class KnownReplay(ReplayEntry, frozen=True, kw_only=True):
+    """A managed replay with what the control plane knows of it besides."""
+
+    reported_at: Annotated[
+        int | None, Meta(description="ms UTC. Null: now. Else the broker is away since about then.")
+    ]
+    author: Annotated[str, Meta(description="Who made it here; empty: its client did.")]
+
+
+def known(entry: ReplayEntry, *, reported_at: int | None = None, author: str = "") -> KnownReplay:
+    """A broker's entry with that."""
+    return KnownReplay(**structs.asdict(entry), reported_at=reported_at, author=author)
+
+
 def replays(
     instance_name: str | None = None, *, state: str = "", patterns: Sequence[str] | None = None
-) -> list[dict[str, Any]]:
-    """The newest first, each with `author` and `reported_at` (ms; null: now, by the broker itself).
-
-    `patterns` are the clients that may be seen; None is all of them.
-    """
+) -> list[KnownReplay]:
+    """The newest first. `patterns` are the clients that may be seen; None is all of them."""
     instance = instance_named(instance_name)
     rows = {(row.name, row.shown.get("created_at")): row for row in ManagedReplay.objects.filter(instance=instance)}
+    authors = {key: row.author for key, row in rows.items()}
     try:
-        found = [dict(one, reported_at=None) for one in link_to(instance.name).call("replays")]
+        entries = link_to(instance.name).call(ListReplays())
+        found = [known(one, author=authors.get((one.name, one.created_at), "")) for one in entries]
     except BrokerAway:
-        found = [dict(row.shown, reported_at=int(row.reported_at.timestamp() * 1_000)) for row in rows.values()]
-    for one in found:
-        row = rows.get((one["name"], one["created_at"]))
-        one["author"] = row.author if row is not None else ""
+        found = [
+            known(msgspec.convert(row.shown, ReplayEntry), reported_at=int(row.reported_at.timestamp() * 1_000), author=row.author)
+            for row in rows.values()
+        ]
     return [
         one for one in found
-        if (not state or one["state"] == state)
-        and (patterns is None or any(name_fits(pattern, one["client"]) for pattern in patterns))
+        if (not state or one.state == state)
+        and (patterns is None or any(name_fits(pattern, one.client) for pattern in patterns))
     ]  # fmt: skip
 
 
-def replay(name: str, instance_name: str | None = None) -> dict[str, Any]:
+def replay(name: str, instance_name: str | None = None) -> KnownReplay:
     """One of them. Raises OperatorError unknown_replay."""
     for one in replays(instance_name):
-        if one["name"] == name:
+        if one.name == name:
             return one
     raise OperatorError("unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays.")

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from broker_core.errors import OperatorError
-from console import ring
 from console.choices import PlaceKind
+from console.live import ring
 from console.models import ClientMinute, ClientSample, Instance, PlaceSample
 
 MAX_POINTS = 2_000

@@ -2,7 +2,7 @@
 
 Every address declares what it needs (`needs` on API views, `@permitted` on pages; a test walks all of them), and the door
 calls `require` with what the request is about. Who holds what are Grant rows; what each role may do is
-console.choices.ROLE_PERMISSIONS; how scopes work is console/rights.py.
+console.choices.ROLE_PERMISSIONS; how scopes work is console/access/rights.py.
 """
 
 from __future__ import annotations

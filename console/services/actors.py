@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from console.access.rights import Access, Right
 from console.choices import ROLE_PERMISSIONS, ActorKind, Permission
 from console.models import ApiToken, Grant
-from console.rights import Access, Right
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
+import msgspec
+
+from broker_core.documents import requests
+from broker_core.documents.clients import Disconnected, Offlined, Steered
+from broker_core.documents.replays import DurableName
 from broker_core.errors import OperatorError, SluiceError
 from console.broker_link import link_to
 from console.choices import AuditResult
@@ -12,50 +17,54 @@ from console.services import audit
 from console.services.actors import Actor
 
 
-def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None = None) -> Any:
+def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None = None) -> Disconnected:
     """Disconnect a client. Raises OperatorError unknown_client, reason_needed, or BrokerAway."""
     instance, why = instance_named(instance_name), reason.strip()
     target = f"{instance.name}: client {name}"
     if not why:
         raise OperatorError("reason_needed", "A reason is needed: the client is told it.", "Say why in `reason`.")
     try:
-        result = link_to(instance.name).call("disconnect", name=name, reason=why[:500])
+        result = link_to(instance.name).call(requests.Disconnect(name=name, reason=why[:500]))
     except SluiceError as problem:
         audit.record(
             actor, "client.disconnect", target, reason=why, result=AuditResult.FAILED, message=problem.sentence
         )
         raise
-    audit.record(actor, "client.disconnect", target, after=result, reason=why)
+    audit.record(actor, "client.disconnect", target, after=msgspec.to_builtins(result), reason=why)
     return result
 
 
-def act(
-    actor: Actor, word: str, name: str, reason: str = "", instance_name: str | None = None, subscription: str = ""
-) -> Any:
-    """`pause`, `resume` (one subscription, "" is all) or `offline` a client.
+Act = requests.Pause | requests.Resume | requests.Offline
+ACTS: Mapping[str, type[Act]] = {"pause": requests.Pause, "resume": requests.Resume, "offline": requests.Offline}
+"""What an operator does to a connected client, by word."""
+
+
+def act(actor: Actor, asked: Act, reason: str = "", instance_name: str | None = None) -> Steered | Offlined:
+    """Pause, resume (one subscription, or all) or offline a client.
 
     Raises OperatorError unknown_client, unknown_subscription, not_live or disk_full, or BrokerAway.
     """
     instance, why = instance_named(instance_name), reason.strip()[:500]
-    target = f"{instance.name}: client {name}"
-    only = {"subscription": subscription} if subscription else {}
+    target, word = f"{instance.name}: client {asked.name}", requests.name_of(asked)
+    link = link_to(instance.name)
+    result: Steered | Offlined
     try:
-        result = link_to(instance.name).call(word, name=name, **only)
+        result = link.call(asked)
     except SluiceError as problem:
         audit.record(actor, f"client.{word}", target, reason=why, result=AuditResult.FAILED, message=problem.sentence)
         raise
-    audit.record(actor, f"client.{word}", target, after=result, reason=why)
+    audit.record(actor, f"client.{word}", target, after=msgspec.to_builtins(result), reason=why)
     return result
 
 
-def delete_durable(actor: Actor, client: str, name: str, instance_name: str | None = None) -> Any:
+def delete_durable(actor: Actor, client: str, name: str, instance_name: str | None = None) -> DurableName:
     """Delete a durable subscription: nothing is kept for it any more. Raises OperatorError unknown_durable, or BrokerAway."""
     instance = instance_named(instance_name)
     target = f"{instance.name}: durable subscription {name} of {client}"
     try:
-        result = link_to(instance.name).call("durable_delete", client=client, name=name)
+        result = link_to(instance.name).call(requests.DeleteDurable(client=client, name=name))
     except SluiceError as problem:
         audit.record(actor, "client.durable_delete", target, result=AuditResult.FAILED, message=problem.sentence)
         raise
-    audit.record(actor, "client.durable_delete", target, after=result)
+    audit.record(actor, "client.durable_delete", target, after=msgspec.to_builtins(result))
     return result

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
-from broker_core.slow_clients.review import review
+from broker_core.slow_clients.rules.review import review
 from console.models import PolicyDraft
 from console.services import drafts, policies, policy_rows
 from console.services.actors import Actor

@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from django.db import transaction
 
 from broker_core.config import PolicyDocument
 from broker_core.config.journaling import read_journaled_topics
 from broker_core.config.reading import Reader
+from broker_core.documents.policies import PolicyEffect
+from broker_core.documents.requests import Preview as PreviewPolicy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_fits
-from broker_core.slow_clients.review import Finding, review
+from broker_core.slow_clients.rules.review import Finding, review
+from console.access.policy_secrets import kept, redacted
 from console.broker_link import link_to
 from console.models import Instance, PolicyDraft
-from console.policy_secrets import kept, redacted
 from console.queries import policies as read
 from console.queries.document_diff import Change as Difference
 from console.queries.document_diff import changes
@@ -40,14 +43,14 @@ class Preview:
     problems     why it can't be published; then there is no `effect`
     findings     what is allowed and unwise
     differences  against the newest revision
-    effect       whom it touches, by the running broker: clients, touched, touched_in_all, acted_on, acted_on_in_all
+    effect       whom it touches, by the running broker: clients, touched, acted_on, cut_off, and how many of each
     away         why there is no effect
     """
 
     problems: list[str]
     differences: list[Difference]
     findings: list[Finding] = field(default_factory=list)
-    effect: dict[str, Any] | None = None
+    effect: PolicyEffect | None = None
     away: str = ""
 
 
@@ -123,7 +126,7 @@ def preview_of(instance: Instance, document: Mapping[str, Any]) -> Preview:
     if refused := policies.refusals(policy, findings):
         return Preview(refused, differences, findings)
     try:
-        effect = link_to(instance.name).call("preview", policy=policy.to_dict())
+        effect = link_to(instance.name).call(PreviewPolicy(policy=msgspec.Raw(msgspec.json.encode(policy.to_dict()))))
     except SluiceError as problem:
         return Preview([], differences, findings, away=problem.sentence)
     return Preview([], differences, findings, effect)
@@ -133,11 +136,10 @@ def visible(preview: Preview, patterns: list[str] | None) -> Preview:
     """The preview as somebody sees who may see only clients of these name patterns (None: all); it counts everybody."""
     if patterns is None or preview.effect is None:
         return preview
-    kept = {
-        key: [one for one in preview.effect[key] if any(name_fits(pattern, one["client"]) for pattern in patterns)]
-        for key in ("touched", "acted_on")
-    }
-    return replace(preview, effect={**preview.effect, **kept})
+    touched = [one for one in preview.effect.touched if any(name_fits(pattern, one.client) for pattern in patterns)]
+    acted_on = [one for one in preview.effect.acted_on if any(name_fits(pattern, one.client) for pattern in patterns)]
+    cut_off = [one for one in preview.effect.cut_off if any(name_fits(pattern, one.client) for pattern in patterns)]
+    return replace(preview, effect=msgspec.structs.replace(preview.effect, touched=touched, acted_on=acted_on, cut_off=cut_off))
 
 
 def publish(

@@ -1,4 +1,7 @@
-"""Where an instance's segments are: JournalDirectory and JournalArchiveDirectory of its policy, or the installation's."""
+"""Where an instance's segments are: JournalDirectory and JournalArchiveDirectory of its policy, or the installation's.
+
+And how what is in them is read, for whoever looks without a broker.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from typing import NamedTuple
 from django.conf import settings
 from django.db import DatabaseError
 
+from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
+from broker_core.filters import DecoderOf
 from broker_core.journal.segment import discover
+from broker_core.subscriptions.journaled_topics import JournaledTopics
 from console.models import Instance, PolicyRevision
 
 
@@ -37,6 +43,15 @@ def directories_now(instance_name: str) -> Directories:
         return directories_of(instance_name)
     except DatabaseError:
         return default_directories()
+
+
+def decoder_now(instance_name: str) -> DecoderOf | None:
+    """How its policy says that bodies are read; None, all as JSON, where there may be no policy or no database."""
+    try:
+        newest = PolicyRevision.objects.filter(instance__name=instance_name).order_by("-number").first()
+    except DatabaseError:
+        return None
+    return None if newest is None else JournaledTopics(PolicyDocument.from_dict(newest.document).instance).decoder_of
 
 
 def every_directory() -> set[Path]:

@@ -12,9 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from broker_core.documents import requests
+from broker_core.documents.journals import Removal
 from broker_core.errors import OperatorError
 from broker_core.journal import maintenance
-from console.ages import format_age, parse_age
 from console.broker_link import BrokerLink, link_to
 from console.choices import JOURNAL_ACTIONS, RunKind, RunState
 from console.models import ActionRun
@@ -22,6 +25,7 @@ from console.queries.policies import instance_named
 from console.services import runs
 from console.services.actors import Actor
 from console.services.progress import Progress
+from console.units.ages import format_age, parse_age
 
 SWAP_TIMEOUT_S = 60.0
 PREPARED_FOLDER = "{instance}.prepared"
@@ -30,8 +34,8 @@ PREPARED_FOLDER = "{instance}.prepared"
 def plan(action: str, age: str | int, instance_name: str | None = None) -> dict[str, Any]:
     """What an action would do: segments chosen, segments skipped and why, and bytes. Changes nothing."""
     kind, age_s = _kind(action), parse_age(age)
-    found = link_to(instance_named(instance_name).name).call("journal_plan", action=str(kind), age_s=age_s)
-    return {"action": str(kind), "age_s": age_s, "age": format_age(age_s), **found}
+    found = link_to(instance_named(instance_name).name).call(requests.PlanJournals(action=str(kind), age_s=age_s))
+    return {"age_s": age_s, "age": format_age(age_s), **msgspec.to_builtins(found)}
 
 
 def request(
@@ -70,30 +74,30 @@ def _remove(run: ActionRun, link: BrokerLink, age_s: int, progress: Progress) ->
     names = [segment["name"] for segment in segments]
     progress.step(len(segments), len(segments) + 1, f"removing {len(names)} segments")
     progress.check()
-    gone = link.call("journal_remove", names=names, age_s=age_s, timeout_s=SWAP_TIMEOUT_S)
+    gone = link.call(requests.RemoveJournals(names=names, age_s=age_s), timeout_s=SWAP_TIMEOUT_S)
     receipt = receipt_of(run.instance.name, segments, gone)
     progress.log(f"removed {len(names)} segments: {receipt['gone']['from']} to {receipt['gone']['to']} can't be replayed")
     return {"segments": names, "bytes": receipt["bytes"], "receipt": receipt}
 
 
-def receipt_of(instance: str, segments: list[dict[str, Any]], gone: Mapping[str, Any]) -> dict[str, Any]:
+def receipt_of(instance: str, segments: list[dict[str, Any]], gone: Removal) -> dict[str, Any]:
     """What a removal took, for good: each file with size and checksum, and the interval of bookmarks that is gone."""
-    sizes = dict(zip(gone["names"], gone["sizes"], strict=True))
+    sizes = dict(zip(gone.names, gone.sizes, strict=True))
     kept = ("name", "records", "first_sequence", "last_sequence", "sha256")
     return {
         "files": [{**{key: one[key] for key in kept}, "bytes": sizes[one["name"]]} for one in segments],
-        "bytes": gone["freed_bytes"],
-        "records": gone["records"],
-        "gone": {"from": f"{instance}|{gone['first_sequence']}|", "to": f"{instance}|{gone['last_sequence']}|"},
-        "accepted": {"from": gone["first_at"], "to": gone["last_at"]},
-        "oldest_left": f"{instance}|{gone['first_held']}|" if gone["first_held"] else None,
+        "bytes": gone.freed_bytes,
+        "records": gone.records,
+        "gone": {"from": f"{instance}|{gone.first_sequence}|", "to": f"{instance}|{gone.last_sequence}|"},
+        "accepted": {"from": gone.first_at, "to": gone.last_at},
+        "oldest_left": f"{instance}|{gone.first_held}|" if gone.first_held else None,
     }
 
 
 def _prepare_and_swap(
     run: ActionRun, link: BrokerLink, chosen: list[Any], progress: Progress
 ) -> dict[str, Any]:
-    paths = {entry["name"]: Path(entry["path"]) for entry in link.call("journals")}
+    paths = {entry.name: Path(entry.path) for entry in link.call(requests.ListJournals())}
     done: list[dict[str, Any]] = []
     for number, entry in enumerate(chosen):
         name = _name(entry)
@@ -103,9 +107,8 @@ def _prepare_and_swap(
             facts = _prepare(run.kind, paths[name], prepared, progress)
             progress.check()
             # From here the broker has the file: it renames it into place, or refuses and leaves it to us.
-            link.call(
-                "journal_swap", action=run.kind, name=name, prepared=str(prepared), timeout_s=SWAP_TIMEOUT_S
-            )
+            swap = requests.SwapJournal(action=str(run.kind), name=name, prepared=str(prepared))
+            link.call(swap, timeout_s=SWAP_TIMEOUT_S)
         done.append({"name": name, **facts})
         progress.log(f"{name}: swapped in, {facts['bytes']:,} bytes")
     return {"segments": done, "bytes": sum(int(facts["bytes"]) for facts in done)}

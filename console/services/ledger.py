@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db import close_old_connections, connection
 
+from broker_core.documents.records import LossEntry
 from console.models import Decision, Instance, Loss
 
 FORGET_AT_ONCE = 20_000
 
 
-def record_losses(losses: Sequence[Mapping[str, Any]], instance_name: str) -> int:
-    """Store intervals, as `Loss.as_dict()` of the broker gives them."""
+def record_losses(losses: Sequence[LossEntry], instance_name: str) -> int:
+    """Store intervals."""
     if not losses:
         return 0
     if not connection.in_atomic_block:
@@ -25,12 +25,11 @@ def record_losses(losses: Sequence[Mapping[str, Any]], instance_name: str) -> in
     return len(losses)
 
 
-def _loss(instance: Instance, loss: Mapping[str, Any]) -> Loss:
+def _loss(instance: Instance, loss: LossEntry) -> Loss:
     return Loss(
-        instance=instance, at=datetime.fromtimestamp(int(loss["at"]) / 1_000, UTC), client=loss["client"],
-        subscription=loss["subscription"], topic=loss["topic"], cause=loss["cause"], rule=loss["rule"],
-        messages=loss["messages"], bytes=loss["bytes"], unjournaled=loss["unjournaled"], first=loss["from"],
-        last=loss["to"],
+        instance=instance, at=datetime.fromtimestamp(loss.at / 1_000, UTC), client=loss.client,
+        subscription=loss.subscription, topic=loss.topic, cause=loss.cause, rule=loss.rule, messages=loss.messages,
+        bytes=loss.bytes, unjournaled=loss.unjournaled, first=loss.first, last=loss.last,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
-from console import used
+from console.access import last_used
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken, Grant
 from console.services import audit
@@ -126,14 +126,14 @@ def token_of(text: str, now: datetime | None = None) -> ApiToken | None:
         return None
     if token.revoked_at is not None or token.expires_at <= moment or not token.user.is_active:
         return None
-    used.token_used(token.pk, moment.timestamp())
+    last_used.token_used(token.pk, moment.timestamp())
     return token
 
 
 def store_used() -> int:
     """Take over from Redis when tokens were last used; returns how many. What Redis loses meanwhile isn't known of."""
     try:
-        found = used.take_tokens()
+        found = last_used.take_tokens()
     except redis.RedisError:
         return 0
     for token_id, second in found.items():

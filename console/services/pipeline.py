@@ -98,9 +98,8 @@ class Report:
     def outcome(self, returncode: int) -> dict[str, Any]:
         """The job's result. Raises its error."""
         if self._error:
-            raised = OperatorError(self._error["code"], self._error["message"], self._error.get("fix", ""))
-            raised.details = self._error.get("details") or {}
-            raise raised
+            told = self._error
+            raise OperatorError.received(told["code"], told["message"], told.get("fix", ""), told.get("details"))
         if returncode:
             raise OperatorError(
                 "pipeline_failed",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
@@ -17,12 +18,13 @@ from django.utils import timezone
 
 from broker_core.access.policy import access_problems
 from broker_core.config import PolicyDocument, default_policy
+from broker_core.documents.requests import Apply, Staged
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.slow_clients.review import Finding, Severity, review
+from broker_core.slow_clients.rules.review import Finding, Severity, review
+from console.access.policy_secrets import kept, redacted
 from console.broker_link import link_to
 from console.choices import EntryKind, RolloutState
 from console.models import Instance, PolicyRevision, Transport
-from console.policy_secrets import kept, redacted
 from console.queries import policies as read
 from console.services import audit, policy_rows, reports
 from console.services.actions.defaults import make_defaults
@@ -171,14 +173,22 @@ def tell_broker(revision: PolicyRevision) -> Change:
     """Ask the running broker to take up a revision, and store what it reports."""
     instance = revision.instance
     try:
-        answer = link_to(instance.name).call("apply", **orders(instance.name))
+        answer = link_to(instance.name).call(_apply(orders(instance.name)))
     except SluiceError as problem:
         return Change(revision, False, problem.sentence)
-    running = int((answer or {}).get("revision", 0))
-    reports.record_revision(instance, running, timezone.now())
-    if running != revision.number:
-        return Change(revision, False, f"The broker runs revision {running}.")
+    reports.record_revision(instance, answer.revision, timezone.now())
+    if answer.revision != revision.number:
+        return Change(revision, False, f"The broker runs revision {answer.revision}.")
     return Change(revision, True)
+
+
+def _apply(ordered: Mapping[str, Any]) -> Apply:
+    staged = ordered["staged"]
+    return Apply(policy=_raw(ordered["policy"]), staged=staged and Staged(**{**staged, "policy": _raw(staged["policy"])}))
+
+
+def _raw(document: Mapping[str, Any]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(document))
 
 
 def reconcile() -> list[Change]:

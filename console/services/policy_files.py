@@ -11,12 +11,12 @@ import yaml
 from django.db import transaction
 
 from broker_core.errors import OperatorError
+from console.access.policy_secrets import redacted
 from console.models import Action, Instance, PolicyDraft, PolicyRevision
-from console.policy_secrets import redacted
 from console.services import drafts, policies, policy_import
 from console.services.actions import editing
 from console.services.actors import Actor
-from console.services.policy_import import LeftOut
+from console.services.policy_import import Imported
 
 YAML = "yaml"
 SYSTEMS = (YAML, *policy_import.READERS)
@@ -28,54 +28,81 @@ MOST_SENT = policy_import.MAX_TEXT
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file makes: a whole policy document, definitions of actions, and what couldn't be taken over."""
+    """What a file makes: a whole policy document, and what became of each of its settings (nothing for YAML)."""
 
     document: dict[str, Any]
-    actions: list[dict[str, Any]] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    imported: Imported = field(default_factory=Imported)
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What an import made: a draft, actions that are switched off, and what was left out."""
+    """What an import made: a draft, actions that are switched off, and what became of each setting of the file."""
 
     draft: PolicyDraft
     actions: list[Action]
-    left_out: list[LeftOut]
+    imported: Imported
 
 
 def load(instance: Instance, system: str, text: str) -> Loaded:
-    """Read a file: YAML stands for itself, another system's is laid over the newest revision. Raises bad_import."""
+    """Read a file: YAML stands for itself, another system's is laid over the newest revision.
+
+    Raises OperatorError bad_import, and nothing_imported.
+    """
     newest = policies.newest_of(instance).document
     if system == YAML:
         return Loaded({**read_yaml(text), "revision": newest["revision"]})
     imported = policy_import.read(system, text)
+    _keep_ports(imported, newest)
+    if imported.is_empty():
+        raise imported.nothing_taken(policy_import.hint(system))
     given = dict(imported.document)
     if "transports" in given:
         given["transports"] = {transport["name"]: transport for transport in given["transports"]}
-    return Loaded(drafts.overlay(newest, given), imported.actions, imported.left_out)
+    return Loaded(drafts.overlay(newest, given), imported)
+
+
+def _keep_ports(imported: Imported, newest: Mapping[str, Any]) -> None:
+    """Leave out transports on ports of others that there are: which of the two is meant, only the operator knows."""
+    ports = {transport["port"]: transport["name"] for transport in newest["transports"]}
+    for transport in list(imported.document.get("transports", ())):
+        name, port = transport["name"], transport["port"]
+        if (other := ports.get(port, name)) != name:
+            imported.document["transports"].remove(transport)
+            imported.withdraw(
+                f"transport {name}", f"Port {port} is that of the transport {other}: name this one so in the file to change "
+                "that one, or give one of them another port.",
+            )  # fmt: skip
+    if not imported.document.get("transports", True):
+        del imported.document["transports"]
+        imported.withdraw("transports", "None of the file's transports is taken over.")
 
 
 def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, title: str = "") -> Made:
-    """A draft of a file, and its actions switched off. Raises bad_import, and what making a draft raises."""
+    """A draft of a file, and its actions switched off. Raises bad_import, nothing_imported, and what making a draft raises."""
     loaded = load(instance, system, text)
     with transaction.atomic():
+        actions = make_actions(actor, instance, system, loaded.imported)
         draft = drafts.make(
             actor, title or f"Imported from {system}", document=loaded.document, instance_name=instance.name
         )
-        actions, taken = make_actions(actor, instance, loaded.actions)
-    return Made(draft, actions, [*loaded.left_out, *taken])
+    return Made(draft, actions, loaded.imported)
 
 
-def make_actions(actor: Actor, instance: Instance, definitions: list[dict[str, Any]]) -> tuple[list[Action], list[LeftOut]]:
-    """The actions of a file, switched off; one that can't be made is left out with why."""
-    made, left = [], []
-    for definition in definitions:
+def make_actions(actor: Actor, instance: Instance, system: str, imported: Imported) -> list[Action]:
+    """The actions of a file, switched off; one that can't be made is left out with why.
+
+    Raises OperatorError nothing_imported when none can, and the file has nothing else.
+    """
+    made = []
+    for definition in list(imported.actions):
         try:
             made.append(editing.create(actor, instance, {**definition, "enabled": False}))
         except OperatorError as problem:
-            left.append(LeftOut(f"Action {definition['name']}", "the action", problem.sentence))
-    return made, left
+            imported.actions.remove(definition)
+            imported.withdraw(f"action {definition['name']}", f"{problem.sentence} {problem.fix}".strip())
+    if system != YAML and imported.is_empty():
+        raise imported.nothing_taken(policy_import.hint(system))
+    return made
 
 
 def dump(revision: PolicyRevision, *, with_secrets: bool = False) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
+import msgspec
+
+from broker_core.documents import requests
+from broker_core.documents.replays import ReplayEntry
 from broker_core.errors import SluiceError
 from console.broker_link import link_to
 from console.choices import AuditResult
@@ -14,40 +17,53 @@ from console.queries.policies import instance_named
 from console.services import audit
 from console.services.actors import Actor
 
-Shown = dict[str, Any]
+Steering = requests.PauseReplay | requests.ResumeReplay | requests.RateReplay | requests.CancelReplay
+STEER: Mapping[str, type[Steering]] = {
+    "pause": requests.PauseReplay, "resume": requests.ResumeReplay, "rate": requests.RateReplay,
+    "cancel": requests.CancelReplay,
+}  # fmt: skip
+"""What operators do, by word."""
 
 
-def create(actor: Actor, asked: Mapping[str, Any], instance_name: str | None = None) -> Shown:
+def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None = None) -> ReplayEntry:
     """Make one for a client that will come for it. Raises OperatorError replay_exists and what the broker refuses."""
     instance = instance_named(instance_name)
-    shown = _do(actor, instance, "create", str(asked["name"]), **{key: value for key, value in asked.items() if key != "name"})
-    record(instance, [shown])
-    ManagedReplay.objects.filter(instance=instance, name=shown["name"], created_at=_moment(shown["created_at"])).update(author=actor.name)
-    return shown
+    made = _do(actor, instance, "create", asked)
+    record(instance, [made])
+    rows = ManagedReplay.objects.filter(instance=instance, name=made.name, created_at=_moment(made.created_at))
+    rows.update(author=actor.name)
+    return made
 
 
-def steer(actor: Actor, word: str, name: str, instance_name: str | None = None, **options: Any) -> Shown:
-    """`pause`, `resume`, `rate` (with `rate` and `rate_max_gap`) or `cancel` one. Raises unknown_replay, replay_ended."""
+def steer(actor: Actor, asked: Steering, instance_name: str | None = None) -> ReplayEntry:
+    """Pause, resume, re-rate or cancel one. Raises unknown_replay, replay_ended."""
     instance = instance_named(instance_name)
-    shown = _do(actor, instance, word, name, **options)
-    record(instance, [shown])
-    return shown
+    word = next(word for word, kind in STEER.items() if isinstance(asked, kind))
+    made = _do(actor, instance, word, asked)
+    record(instance, [made])
+    return made
 
 
 def forget(actor: Actor, name: str, instance_name: str | None = None) -> None:
     """Take an ended one off the list. Raises unknown_replay, replay_not_ended."""
     instance = instance_named(instance_name)
-    _do(actor, instance, "forget", name)
+    target, link = _target(instance, name), link_to(instance.name)
+    try:
+        link.call(requests.ForgetReplay(name=name))
+    except SluiceError as problem:
+        audit.record(actor, "replay.forget", target, result=AuditResult.FAILED, message=problem.sentence)
+        raise
+    audit.record(actor, "replay.forget", target)
     ManagedReplay.objects.filter(instance=instance, name=name).delete()
 
 
-def record(instance: Instance, replays: Sequence[Mapping[str, Any]], complete: bool = False) -> None:
+def record(instance: Instance, replays: Sequence[ReplayEntry], complete: bool = False) -> None:
     """Store what a broker says. With `complete` these are all it has: others that weren't ended are gone with its file."""
     now = datetime.now(UTC)
     rows = [
         ManagedReplay(
-            instance=instance, name=one["name"], client=one["client"], topic=one["topic"], state=one["state"],
-            progress=one["progress"], shown=dict(one), created_at=_moment(one["created_at"]), reported_at=now,
+            instance=instance, name=one.name, client=one.client, topic=one.topic, state=one.state,
+            progress=one.progress, shown=msgspec.to_builtins(one), created_at=_moment(one.created_at), reported_at=now,
         )
         for one in replays
     ]  # fmt: skip
@@ -56,19 +72,24 @@ def record(instance: Instance, replays: Sequence[Mapping[str, Any]], complete: b
         update_fields=["state", "progress", "shown", "reported_at"],
     )  # fmt: skip
     if complete:
-        names = [one["name"] for one in replays]
+        names = [one.name for one in replays]
         ManagedReplay.objects.filter(instance=instance).exclude(name__in=names).delete()
 
 
-def _do(actor: Actor, instance: Instance, word: str, name: str, **options: Any) -> Shown:
-    target = f"{instance.name}: replay {name}"
+def _do(actor: Actor, instance: Instance, word: str, asked: requests.CreateReplay | Steering) -> ReplayEntry:
+    target = _target(instance, asked.name)
     try:
-        shown: Shown = link_to(instance.name).call(f"replay_{word}", name=name, **options)
+        made = link_to(instance.name).call(asked)
     except SluiceError as problem:
         audit.record(actor, f"replay.{word}", target, result=AuditResult.FAILED, message=problem.sentence)
         raise
-    audit.record(actor, f"replay.{word}", target, after={**options, "state": shown.get("state")})
-    return shown
+    options = {key: value for key, value in msgspec.structs.asdict(asked).items() if key != "name"}
+    audit.record(actor, f"replay.{word}", target, after={**options, "state": made.state})
+    return made
+
+
+def _target(instance: Instance, name: str) -> str:
+    return f"{instance.name}: replay {name}"
 
 
 def _moment(ms: int) -> datetime:

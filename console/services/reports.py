@@ -6,20 +6,23 @@ changes or each ten seconds, and so are samples. A client that is idle and stays
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any
 
+import msgspec
 import redis
 from django.conf import settings
 from django.db import close_old_connections, connection
 
-from console import ring
+from broker_core.documents.clients import ClientEntry
+from broker_core.documents.instance import Snapshot
+from broker_core.documents.records import DecisionEntry
+from console.live import ring
+from console.live.places import places
 from console.models import ClientSample, Decision, Instance, PlaceSample, RevisionReport
-from console.places import places
 from console.services import replays
 
 SAMPLE_MS = 10_000
@@ -40,26 +43,26 @@ class _Heard:
 _heard: dict[str, _Heard] = {}
 
 
-def record_report(snapshot: Mapping[str, Any]) -> None:
-    """Store what is due of a broker's snapshot {"at": ms, "status": {...}, "clients": [...]}."""
-    status, at_ms = snapshot["status"], int(snapshot["at"])
-    heard = _heard.get(status["instance"])
+def record_report(snapshot: Snapshot) -> None:
+    """Store what is due of a broker's snapshot."""
+    status, at_ms = snapshot.status, snapshot.at
+    heard = _heard.get(status.instance)
     slot = at_ms - at_ms % SAMPLE_MS
-    if heard is not None and heard.revision == status["revision"] and heard.slot == slot:
+    if heard is not None and heard.revision == status.revision and heard.slot == slot:
         return
     _fresh_connection()
-    instance = Instance.objects.filter(name=status["instance"]).first()
+    instance = Instance.objects.filter(name=status.instance).first()
     if instance is None:
         return  # the policy was never asked for: the broker isn't one of this database's
     if heard is None or heard.instance_id != instance.pk:
         heard = _heard[instance.name] = _Heard(instance.pk)
-    record_revision(instance, int(status["revision"]), _moment(at_ms), int(status.get("pid") or 0))
+    record_revision(instance, status.revision, _moment(at_ms), status.pid)
     if heard.slot != slot:
-        record_samples(instance, heard, snapshot.get("clients") or [], slot)
+        record_samples(instance, heard, snapshot.clients, slot)
         record_places(instance, snapshot, slot)
-        if "replays" in snapshot:
-            replays.record(instance, snapshot["replays"], complete=True)
-    heard.revision, heard.slot = status["revision"], slot
+        if snapshot.replays is not None:
+            replays.record(instance, snapshot.replays, complete=True)
+    heard.revision, heard.slot = status.revision, slot
 
 
 def record_revision(instance: Instance, number: int, now: datetime, pid: int | None = None) -> RevisionReport:
@@ -75,11 +78,11 @@ def record_revision(instance: Instance, number: int, now: datetime, pid: int | N
     )
 
 
-def record_samples(instance: Instance, heard: _Heard, clients: Sequence[Mapping[str, Any]], slot: int) -> int:
+def record_samples(instance: Instance, heard: _Heard, clients: Sequence[ClientEntry], slot: int) -> int:
     """Store a sample of every client that isn't idle, was not idle before, or wasn't stored for a minute."""
     rows, idle = [], {}
     for client in clients:
-        name, resting = client["name"], _is_idle(client)
+        name, resting = client.name, _is_idle(client)
         stored = heard.idle_since.get(name)
         if resting and stored is not None and slot - stored < IDLE_SAMPLE_MS:
             idle[name] = stored
@@ -92,23 +95,23 @@ def record_samples(instance: Instance, heard: _Heard, clients: Sequence[Mapping[
     return len(rows)
 
 
-def record_places(instance: Instance, snapshot: Mapping[str, Any], slot: int) -> None:
+def record_places(instance: Instance, snapshot: Snapshot, slot: int) -> None:
     """Store a sample of the instance, each transport and each pool."""
     rows = [
-        PlaceSample(instance=instance, kind=kind, at=_moment(slot), **values) for kind, values in places(snapshot)
+        PlaceSample(instance=instance, kind=kind, at=_moment(slot), **asdict(place)) for kind, place in places(snapshot)
     ]
     PlaceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
 
 
-def record_second(snapshot: Mapping[str, Any]) -> None:
+def record_second(snapshot: Snapshot) -> None:
     """Put this second into Redis. What Redis doesn't take is lost, and only that: the samples are in the database."""
-    clients = (("client", client) for client in snapshot.get("clients") or [])
+    clients = (("client", client) for client in snapshot.clients)
     with suppress(redis.RedisError):
-        ring.write(snapshot["status"]["instance"], int(snapshot["at"]) // 1000, chain(clients, places(snapshot)))
+        ring.write(snapshot.status.instance, snapshot.at // 1000, chain(clients, places(snapshot)))
 
 
-def record_decisions(decisions: Sequence[Mapping[str, Any]], instance_name: str | None = None) -> int:
-    """Store a broker's decisions, as `Decision.as_dict()` gives them."""
+def record_decisions(decisions: Sequence[DecisionEntry], instance_name: str | None = None) -> int:
+    """Store a broker's decisions."""
     if not decisions:
         return 0
     _fresh_connection()
@@ -124,33 +127,30 @@ def _fresh_connection() -> None:
         close_old_connections()
 
 
-def _is_idle(client: Mapping[str, Any]) -> bool:
-    return client["state"] == "live" and not (
-        client.get("lag_messages") or client.get("lag_ms") or client.get("spool_bytes") or client.get("outbox_bytes")
+def _is_idle(client: ClientEntry) -> bool:
+    return client.delivery == "live" and not (
+        client.lag_messages or client.lag_ms or client.spool_bytes or client.outbox_bytes
     )
 
 
-def _sample(instance: Instance, client: Mapping[str, Any], slot: int) -> ClientSample:
-    numbers = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+def _sample(instance: Instance, client: ClientEntry, slot: int) -> ClientSample:
     return ClientSample(
-        instance=instance,
-        client=client["name"],
-        at=_moment(slot),
-        state=client["state"],
-        **{name: int(client.get(name) or 0) for name in numbers},
-    )
+        instance=instance, client=client.name, at=_moment(slot), state=client.delivery.value,
+        lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
+        outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes,
+    )  # fmt: skip
 
 
-def _decision(instance: Instance, decision: Mapping[str, Any]) -> Decision:
+def _decision(instance: Instance, decision: DecisionEntry) -> Decision:
     texts = ("client", "transport", "pool", "action", "reason", "rule", "mode", "signal", "unit", "sentence")
     return Decision(
         instance=instance,
-        at=_moment(int(decision["at"])),
-        revision=int(decision.get("revision") or 0),
-        observed=decision.get("observed"),
-        limit=decision.get("limit"),
-        details=dict(decision),
-        **{name: str(decision.get(name) or "") for name in texts},
+        at=_moment(decision.at),
+        revision=decision.revision,
+        observed=decision.observed,
+        limit=decision.limit,
+        details=msgspec.to_builtins(decision),
+        **{name: getattr(decision, name) for name in texts},
     )
 
 

@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import template
 from django.conf import settings
 from django.templatetags.static import static
-from django.utils.html import format_html
+from django.utils.html import format_html, json_script
 from django.utils.safestring import SafeString
 
-from console.templatetags.units import size
+from broker_core.documents.clients import Delivery, Health
+from console.units.format import size
 
 register = template.Library()
 
 SPRITE = "vendor/tabler-icons-3.51.0/sprite.svg"
 
-# word and icon of every state that a page shows; static/js/states.js has those of clients for the live table.
-STATES = {
-    "live": ("Live", "circle-check"),
-    "replaying": ("Replaying", "history"),
-    "offlined": ("Offlined", "database-import"),
-    "draining": ("Draining", "progress-down"),
-    "gone": ("Not connected", "plug-x"),
+
+class Word(NamedTuple):
+    """How a state is said: word, icon, and what it means."""
+
+    word: str
+    icon: str
+    help: str = ""
+
+
+DELIVERIES = {
+    Delivery.OFFLINED: Word("Offlined", "database-import", "Too slow for memory: its backlog goes to its spool on disk"),
+    Delivery.DRAINING: Word("Draining", "progress-down", "Reads again: its spool is being sent, in order"),
+    Delivery.REPLAYING: Word("Replaying", "history", "Reads the journal from a bookmark; will join live"),
+    Delivery.LIVE: Word("Live", "circle-check", "Receives records as they are accepted"),
+    Delivery.PAUSED: Word("Paused", "player-pause", "Nothing is sent until it is resumed"),
+}
+GONE = Word("Not connected", "plug-x", "It has logged off")
+HEALTHS = {
+    Health.STALLED: Word("Stalled", "alert-triangle", "It takes or acknowledges nothing of what waits for it"),
+    Health.FLAPPING: Word("Flapping", "refresh", "It is offlined again and again"),
+    Health.FALLING_BEHIND: Word("Falling behind", "arrow-down", "More comes for it than it takes"),
+    Health.UNKNOWN: Word("Not known yet", "help", "It hasn't been looked at for long enough"),
+    Health.PAUSED: Word("Paused", "player-pause", "Nothing is sent to it"),
+    Health.KEEPS_UP: Word("Keeps up", "circle-check", "Nothing waits for it, or it comes nearer"),
+}
+# Word and icon of every state that a page shows.
+STATES: dict[str, tuple[str, str]] = {
+    **{key.value: one[:2] for key, one in (*DELIVERIES.items(), *HEALTHS.items())},
+    "gone": GONE[:2],
     "current": ("Current", "activity"),
     "sealed": ("Sealed", "lock"),
     "archived": ("Archived", "archive"),
@@ -31,7 +54,6 @@ STATES = {
     "running": ("Running", "loader"),
     "succeeded": ("Succeeded", "circle-check"),
     "following": ("Following", "circle-check"),
-    "paused": ("Paused", "player-pause"),
     "completed": ("Completed", "circle-check"),
     "failed": ("Failed", "circle-x"),
     "cancelled": ("Cancelled", "player-pause"),
@@ -62,9 +84,20 @@ def state(name: Any) -> SafeString:
     """A state as colour, icon and word."""
     key = str(name)
     word, picture = STATES.get(key, (key.replace("_", " ").capitalize(), "circle-dashed"))
+    shown = key.replace(" ", "-")
     return format_html(
-        '<span class="state state-{}" data-state="{}">{}{}</span>', key, key, icon(picture), word
+        '<span class="state state-{}" data-state="{}">{}{}</span>', shown, key, icon(picture), word
     )
+
+
+@register.simple_tag
+def client_words() -> SafeString:
+    """The words of deliveries and healths for the scripts, in the order in which an operator looks at them."""
+    told = {
+        kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(words.items())}
+        for kind, words in (("delivery", {**DELIVERIES, "gone": GONE}), ("health", HEALTHS))
+    }
+    return json_script(told, "client-words")
 
 
 @register.simple_tag

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.contrib.auth.views import LoginView, LogoutView
 
-from console.forms import LoginForm
-from console.rights import Open
+from console.access.rights import Open
+from console.forms.login import LoginForm
 from console.views.common import permitted
 
 login = permitted(Open.EVERYONE)(

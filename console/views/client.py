@@ -11,10 +11,11 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
+from broker_core.documents.clients import ClientEntry
 from broker_core.errors import SluiceError
 from console.broker_link import BrokerAway
 from console.choices import Permission
-from console.forms import DisconnectForm
+from console.forms.clients import DisconnectForm
 from console.models import Instance
 from console.queries import clients as read
 from console.queries import history, ledger, pipeline_history
@@ -63,7 +64,7 @@ def slow(request: HttpRequest, name: str) -> HttpResponse:
 def act(request: HttpRequest, name: str, word: str) -> HttpResponse:
     """Pause or resume its subscriptions, or offline it."""
     try:
-        service.act(common.actor_of(request), word, name)
+        service.act(common.actor_of(request), service.ACTS[word](name=name))
     except SluiceError as problem:
         common.tell(request, problem)
     else:
@@ -71,8 +72,8 @@ def act(request: HttpRequest, name: str, word: str) -> HttpResponse:
     return redirect("client", name=name)
 
 
-def _paused(found: dict[str, Any] | None) -> list[str]:
-    return [one["id"] for one in found["subscriptions"] if one.get("paused")] if found else []
+def _paused(found: ClientEntry | None) -> list[str]:
+    return [one.id for one in found.subscriptions if one.paused] if found else []
 
 
 def _show(request: HttpRequest, name: str, form: DisconnectForm, status: int = 200) -> HttpResponse:
@@ -85,7 +86,7 @@ def _show(request: HttpRequest, name: str, form: DisconnectForm, status: int = 2
     return common.page(request, "client.html", context, status)
 
 
-def _ask(name: str) -> tuple[dict[str, Any] | None, SluiceError | None]:
+def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
     """The client as the broker sees it: None when it isn't logged on, with the problem when the broker can't say."""
     try:
         return read.client(name), None

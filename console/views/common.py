@@ -14,11 +14,12 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.functional import SimpleLazyObject
 
+from broker_core.documents.clients import Delivery
 from broker_core.errors import OperatorError, SluiceError
+from console.access.rights import Need, Open
 from console.choices import Permission
 from console.models import Instance
 from console.queries import policies
-from console.rights import Need, Open
 from console.services import access
 from console.services.actors import access_of_request, actor_of
 
@@ -26,7 +27,6 @@ __all__ = ["actor_of", "allow", "in_force", "may", "own_instance", "page", "patt
 
 View = Callable[..., HttpResponse]
 
-CLIENT_STATES = ("live", "replaying", "offlined", "draining")
 
 
 def permitted(need: Need, *, client: str = "", whole_installation: bool = False) -> Callable[[View], View]:
@@ -80,7 +80,7 @@ def what_they_may(request: HttpRequest) -> dict[str, Any]:
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
     """Render a page with what every page needs."""
-    return render(request, template, {"client_states": CLIENT_STATES, **context}, status=status)
+    return render(request, template, {"deliveries": list(Delivery), **context}, status=status)
 
 
 def own_instance() -> Instance | None:

@@ -14,13 +14,14 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import Permission
-from console.forms import PolicyForm, flatten
+from console.forms.broker_access import EntitlementForm, UserForm
+from console.forms.limits import DraftLimitsForm, PolicyForm, flatten
+from console.forms.part import PartForm
+from console.forms.presets import ActiveMqForm, QpidForm, XapForm
+from console.forms.rule import RuleForm, signals_of
+from console.forms.transports import DraftTransportForm
 from console.models import PolicyDraft
-from console.part_forms import PartForm
-from console.preset_forms import ActiveMqForm, QpidForm, XapForm
-from console.rule_form import RuleForm, signals_of
 from console.services import draft_parts, drafts
-from console.transport_access_forms import DraftLimitsForm, DraftTransportForm, EntitlementForm, UserForm
 from console.views import common
 from console.views.drafts import own, show, version_of
 

@@ -6,26 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker_core.config import PolicyDocument
+from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY, PRESETS, PresetField, Table
 from broker_core.config.vocabulary import Signal
 from broker_core.errors import OperatorError
-from broker_core.slow_clients import worst_case
-from broker_core.slow_clients.worst_case import Act
-from console.journal_fields import write_line
+from broker_core.slow_clients.rules import worst_case
+from broker_core.slow_clients.rules.worst_case import Act
+from console.forms.journaled_topics import write_line
+from console.forms.rule import signals_of, written
 from console.models import PolicyDraft
-from console.part_forms import PartForm
-from console.preset_forms import ActiveMqForm, QpidForm, XapForm
-from console.rule_form import signals_of, written
 from console.services.draft_parts import listed
-from console.templatetags.units import duration, size
+from console.units.format import duration, size
 
-UNITS = {
-    "throughput": "bytes/s", "latency": "ms", "depth": "bytes", "message_age": "ms", "max_slow_duration": "ms", "check_period": "ms",
-}  # fmt: skip
-PRESETS: tuple[tuple[str, str, type[PartForm]], ...] = (
-    ("xap", "XAP: slow consumers", XapForm),
-    ("activemq", "ActiveMQ: policyEntry by topic", ActiveMqForm),
-    ("qpid", "Qpid: consumer by topic", QpidForm),
-)
+_TITLES = {"xap": "XAP: slow consumers", "activemq": "ActiveMQ: policyEntry by topic", "qpid": "Qpid: consumer by topic"}
 _WORST = {"rules": worst_case.of_rules, "xap": worst_case.of_xap, "activemq": worst_case.of_activemq, "qpid": worst_case.of_qpid}
 
 
@@ -34,8 +26,8 @@ def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
     acts = _acts(draft)
     presets = [
         {"part": part, "title": title, "columns": ("For", "Settings", "Mode", "Acts within"), "add": "Add an entry",
-         "rows": [_row(part, number, _preset(form, entry, _at(acts[part], number))) for number, entry in enumerate(listed(draft, part))]}
-        for part, title, form in PRESETS
+         "rows": [_row(part, number, _preset(PRESETS[part], entry, _at(acts[part], number))) for number, entry in enumerate(listed(draft, part))]}
+        for part, title in _TITLES.items()
     ]  # fmt: skip
     found = [*presets, _rules(draft, acts["rules"]), _users(draft), _entitlements(draft)]
     for table in found:  # on a telephone each cell carries its heading
@@ -60,7 +52,7 @@ def limits(draft: PolicyDraft) -> list[tuple[str, str]]:
     memory, disk = (size(value) if isinstance(value := pool.get(key), int) else "default" for key in ("message_memory_limit", "message_disk_limit"))
     age = client.get("client_message_age_limit_ms")
     return [
-        ("MessageMemoryLimit", memory), ("MessageDiskLimit", disk), ("ClientMaxCapacity", f"{client.get('client_max_capacity') or 50} %"),
+        ("MessageMemoryLimit", memory), ("MessageDiskLimit", disk), ("ClientMaxCapacity", f"{client.get('client_max_capacity') or DEFAULT_CLIENT_MAX_CAPACITY} %"),
         ("ClientMessageAgeLimit", duration(age) if isinstance(age, int) else "no limit"),
         ("Journaled topics", ", ".join(map(write_line, instance.get("journaled_topics") or [">"]))),
         ("Taken out of those", ", ".join(map(str, instance.get("unjournaled_topics") or [])) or "none"),
@@ -111,13 +103,19 @@ def _cell(value: Any, empty: str = "none") -> list[str]:
     return [str(value)] if value not in (None, "") else [empty]
 
 
-def _preset(form: type[PartForm], entry: Mapping[str, Any], acts: list[Act]) -> list[list[str]]:
+def _preset(table: Table, entry: Mapping[str, Any], acts: list[Act]) -> list[list[str]]:
     scope = [str(entry.get("topic") or "")] + ([f"transport {entry['transport']}"] if entry.get("transport") else [])
     settings = [
-        f"{form.WORDS.get(key, key)} {_word(value)} {UNITS.get(key, '')}".strip()
+        _setting(table.get(key), key, value)
         for key, value in entry.items() if key not in ("topic", "transport", "mode") and value is not None
     ]
-    return [[word for word in scope if word] or ["instance"], settings, [str(entry.get("mode") or "enforce")], _within(acts)]
+    mode = str(entry.get("mode") or table["mode"].default)
+    return [[word for word in scope if word] or ["instance"], settings, [mode], _within(acts)]
+
+
+def _setting(row: PresetField | None, key: str, value: Any) -> str:
+    """In its system's word and unit; a draft may also hold what is no setting."""
+    return f"{row.word or key} {_word(value)} {row.unit}".strip() if row is not None else f"{key} {_word(value)}"
 
 
 def _rule(rule: Mapping[str, Any], signals: Mapping[str, str], acts: list[Act]) -> list[list[str]]:

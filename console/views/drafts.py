@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import Permission
-from console.draft_forms import ImportForm, NewDraftForm, PublishForm
+from console.forms.drafts import ImportForm, NewDraftForm, PublishForm
 from console.models import PolicyDraft
 from console.queries import policies as read
 from console.services import audit, drafts, policies, policy_files
@@ -48,18 +48,19 @@ def new(request: HttpRequest) -> HttpResponse:
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def load(request: HttpRequest) -> HttpResponse:
-    """A draft of a configuration file; the answer lists what couldn't be taken over, and is the only one that does."""
-    form = ImportForm(request.POST, request.FILES)
+    """A draft of a configuration file; the answer says what became of each setting, and is the only one that does."""
+    form, left_out = ImportForm(request.POST, request.FILES), []
     if form.is_valid():
         try:
             made = policy_files.make_draft(
                 common.actor_of(request), read.instance_named(), form.cleaned_data["system"], form.cleaned_data["text"],
                 title=form.cleaned_data["title"],
             )  # fmt: skip
-            return show(request, made.draft, {"imported": made})
+            return show(request, made.draft, {"imported": made.imported, "actions": made.actions})
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}")
-    return show_list(request, {"import_form": form}, 422)
+            left_out = problem.details.get("left_out", [])
+    return show_list(request, {"import_form": form, "left_out": left_out}, 422)
 
 
 @common.permitted(Permission.VIEW)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
+from broker_core.documents.replays import DurableEntry
 from broker_core.errors import SluiceError
-from broker_core.names import name_fits
 from console.broker_link import BrokerAway
 from console.choices import Permission
 from console.queries import ledger as read
@@ -27,7 +25,7 @@ def durables(request: HttpRequest) -> HttpResponse:
     """All of them, also those whose client is away; `search` is a part of the client's or their own name."""
     search = request.GET.get("search", "").strip()
     found, problem = _known(common.patterns(request))
-    listed = [one for one in found if search in one["client"] or search in one["name"]]
+    listed = [one for one in found if search in one.client or search in one.name]
     page = Paginator(listed, PAGE).get_page(request.GET.get("page"))
     context = {"page": page, "search": search, "query": f"search={search}&" if search else "", "broker_problem": problem}
     return common.page(request, "durables.html", context)
@@ -46,13 +44,11 @@ def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
     return redirect("client_durables")
 
 
-def _known(patterns: list[str] | None) -> tuple[list[dict[str, Any]], SluiceError | None]:
+def _known(patterns: list[str] | None) -> tuple[list[DurableEntry], SluiceError | None]:
     try:
-        found = read.durables()
+        found = read.durables(patterns=patterns)
     except BrokerAway as away:
         return [], away
     except SluiceError:
         return [], None  # no broker has ever started here
-    if patterns is not None:
-        found = [one for one in found if any(name_fits(pattern, one["client"]) for pattern in patterns)]
-    return sorted(found, key=lambda one: -one["behind"]), None
+    return sorted(found, key=lambda one: -one.behind), None

@@ -12,9 +12,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from broker_core.documents.journals import SegmentEntry
 from broker_core.errors import SluiceError
 from console.choices import Permission
-from console.forms import JournalActionForm
+from console.forms.journals import JournalActionForm
 from console.queries import live
 from console.services import audit
 from console.services import journals as service
@@ -90,15 +91,15 @@ def digest(action: str, names: list[str]) -> str:
 
 
 def _show(request: HttpRequest, form: JournalActionForm, plan_context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
-    segments: list[dict[str, Any]] = []
+    segments: list[SegmentEntry] = []
     away = None
     try:
-        segments = sorted(live.journals(), key=lambda one: one["first_sequence"], reverse=True)
+        segments = sorted(live.journals(), key=lambda one: one.first_sequence, reverse=True)
     except SluiceError as problem:
         away = problem
     context = {
         "segments": segments, "broker_problem": away, "actions": ACTIONS, "plan_form": form,
-        "total_bytes": sum(segment.get("bytes") or 0 for segment in segments),
-        "total_records": sum(segment.get("records") or 0 for segment in segments), **(plan_context or {}),
+        "total_bytes": sum(segment.bytes for segment in segments),
+        "total_records": sum(segment.records for segment in segments), **(plan_context or {}),
     }  # fmt: skip
     return common.page(request, "journals.html", context, status)

@@ -17,12 +17,12 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.access_forms import GrantForm, PersonForm, TokenForm
-from console.ages import parse_age
 from console.choices import ROLE_PERMISSIONS, Permission, Role
+from console.forms.people import GrantForm, PersonForm, TokenForm
 from console.models import ApiToken, Grant
 from console.services import operators
 from console.services import people as service
+from console.units.ages import parse_age
 from console.views import common
 
 PAGE = 50

@@ -12,9 +12,11 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
+from broker_core.documents.instance import PoolEntry
 from broker_core.errors import SluiceError
 from console.choices import Permission
-from console.forms import InstancePolicyForm, PolicyForm, TransportPolicyForm, flatten
+from console.forms.limits import InstancePolicyForm, PolicyForm, flatten
+from console.forms.transports import TransportPolicyForm
 from console.models import PolicyRevision
 from console.queries import live
 from console.queries import policies as read
@@ -112,18 +114,18 @@ def _show(request: HttpRequest, failed: PolicyForm | None = None, transport: str
     return common.page(request, "policies.html", context, status)
 
 
-def _pools_now() -> dict[str, dict[str, Any]]:
+def _pools_now() -> dict[str, PoolEntry]:
     """The running broker's pools, by their own name and by "transport NAME"; none while it is away."""
     try:
-        pools = live.status()["pools"]
+        pools = live.status().pools
     except SluiceError:
         return {}
-    by_transport = {f"transport {name}": pool for pool in pools for name in pool.get("transports") or ()}
-    return {**by_transport, **{pool["name"]: pool for pool in pools}}
+    by_transport = {f"transport {name}": pool for pool in pools for name in pool.transports}
+    return {**by_transport, **{pool.name: pool for pool in pools}}
 
 
 def _transport(
-    item: Mapping[str, Any], number: int, failed: PolicyForm | None, pool: Mapping[str, Any] | None
+    item: Mapping[str, Any], number: int, failed: PolicyForm | None, pool: PoolEntry | None
 ) -> dict[str, Any]:
     name = item["name"]
     form = failed or TransportPolicyForm(initial={**flatten(item), "expected_revision": number})

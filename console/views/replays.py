@@ -5,7 +5,7 @@ Whoever changes one needs `act_on_clients` for its client, which stands in the f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.contrib import messages
@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from broker_core.documents.requests import CreateReplay, RateReplay
 from broker_core.errors import SluiceError
 from console.choices import Permission
 from console.queries import replays as read
@@ -49,7 +50,7 @@ def create(request: HttpRequest) -> HttpResponse:
     asked["bookmark"] = asked["bookmark"] or "0"
     common.allow(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
     try:
-        service.create(common.actor_of(request), {**asked, "paused": "paused" in request.POST})
+        service.create(common.actor_of(request), CreateReplay(**asked, paused="paused" in request.POST))
     except SluiceError as problem:
         common.tell(request, problem)
     else:
@@ -62,15 +63,15 @@ def create(request: HttpRequest) -> HttpResponse:
 def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
     """Pause, resume, re-rate, cancel or forget one."""
     try:
-        common.allow(request, Permission.ACT_ON_CLIENTS, client=read.replay(name)["client"])
+        common.allow(request, Permission.ACT_ON_CLIENTS, client=read.replay(name).client)
         actor = common.actor_of(request)
         if word == "forget":
             service.forget(actor, name)
         elif word == "rate":
             rate, gap = (request.POST.get(field, "").strip() or None for field in ("rate", "rate_max_gap"))
-            service.steer(actor, word, name, rate=rate, rate_max_gap=gap if rate else None)
+            service.steer(actor, RateReplay(name=name, rate=rate, rate_max_gap=gap if rate else None))
         else:
-            service.steer(actor, word, name)
+            service.steer(actor, service.STEER[word](name=name))
     except SluiceError as problem:
         common.tell(request, problem)
     else:
@@ -85,8 +86,26 @@ def _list(request: HttpRequest) -> dict[str, Any]:
     except SluiceError:
         found = []  # no broker has ever started here
     page = Paginator(found, PAGE).get_page(request.GET.get("page"))
-    for one in page:
-        one["percent"] = 100 * one["progress"]
-        one["left_ms"] = None if one["left_s"] is None else 1_000 * one["left_s"]
-        one["ended"] = one["state"] in ENDED
-    return {"page": page, "away": any(one["reported_at"] for one in page), "query": ""}
+    page.object_list = [_Row(one) for one in page]
+    return {"page": page, "away": any(row.replay.reported_at for row in page), "query": ""}
+
+
+class _Row(NamedTuple):
+    """A replay in the list."""
+
+    replay: read.KnownReplay
+
+    @property
+    def percent(self) -> float:
+        """Of its progress."""
+        return 100 * self.replay.progress
+
+    @property
+    def left_ms(self) -> float | None:
+        """None: can't be said."""
+        return None if self.replay.left_s is None else 1_000 * self.replay.left_s
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.replay.state in ENDED

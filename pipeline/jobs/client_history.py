@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker_core.names import CLIENTS_TOPIC
 from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_flag, add_reading_arguments
 from pipeline.lakefiles import one_writer, write_parquet
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HELP = "write each client's lag and offline episodes by hour, for its page in the console"
-TOPIC = "$SLUICE.clients"
 HOUR_US = HOUR_MS * 1_000
 LEAD_MS = 60_000
 """How far before its first hour a run reads, to learn which clients entered that hour offlined."""
@@ -61,7 +61,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     unreadable = pc.sum(fresh.filter(pc.is_null(fresh.column("client"))).column("samples")).as_py() or 0
     clients = pc.count_distinct(named.column("client")).as_py()
     if unreadable:
-        reporter.note(f"{unreadable} events on {TOPIC} couldn't be read and were left out.")
+        reporter.note(f"{unreadable} events on {CLIENTS_TOPIC} couldn't be read and were left out.")
     return {"hours": named.num_rows, "clients": clients, "unreadable": unreadable, "files": files,
             "seconds": round(time.monotonic() - began, 3)}
 
@@ -70,7 +70,7 @@ def request_from(newest_us: int | None, arguments: argparse.Namespace) -> Reques
     """What to read of the journal to make the hours from `newest_us` on."""
     return Request(
         columns=("sequence", "body"),
-        topics=(TOPIC,),
+        topics=(CLIENTS_TOPIC,),
         start_at=None if newest_us is None else newest_us * 1_000 - LEAD_MS * 1_000_000,
         durable=arguments.durable,
         skip_gaps=arguments.skip_gaps,

@@ -157,7 +157,7 @@ def raise_first(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["error"] is not None:
             told = json.loads(row["error"])
-            raise OperatorError(told["code"], told["message"], told["fix"], **told["details"])
+            raise OperatorError.received(told["code"], told["message"], told["fix"], told["details"])
 
 
 def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

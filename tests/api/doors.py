@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from console.access.rights import Need, Open
 from console.choices import Permission
 from console.choices import Permission as P
 from console.models import Action
-from console.rights import Need, Open
 
 NO_RUN = "00000000-0000-0000-0000-000000000000"
 AGE = {"action": "archive", "age": "7d"}
@@ -87,6 +87,8 @@ DOORS = [
     _api("POST", "clients/board-jfk/pause", P.ACT_ON_CLIENTS, {"reason": "x"}),
     _api("POST", "clients/board-jfk/resume", P.ACT_ON_CLIENTS, {}),
     _api("POST", "clients/delay-mailer/offline", P.ACT_ON_CLIENTS, {}),
+    _api("GET", "clients/board-jfk/effective", P.VIEW),
+    _api("GET", "clients/board-jfk/forecasts", P.VIEW),
     _api("GET", "clients/board-jfk/history", P.VIEW),
     _api("GET", "decisions", P.VIEW),
     _api("GET", "ledger", P.VIEW),

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
+import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from broker_core.documents.records import DecisionEntry
+from broker_core.errors import ClientError, OperatorError
 from console.models import AuditEvent, ClientSample, Instance
 from console.services import reports
 from tests.support.fake_broker import FakeBroker
@@ -53,6 +57,30 @@ def test_broker_that_is_away_is_a_503_with_what_to_do(api: APIClient, instance: 
     assert answer["Retry-After"]
 
 
+def test_a_broker_that_fails_at_it_is_a_500(api: APIClient, broker: FakeBroker) -> None:
+    failed = OperatorError("internal_error", "The broker failed: KeyError('x').", "See the broker's log.")
+    broker.answers["client"] = {"ok": False, "error": failed.as_dict()}
+    answer = api.get("/api/v1/clients/board-jfk")
+    assert (answer.status_code, answer.data["code"], answer["Retry-After"]) == (500, "internal_error", "1")
+
+
+def test_a_broker_that_dies_while_it_is_asked_is_a_502(
+    api: APIClient, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(request: dict[str, Any]) -> None:
+        raise ConnectionAbortedError
+
+    monkeypatch.setattr(broker, "do_client", die)
+    answer = api.get("/api/v1/clients/board-jfk")
+    assert (answer.status_code, answer.data["code"], answer["Retry-After"]) == (502, "broker_failed", "5")
+
+
+def test_a_code_that_no_request_should_meet_is_a_500(api: APIClient, broker: FakeBroker) -> None:
+    broker.answers["client"] = {"ok": False, "error": ClientError("slow_client_disk", "The client was slow.").as_dict()}
+    answer = api.get("/api/v1/clients/board-jfk")
+    assert (answer.status_code, answer.data["code"]) == (500, "slow_client_disk")
+
+
 def test_history_of_a_client(api: APIClient, instance: Instance) -> None:
     now = timezone.now().replace(microsecond=0)
     for number in range(6):
@@ -68,7 +96,7 @@ def test_history_of_a_client(api: APIClient, instance: Instance) -> None:
 def test_decisions_are_filtered_by_client(api: APIClient, instance: Instance) -> None:
     at = int(timezone.now().timestamp() * 1000)
     reports.record_decisions(
-        [{"at": at, "client": name, "action": "offline", "reason": "slow_client_pool_memory"} for name in ("a", "b")]
+        [DecisionEntry(at=at, client=name, action="offline", reason="slow_client_pool_memory") for name in ("a", "b")]
     )
     found = api.get("/api/v1/decisions", {"client": "b"}).data
     assert [one["client"] for one in found["results"]] == ["b"]

@@ -14,9 +14,9 @@ from django.test import Client
 from django.urls import Resolver404, resolve
 
 from api.permissions import need_of
+from console.access.rights import Open
 from console.choices import ROLE_PERMISSIONS, TOKEN_PERMISSIONS, Permission, Role
 from console.models import AuditEvent
-from console.rights import Open
 from console.services import operators
 from console.services.actors import SYSTEM
 from console.services.policies import ensure_instance

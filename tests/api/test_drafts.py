@@ -63,23 +63,59 @@ def test_a_rollout_is_begun_seen_and_promoted(api: APIClient, draft: str) -> Non
     assert api.post("/api/v1/rollouts/stop", {"reason": "late"}, headers=WHATEVER).data["code"] == "no_rollout"
 
 
-def test_an_import_makes_a_draft_and_lists_what_it_left(api: APIClient, broker: FakeBroker, instance: Instance) -> None:
+def test_an_import_makes_a_draft_and_says_of_each_setting_what_became_of_it(
+    api: APIClient, broker: FakeBroker, instance: Instance
+) -> None:
     answer = api.post(f"{DRAFTS}/import", {"system": "activemq", "text": ACTIVEMQ})
     assert answer.status_code == 201
     assert [entry["topic"] for entry in answer.data["draft"]["document"]["activemq"]] == [">", "prices.*"]
-    assert "producerFlowControl=false" in [one["what"] for one in answer.data["left_out"]]
+    assert {"where", "line", "what", "into"} == set(answer.data["taken"][0])
+    assert ("limit=50", "activemq >: constant_pending_message_limit_strategy") in [
+        (one["what"], one["into"]) for one in answer.data["taken"]
+    ]
+    left = {one["what"]: one for one in answer.data["left_out"]}
+    assert (left["producerFlowControl=false"]["line"], "producers" in left["producerFlowControl=false"]["why"]) == (2, True)
+    assert answer.data["not_about_policy"] == []
     assert answer.data["actions"] == []
     assert answer["Location"] == f"{DRAFTS}/{answer.data['draft']['id']}"
     assert policies.newest_of(instance).number == 1
+
+
+def test_an_import_of_nothing_is_refused_with_the_reasons(api: APIClient, broker: FakeBroker) -> None:
+    answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": ACTIVEMQ})
+    assert (answer.status_code, answer.data["code"]) == (400, "nothing_imported")
+    assert "choose the system whose file it is" in answer.data["fix"]
+    assert answer.data["details"]["left_out"][0]["what"] == "topic=>"
+    assert not PolicyDraft.objects.exists()
+
+
+def test_an_import_of_actions_that_are_there_already_is_refused_as_nothing(api: APIClient, broker: FakeBroker) -> None:
+    text = AMPS[AMPS.index("<Actions>"): AMPS.index("</AMPSConfig>")]
+    assert api.post(f"{DRAFTS}/import", {"system": "amps", "text": text}).status_code == 201
+    again = api.post(f"{DRAFTS}/import", {"system": "amps", "text": text})
+    assert (again.status_code, again.data["code"], PolicyDraft.objects.count()) == (400, "nothing_imported", 1)
+    assert "There is an action 'weekly' already" in str(again.data["details"])
+
+
+def test_a_transport_on_anothers_port_is_left_out(api: APIClient, broker: FakeBroker) -> None:
+    answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS.replace("9017", "9007")})
+    assert [one["name"] for one in answer.data["draft"]["document"]["transports"]] == ["tcp", "websocket"]
+    left = {one["what"]: one["why"] for one in answer.data["left_out"]}
+    assert "Port 9007 is that of the transport tcp" in left["Name=any-tcp"]
+    assert left["InetAddr=9007"] == left["MessageMemoryLimit=2MB"] == left["Name=any-tcp"]
 
 
 def test_actions_of_an_import_are_switched_off_and_not_made_twice(api: APIClient, broker: FakeBroker) -> None:
     first = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS, "title": "from amps"})
     assert (first.data["draft"]["title"], {one["name"] for one in first.data["actions"]}) == ("from amps", {"weekly", "archive_journals"})
     assert api.get(f"/api/v1/actions/{first.data['actions'][0]['id']}").data["enabled"] is False
+    assert "action weekly: every" in [one["into"] for one in first.data["taken"]]
     again = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS})
     assert again.data["actions"] == []
-    assert "Action weekly" in [one["where"] for one in again.data["left_out"]]
+    left = {one["what"]: one["why"] for one in again.data["left_out"]}
+    assert "There is an action 'weekly' already" in left["Every=Saturday at 00:30"]
+    assert not [one for one in again.data["taken"] if one["into"].startswith("action")]
+    assert len(again.data["taken"]) + len(again.data["left_out"]) == len(first.data["taken"]) + len(first.data["left_out"])
 
 
 @pytest.mark.parametrize("body", [

@@ -5,9 +5,11 @@ import copy
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
@@ -17,12 +19,17 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from api.live_deltas import apply
+from broker_core.documents.instance import InstanceStatus
+from broker_core.documents.records import DecisionEntry
 from console.choices import Role
 from console.models import Grant
 from console.project.asgi import application
+from console.reporters.broker import BrokerReporter
 from console.services import policies
+from tests.support.brokers import running_broker, tcp_policy
 from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker, make_client
+from tests.support.raw import RawClient
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
 
@@ -65,7 +72,13 @@ async def feed(cookie: str) -> AsyncIterator[WebsocketCommunicator]:
 
 
 async def push(snapshot: dict[str, Any]) -> None:
-    await get_channel_layer().group_send("live", {"type": "live.snapshot", "snapshot": snapshot})
+    told = {"type": "live.snapshot", "snapshot": msgspec.json.encode(snapshot)}
+    await get_channel_layer().group_send("live", told)
+
+
+async def decide(client: str, instance: str = settings.SLUICE_INSTANCE) -> None:
+    decision = msgspec.json.encode(DecisionEntry(at=1, client=client, action="offline"))
+    await get_channel_layer().group_send("live", {"type": "live.decision", "instance": instance, "decision": decision})
 
 
 async def test_snapshot_comes_first_and_deltas_make_the_broker_s_next_one(broker: FakeBroker, cookie: str) -> None:
@@ -100,8 +113,9 @@ async def test_many_snapshots_at_once_become_at_most_four_a_second(broker: FakeB
 async def test_decision_comes_at_once_and_in_sequence(broker: FakeBroker, cookie: str) -> None:
     async with feed(cookie) as socket:
         await socket.receive_json_from(timeout=5)
-        await get_channel_layer().group_send("live", {"type": "live.decision", "decision": {"client": "two"}})
-        assert await socket.receive_json_from(timeout=5) == {"type": "decision", "decision": {"client": "two"}, "seq": 2}
+        await decide("two")
+        told = await socket.receive_json_from(timeout=5)
+        assert (told["type"], told["seq"], told["decision"]["client"]) == ("decision", 2, "two")
 
 
 async def test_page_may_ask_for_a_whole_snapshot_again(broker: FakeBroker, cookie: str) -> None:
@@ -150,7 +164,7 @@ async def test_feed_doesn_t_keep_a_session_alive_that_nobody_uses(
 ) -> None:
     monkeypatch.setattr("api.live_feed.SESSION_CHECK_S", 0.1)
     moment = time.time()
-    monkeypatch.setattr("console.session_store.time.time", lambda: moment)
+    monkeypatch.setattr("console.web.session_store.time.time", lambda: moment)
     async with feed(cookie) as socket:
         first = await socket.receive_json_from(timeout=5)
         moment += settings.SLUICE_SESSION_IDLE_MINUTES * 60 - 5
@@ -185,9 +199,8 @@ async def test_scoped_viewer_is_told_of_the_clients_in_scope_alone(broker: FakeB
         first = await socket.receive_json_from(timeout=5)
         assert [one["name"] for one in first["clients"]] == ["one"]
         for name in ("two", "one"):
-            event = {"type": "live.decision", "instance": broker.instance, "decision": {"client": name}}
-            await get_channel_layer().group_send("live", event)
-        assert (await socket.receive_json_from(timeout=5))["decision"] == {"client": "one"}
+            await decide(name, broker.instance)
+        assert (await socket.receive_json_from(timeout=5))["decision"]["client"] == "one"
         await push({"at": first["at"] + 1000, "status": first["status"], "clients": [*broker.clients, make_client("only")]})
         change = await socket.receive_json_from(timeout=5)
         assert [one["name"] for one in change["changed"]] == ["only"]
@@ -198,3 +211,19 @@ async def test_viewer_of_another_instance_is_told_nothing(broker: FakeBroker, sc
     async with feed(scoped) as socket:
         await push({"at": 2**50, "status": {"instance": broker.instance}, "clients": []})
         assert await socket.receive_nothing(timeout=0.5)
+
+
+async def test_what_a_broker_s_reporter_tells_is_what_the_feed_takes(cookie: str, tmp_path: Path) -> None:
+    named = replace(tcp_policy(), instance=replace(tcp_policy().instance, name=settings.SLUICE_INSTANCE))
+    await database_sync_to_async(policies.ensure_instance)(settings.SLUICE_INSTANCE)
+    async with running_broker(tmp_path, named) as broker, feed(cookie) as socket:
+        raw = await RawClient.connect(broker, "board")
+        reporter = BrokerReporter(broker)
+        while await socket.receive_nothing(timeout=0.2):  # the socket joins the group a moment after it was let in
+            await reporter.report(broker.statistics.snapshot())
+        first = await socket.receive_json_from(timeout=5)
+        assert (first["type"], [one["name"] for one in first["clients"]]) == ("snapshot", ["board"])
+        assert msgspec.convert(first["status"], InstanceStatus).instance == settings.SLUICE_INSTANCE
+        assert "replays" not in first, "an account may see some clients only"
+        await reporter.close()
+        raw.close()

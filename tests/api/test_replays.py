@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
+import msgspec
 import pytest
+from msgspec import structs
 from rest_framework.test import APIClient
 
+from broker_core.documents.replays import ReplayEntry
 from console.choices import Role
 from console.models import AuditEvent, Instance, ManagedReplay
 from console.services import replays
@@ -15,6 +17,10 @@ from tests.support.control_plane import person
 from tests.support.fake_broker import FakeBroker, some_replays
 
 LIST = "/api/v1/replays"
+
+
+def entries() -> list[ReplayEntry]:
+    return msgspec.convert(some_replays(), list[ReplayEntry])
 
 
 def test_the_list_shows_progress_and_time_left(api: APIClient, broker: FakeBroker) -> None:
@@ -27,7 +33,7 @@ def test_the_list_shows_progress_and_time_left(api: APIClient, broker: FakeBroke
 
 
 def test_while_the_broker_is_away_the_list_is_what_it_last_said(api: APIClient, instance: Instance) -> None:
-    replays.record(instance, some_replays())
+    replays.record(instance, entries())
     found = api.get(LIST).data["results"]
     assert {one["name"] for one in found} == {"nightly", "audit-2026", "last-week"}
     assert all(one["reported_at"] for one in found)
@@ -67,9 +73,8 @@ def test_a_grant_for_some_clients_shows_and_steers_theirs_alone(instance: Instan
 
 
 def test_a_report_keeps_one_row_for_each_and_lets_go_of_those_the_broker_forgot(instance: Instance) -> None:
-    now: list[dict[str, Any]] = some_replays()
-    replays.record(instance, now, complete=True)
-    now[0]["progress"] = 0.9
-    replays.record(instance, now[:2], complete=True)
+    nightly, audit, old = entries()
+    replays.record(instance, [nightly, audit, old], complete=True)
+    replays.record(instance, [structs.replace(nightly, progress=0.9), audit], complete=True)
     assert set(ManagedReplay.objects.values_list("name", "progress")) == {("nightly", 0.9), ("audit-2026", 0.09)}
     assert ManagedReplay.objects.get(name="nightly").reported_at <= datetime.now(UTC)

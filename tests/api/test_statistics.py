@@ -10,7 +10,8 @@ import redis
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from console import ring
+from console.live import ring
+from console.live.places import Place
 from console.models import Instance, PlaceSample
 
 OVERVIEW = "/api/v1/statistics?of=instance&step=1"
@@ -19,7 +20,7 @@ OVERVIEW = "/api/v1/statistics?of=instance&step=1"
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis isn't there."""
-    monkeypatch.setattr("console.ring._connection", lambda: redis.Redis.from_url("unix:///nowhere/redis.sock"))
+    monkeypatch.setattr("console.live.ring._connection", lambda: redis.Redis.from_url("unix:///nowhere/redis.sock"))
 
 
 def sample(instance: Instance) -> None:
@@ -46,7 +47,7 @@ def test_while_the_ring_is_empty_samples_answer_and_then_the_ring(
         link.flushdb()
         sample(instance)
         assert api.get(OVERVIEW).data["source"] == "samples"
-        now, place = int(timezone.now().timestamp()), {"name": instance.name, "messages_in": 7}
+        now, place = int(timezone.now().timestamp()), Place(instance.name, 0, 0, 0, messages_in=7)
         ring.write(instance.name, now - 1, [("instance", place)], link)
         found: dict[str, Any] = api.get(OVERVIEW).data
     assert (found["source"], [point["messages_in"] for point in found["points"]]) == ("seconds", [7.0])

@@ -30,17 +30,36 @@ def test_numbers_change_without_a_reload(page: Page) -> None:
 
 def test_a_state_is_a_word_and_an_icon_besides_its_colour(page: Page) -> None:
     open_page(page, "/clients/")
-    state = page.locator('#clients tr[data-name="board-jfk"] .state')
-    expect(state).to_have_text("Offlined")
-    expect(state.locator("svg use")).to_have_count(1)
+    for column, word in (("delivery", "Offlined"), ("health", "Stalled")):
+        state = page.locator(f'#clients tr[data-name="board-jfk"] [data-cell="{column}"] .state')
+        expect(state).to_have_text(word)
+        expect(state.locator("svg use")).to_have_count(1)
+
+
+def test_the_worst_health_stands_first(page: Page) -> None:
+    open_page(page, "/clients/")
+    expect(page.locator("#clients tbody tr").first).to_have_attribute("data-name", "board-jfk")
+    expect(page.get_by_role("columnheader", name="Health")).to_have_attribute("aria-sort", "ascending")
+
+
+def test_delivery_and_health_filter_each_and_a_column_can_be_chosen(page: Page) -> None:
+    open_page(page, "/clients/?health=keeps+up")
+    page.get_by_role("group", name="Delivery").get_by_role("button", name="Draining").click()
+    assert page.url.endswith("/clients/?delivery=draining&health=keeps+up")
+    expect(page.locator("#clients tbody tr")).to_have_count(1)
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Protocol").check()
+    expect(page.get_by_role("columnheader", name="Protocol")).to_be_visible()
+    expect(page.locator('#clients tr[data-name="delay-mailer"] [data-cell="protocol"]')).to_have_text("native")
+    assert "columns=protocol" in page.url and "delivery=draining" in page.url
 
 
 def test_filter_state_and_order_stand_in_the_url(page: Page) -> None:
     open_page(page, "/clients/")
     page.get_by_label("Search clients").fill("carrier")
-    page.get_by_role("group", name="State").get_by_role("button", name="Live").click()
+    page.get_by_role("group", name="Delivery").get_by_role("button", name="Live").click()
     page.get_by_role("columnheader", name="Client").get_by_role("button").click()
-    assert page.url.endswith("/clients/?q=carrier&state=live&sort=name")
+    assert page.url.endswith("/clients/?q=carrier&delivery=live&sort=name")
     shown = names(page)
     assert shown == sorted(shown)
     assert len(shown) == 14
@@ -116,7 +135,7 @@ def test_a_thousand_clients_keep_the_table_short(page: Page) -> None:
     page.keyboard.press("p")
     page.evaluate("""async () => {
         const { feed } = await import("/static/js/shell.js");
-        const clients = Array.from({ length: 1000 }, (_, i) => ({ name: `c${i}`, state: "live", lag_messages: i, lag_ms: i }));
+        const clients = Array.from({ length: 1000 }, (_, i) => ({ name: `c${i}`, delivery: "live", health: "keeps up", lag_messages: i, lag_ms: i }));
         feed.setPaused(false);
         feed.apply({ type: "snapshot", seq: 1, at: Date.now(), status: {}, clients });
         feed.setPaused(true);

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from broker_core.documents.requests import GetClient, GetStatus
 from broker_core.errors import OperatorError
 from console.broker_link import BrokerAway, BrokerLink, link_to
 from tests.support.fake_broker import FakeBroker
@@ -33,26 +34,26 @@ def odd_broker(path: Path, behave: Callable[[socket.socket], None]) -> Iterator[
 
 
 def test_call_returns_the_result(broker: FakeBroker) -> None:
-    assert link_to("sluice-1").call("status")["instance"] == "sluice-1"
+    assert link_to("sluice-1").call(GetStatus()).instance == "sluice-1"
 
 
 def test_error_of_the_broker_is_raised_with_its_code(broker: FakeBroker) -> None:
     with pytest.raises(OperatorError) as refused:
-        link_to("sluice-1").call("client", name="nobody")
+        link_to("sluice-1").call(GetClient(name="nobody"))
     assert refused.value.code == "unknown_client"
     assert not isinstance(refused.value, BrokerAway)
 
 
 def test_broker_that_does_not_run_is_away(tmp_path: Path) -> None:
     with pytest.raises(BrokerAway) as away:
-        BrokerLink(tmp_path / "none.sock").call("status")
+        BrokerLink(tmp_path / "none.sock").call(GetStatus())
     assert away.value.code == "broker_away"
 
 
 def test_broker_that_does_not_answer_is_away_in_time(tmp_path: Path) -> None:
     with odd_broker(tmp_path / "b.sock", lambda connection: connection.recv(1) and time.sleep(0.5)) as link:
         with pytest.raises(BrokerAway, match="did not answer"):
-            link.call("status")
+            link.call(GetStatus())
 
 
 def test_bytes_that_drip_in_do_not_stretch_the_time_out(tmp_path: Path) -> None:
@@ -67,15 +68,16 @@ def test_bytes_that_drip_in_do_not_stretch_the_time_out(tmp_path: Path) -> None:
 
     started = time.monotonic()
     with odd_broker(tmp_path / "b.sock", drip) as link, pytest.raises(BrokerAway):
-        link.call("status")
+        link.call(GetStatus())
     assert time.monotonic() - started < 2
 
 
-@pytest.mark.parametrize("answer", [b"", b"not json\n", b'{"ok": false}\n', b"[]\n", b'{"ok": true, "result"'])
+@pytest.mark.parametrize("answer", [b"", b"not json\n", b'{"ok": false}\n', b"[]\n", b'{"ok": true, "result"', b'{"ok": true, "result": {}}\n'])
 def test_broken_answer_is_told_as_one(tmp_path: Path, answer: bytes) -> None:
     def behave(connection: socket.socket) -> None:
         connection.recv(100)
         connection.sendall(answer)
 
-    with odd_broker(tmp_path / "b.sock", behave) as link, pytest.raises(BrokerAway):
-        link.call("status")
+    with odd_broker(tmp_path / "b.sock", behave) as link, pytest.raises(BrokerAway) as failed:
+        link.call(GetStatus())
+    assert failed.value.code == "broker_failed"

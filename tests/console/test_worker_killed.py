@@ -20,9 +20,9 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
+from console.access.rights import Access, Right
 from console.choices import ActorKind, Permission, RunState
 from console.models import ActionRun, RunHold
-from console.rights import Access, Right
 from console.services import execution, policies, runs
 from console.services.actions import editing, events
 from console.services.actors import Actor

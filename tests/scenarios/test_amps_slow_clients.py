@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.delivery import ClientState
+from broker_core.delivery.lifecycle import ClientState
 from broker_core.slow_clients import Action, Candidate, Reason
 from tests.support.slow_clients import Scene, policy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from broker_core.delivery import ClientState
+from broker_core.delivery.lifecycle import ClientState
 from broker_core.slow_clients import Action
 from tests.support.slow_clients import Scene, policy
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.errors import SluiceError
-from broker_core.runtime.broker import Broker
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.rules import policy_with, rule
 
@@ -43,10 +43,10 @@ class Reader:
 
 def balance(broker: Broker, name: str) -> tuple[int, int]:
     """matched, and what became of it."""
-    connection = broker.host.clients[name]
-    backlog, waiting = connection.backlog, connection.backlog.waiting()
-    queued = waiting.outbox_messages + waiting.spool_messages
-    return connection.matched_messages, backlog.sent_messages + backlog.lost_messages + queued
+    connection = broker.engine.roster.clients[name]
+    account, spool = connection.account, connection.backlog.spool
+    queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
+    return account.matched.messages, sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost)) + queued
 
 
 async def publish(writer: AsyncClient, chance: random.Random) -> int:
@@ -77,20 +77,20 @@ async def test_every_message_of_a_random_run_is_delivered_in_the_ledger_or_queue
             options: dict[str, Any] = {"ack": "client", "prefetch": 50} if number % 2 else {}
             reader.task = asyncio.create_task(reader.run("t" if number % 3 else "scratch.t", **options))
             readers.append(reader)
-        await until(lambda: all(len(broker.host.clients[f"r{n}"].subscriptions) == 1 for n in range(CLIENTS)))
+        await until(lambda: all(len(broker.engine.roster.clients[f"r{n}"].subscriptions) == 1 for n in range(CLIENTS)))
         published = await publish(writer, chance)
         for _ in range(50):
             for number in range(CLIENTS):
                 matched, accounted = balance(broker, f"r{number}")
                 assert matched == accounted == published, f"r{number}"
             await asyncio.sleep(0.01)
-        backlogs = [broker.host.clients[f"r{number}"].backlog for number in range(CLIENTS)]
+        backlogs = [broker.engine.roster.clients[f"r{number}"].backlog for number in range(CLIENTS)]
         for reader in readers:
             reader.chance = random.Random(0)
         await until(lambda: all(not b.messages and b.offline is None for b in backlogs), 60)
-        await until(lambda: [r.received for r in readers] == [b.sent_messages for b in backlogs], 20)
-        lost = sum(backlog.lost_messages for backlog in backlogs)
-        assert lost and broker.host.ledger.messages == lost, "the run is worth nothing when nothing was lost"
+        await until(lambda: [r.received for r in readers] == [b.account.delivered.messages for b in backlogs], 20)
+        lost = sum(backlog.account.lost.messages for backlog in backlogs)
+        assert lost and broker.engine.ledger.messages == lost, "the run is worth nothing when nothing was lost"
         for reader in readers:
             await reader.client.close()
             assert reader.task is not None

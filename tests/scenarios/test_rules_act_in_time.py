@@ -45,8 +45,8 @@ async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tup
             await writer.publish_many("t", [b"%d" % number])
         await writer.flush()
         after = time.time_ns() // 1_000_000
-        await until(lambda: broker.host.judging.decisions)
-        decision = broker.host.judging.decisions[0]
+        await until(lambda: broker.engine.decisions.recent)
+        decision = broker.engine.decisions.recent[0]
         watching.cancel()
         slow.close()
     return decision, before, after + 50 + LOOKS * max(late)

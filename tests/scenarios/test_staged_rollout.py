@@ -11,6 +11,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from broker_core.config import PolicyDocument
+from broker_core.engine.events import decision_entry
 from console.models import Instance, PolicyRollout
 from console.queries import policies as read
 from console.services import drafts, policies, reports, rollouts
@@ -49,13 +50,13 @@ async def stall(broker: Any) -> list[Any]:
     feed = await RawClient.connect(broker, "feed")
     for first in range(0, 64, 8):
         await feed.publish("t.a", [b"x" * 64 * 1024] * 8, first)
-    await until(lambda: all(one["outbox_bytes"] > MIB for one in broker.statistics.snapshot()["clients"] if one["name"] != "feed"))
+    await until(lambda: all(one.outbox_bytes > MIB for one in broker.statistics.snapshot().clients if one.name != "feed"))
     return [*stalled, feed]
 
 
 def states(running: BrokerThread) -> dict[str, str]:
     async def look() -> dict[str, str]:
-        return {one["name"]: one["state"] for one in running.broker.statistics.snapshot()["clients"]}
+        return {one.name: one.state for one in running.broker.statistics.snapshot().clients}
 
     found: dict[str, str] = running.do(look())
     return found
@@ -63,7 +64,7 @@ def states(running: BrokerThread) -> dict[str, str]:
 
 def decisions(running: BrokerThread) -> list[dict[str, Any]]:
     async def look() -> list[dict[str, Any]]:
-        return list(running.broker.host.judging.decisions)
+        return list(running.broker.engine.decisions.recent)
 
     found: list[dict[str, Any]] = running.do(look())
     return found
@@ -74,11 +75,11 @@ def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(real:
     drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 2}})  # 0.8 MiB of memory
     effect = drafts.preview(drafts.draft_numbered(draft.pk)).effect
     assert effect is not None
-    assert {one["client"] for one in effect["touched"]} == {"desk-1", "other-1", "feed"}
-    (change,) = effect["touched"][0]["changes"]
-    assert (change["setting"], change["before"]["value"], change["after"]) == (
-        "amps.client_max_capacity", 50, {"value": 2, "origin": "instance"})
-    assert {(one["client"], one["action"]) for one in effect["acted_on"]} == {("desk-1", "offline"), ("other-1", "offline")}
+    assert {one.client for one in effect.touched} == {"desk-1", "other-1", "feed"}
+    (change,) = effect.touched[0].changes
+    assert (change.setting, change.before.value, change.after.value, change.after.origin) == (
+        "amps.client_max_capacity", 50, 2, "instance")
+    assert {(one.client, one.action) for one in effect.acted_on} == {("desk-1", "offline"), ("other-1", "offline")}
     assert decisions(real) == []
 
     published = drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=0))
@@ -86,7 +87,7 @@ def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(real:
     assert read.in_force(wanted)["staged"] == "Revision 3 for desk-* first, 2 for the others."
 
     async def acted() -> None:
-        await until(lambda: len(real.broker.host.judging.decisions) > 0)
+        await until(lambda: len(real.broker.engine.decisions.recent) > 0)
         await asyncio.sleep(1.5)  # a tick and more, in which nobody else may be acted on
 
     real.do(acted())
@@ -94,7 +95,7 @@ def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(real:
     assert {(one["client"], one["action"], one["revision"]) for one in made} == {("desk-1", "offline", 3)}
     assert (states(real)["desk-1"], states(real)["other-1"]) == ("offlined", "live")
 
-    reports.record_decisions(made, NAME)
+    reports.record_decisions([decision_entry(one) for one in made], NAME)
     back = rollouts.check(wanted)
     assert back is not None and (back.revision.number, back.applied) == (4, True)
     assert back.revision.document["client_policy"]["client_max_capacity"] == 50
@@ -109,6 +110,6 @@ def test_a_promoted_revision_acts_on_everybody(real: BrokerThread, wanted: Insta
     assert rollouts.promote(actor, wanted).applied
 
     async def acted() -> None:
-        await until(lambda: {one["client"] for one in real.broker.host.judging.decisions} == {"desk-1", "other-1"})
+        await until(lambda: {one["client"] for one in real.broker.engine.decisions.recent} == {"desk-1", "other-1"})
 
     real.do(acted())

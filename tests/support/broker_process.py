@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from broker_core.runtime.broker import Broker, BrokerPaths
+from broker_core.broker import Broker, BrokerPaths
 from tests.support.brokers import no_websocket, tcp_policy
 
 SERVER = multiprocessing.get_context("forkserver")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
-from broker_core.runtime.broker import Broker
 from tests.support.brokers import running_broker
 
 

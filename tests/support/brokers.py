@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings, TransportSettings, default_policy
-from broker_core.runtime.broker import Broker, BrokerPaths
+from broker_core.documents.instance import Snapshot
 
 
 def tcp_policy(**pool: Any) -> PolicyDocument:
@@ -30,9 +31,9 @@ def no_websocket(*_: Any) -> Any:
 
 @asynccontextmanager
 async def running_broker(
-    home: Path, policy: PolicyDocument | None = None, on_tick: Callable[[dict[str, Any]], Any] | None = None
+    home: Path, policy: PolicyDocument | None = None, on_tick: Callable[[Snapshot], Any] | None = None, standstills: int = 0
 ) -> AsyncIterator[Broker]:
-    """A broker that runs until the block ends."""
+    """A broker that runs until the block ends. Its watchdog must have found so many standstills by then."""
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         paths = replace(BrokerPaths.under(home, "test-1"), control=Path(run) / "control.sock")
@@ -40,6 +41,7 @@ async def running_broker(
         await broker.start(on_tick)
         try:
             yield broker
+            assert broker.engine.settle.watchdog.found == standstills
         finally:
             await broker.stop()
 

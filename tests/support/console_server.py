@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 os.environ["DJANGO_SETTINGS_MODULE"] = "console.project.settings_test"
 NAME, PASSWORD = "maria", "a-long-test-password"
 
@@ -73,8 +75,9 @@ class Pushing:
         layer = get_channel_layer()
         while True:
             self.broker.move()
-            snapshot = self.broker.do_snapshot({})
-            await layer.group_send("live", {"type": "live.snapshot", "snapshot": snapshot})
+            snapshot = self.broker.snapshot()
+            told = {"type": "live.snapshot", "snapshot": msgspec.json.encode(snapshot)}
+            await layer.group_send("live", told)
             with contextlib.suppress(Exception):  # SQLite may be busy with a page; the next second reports again
                 await asyncio.to_thread(record_report, snapshot)
             await asyncio.sleep(1)

@@ -18,9 +18,9 @@ from django.db import connection, transaction
 from django.db.models import Model
 from rest_framework.test import APIClient
 
-from console import append_only, used
+from console.access import last_used
 from console.choices import ActorKind, Role
-from console.models import Grant, Instance
+from console.models import Grant, Instance, append_only
 from console.services import policies, reports
 from console.services.actors import Actor
 from console.supervisor import redis_source
@@ -33,10 +33,10 @@ PASSWORD = "a-long-enough-password"
 def _nothing_heard() -> Iterator[None]:
     """What a process remembers of its broker's reports belongs to one test's database."""
     reports._heard.clear()
-    used.forget()
+    last_used.forget()
     yield
     reports._heard.clear()
-    used.forget()
+    last_used.forget()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,37 +9,87 @@ import socketserver
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
+import msgspec
+from msgspec import structs
+
+from broker_core.control import listing
+from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
+from broker_core.documents.instance import InstanceStatus, Snapshot
+from broker_core.documents.replays import ReplayEntry
+from broker_core.documents.requests import Request
 from broker_core.errors import SluiceError
-from broker_core.runtime import listing
 
 MIB = 1024 * 1024
+REQUESTS = msgspec.json.Decoder(Union[tuple(Request.__subclasses__())])  # noqa: UP007 (of as many as there are)
 CARRIERS = ("AA", "AS", "B6", "DL", "EV", "F9", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV")
 
 
-def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> dict[str, Any]:
+AMOUNTS = {
+    f"{part}_{unit}": 0 for part in ("matched", "acknowledged", "in_flight", "waiting") for unit in ("messages", "bytes")
+} | {"gone": {}, "gone_bytes": 0, "lost_messages": 0, "unacked_messages": 0}  # fmt: skip
+
+
+def make_subscription(state: str = "live", lag: int = 0, health: str = "keeps up", **more: Any) -> dict[str, Any]:
+    """One of its subscriptions."""
+    return {
+        "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')", "bookmark": "0",
+        "state": state, "delivery": state, "health": health, **_lag(lag), **AMOUNTS, "waiting_messages": lag,
+        "delivered_messages": 1_204_331, "rate": None, "ack": None, "prefetch": None, "durable": None, "lease_ms": None,
+        "paused": state == "paused", **more,
+    }  # fmt: skip
+
+
+def _lag(lag: int) -> dict[str, Any]:
+    return {
+        "lag_messages": lag, "lag_bytes": lag * 412, "lag_ms": lag * 3, "seconds_behind": lag * 3 / 1_000,
+        "caught_up_in_s": None,
+    }  # fmt: skip
+
+
+HEALTHS = {"offlined": "stalled", "draining": "keeps up", "replaying": "keeps up", "paused": "paused"}
+
+
+def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> ClientEntry:
     """One client as a broker lists it."""
     now = int(time.time() * 1000)
     spooled = state in ("offlined", "draining")
-    return {
-        "name": name, "transport": "tcp", "protocol": "native", "remote": "127.0.0.1:52114", "user": "", "state": state,
-        "connected_at": now - 3_725_000, "lag_messages": lag, "lag_bytes": lag * 412, "lag_ms": lag * 3,
+    health = HEALTHS.get(state, "keeps up")
+    made = {
+        "name": name, "transport": "tcp", "protocol": "native", "remote": "127.0.0.1:52114", "user": "",
+        "state": state, "delivery": state, "health": health, "connected_at": now - 3_725_000, **_lag(lag), **AMOUNTS,
+        "matched_messages": 1_204_331 + lag, "acknowledged_messages": 1_204_331, "waiting_messages": lag,
         "outbox_bytes": 0 if spooled else lag * 412, "outbox_messages": 0 if spooled else lag,
         "spool_bytes": lag * 40 if spooled else 0, "spool_messages": lag if spooled else 0,
         "offlined_since": now - 95_000 if spooled else None, "delivered_messages": 1_204_331,
         "delivered_bytes": 496_184_000, "published_messages": 0, "rate_out_messages": 0.0 if state == "offlined" else 5210.4,
         "write_blocked_ms": 95_400 if state == "offlined" else 0, "pool": "instance",
         "memory_percent": min(50.0, lag / 20_000), "disk_percent": lag / 500_000 if spooled else 0.0, "revision": 1,
-        "subscriptions": [{
-            "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')", "bookmark": "0",
-            "state": "replaying" if state == "replaying" else "live", "delivered_messages": 1_204_331, "lag_messages": lag,
-        }],
-        **more,
+        "window_full_ms": 0, "held_bytes": 0, "forecast": None, "why_slow": None, "last_decision": None,
+        "subscriptions": [make_subscription(state, lag, health)], **more,
     }  # fmt: skip
+    return msgspec.convert(made, ClientEntry)
 
 
-def some_clients() -> list[dict[str, Any]]:
+def make_snapshot(at: int, *clients: ClientEntry, replays: list[ReplayEntry] | None = None, **status: Any) -> Snapshot:
+    """A second of a broker; `status` are those of its fields that matter."""
+    known = msgspec.convert({"instance": "sluice-1", "revision": 1, "pid": 7, **status}, InstanceStatus)
+    return Snapshot(at=at, status=known, clients=list(clients), replays=replays)
+
+
+def make_pool(name: str, **more: Any) -> dict[str, Any]:
+    """A pool in a status."""
+    figures = dict.fromkeys(("memory_used", "memory_limit", "disk_used", "disk_limit"), 0)
+    return {"name": name, "transports": [], "disk_path": "/var/lib/sluice/spool", **figures, **more}
+
+
+def make_transport(name: str, **more: Any) -> dict[str, Any]:
+    """A transport in a status."""
+    return {"name": name, "kind": name, "host": "127.0.0.1", "port": 9007, "enabled": True, "clients": 0, "pool": "instance", **more}
+
+
+def some_clients() -> list[ClientEntry]:
     """A lively morning: most are up to date, one is offlined, one drains, one replays."""
     return [
         make_client("board-jfk", "offlined", 184_220, user="ops"),
@@ -97,7 +147,7 @@ class FakeBroker:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 for line in self.rfile:
-                    self.wfile.write(json.dumps(broker.answer(json.loads(line))).encode() + b"\n")
+                    self.wfile.write(msgspec.json.encode(broker.answer(line)) + b"\n")
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -113,8 +163,10 @@ class FakeBroker:
         self._server.server_close()
         self.path.unlink(missing_ok=True)
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One request's answer."""
+    def answer(self, line: bytes) -> dict[str, Any]:
+        """One request's answer; it must be one that a broker takes."""
+        REQUESTS.decode(line)
+        request: dict[str, Any] = json.loads(line)
         self.asked.append(request)
         do = request["do"]
         if do in self.answers:
@@ -129,22 +181,24 @@ class FakeBroker:
 
     def move(self) -> None:
         """One second passes: the offlined falls further behind, the draining and the replaying catch up."""
-        for one in self.clients:
-            change = {"offlined": 2_600, "draining": -410, "replaying": -700}.get(one["state"], 0)
-            one["lag_messages"] = max(0, one["lag_messages"] + change)
-            if one["name"] == "carrier-ua":
-                one["lag_messages"] = int(20 + 18 * math.sin(time.time() / 3))
-            lag = one["lag_messages"]
-            one.update(lag_bytes=lag * 412, lag_ms=int(lag * (2.4 + 0.6 * math.sin(time.time() / 11))), spool_bytes=lag * 40 if one["state"] in ("offlined", "draining") else 0)
-            one["delivered_messages"] += int(one["rate_out_messages"])
+        for place, one in enumerate(self.clients):
+            lag = max(0, one.lag_messages + {"offlined": 2_600, "draining": -410, "replaying": -700}.get(one.delivery, 0))
+            if one.name == "carrier-ua":
+                lag = int(20 + 18 * math.sin(time.time() / 3))
+            age = int(lag * (2.4 + 0.6 * math.sin(time.time() / 11)))
+            self.clients[place] = structs.replace(
+                one, lag_messages=lag, lag_bytes=lag * 412, lag_ms=age, seconds_behind=age / 1_000, waiting_messages=lag,
+                spool_bytes=lag * 40 if one.delivery in ("offlined", "draining") else 0,
+                delivered_messages=one.delivered_messages + int(one.rate_out_messages),
+            )  # fmt: skip
 
     def do_status(self, request: dict[str, Any]) -> dict[str, Any]:
         """The status."""
         wave = math.sin(time.time() / 7)
         states: dict[str, int] = {}
         for one in self.clients:
-            states[one["state"]] = states.get(one["state"], 0) + 1
-        uptime = time.time() - self.started_at + 93_600
+            states[one.delivery] = states.get(one.delivery, 0) + 1
+        uptime = int(time.time() - self.started_at + 93_600)
         return {
             "instance": self.instance, "pid": 4242, "started_at": int((time.time() - uptime) * 1000), "revision": self.revision,
             "next_sequence": 1_336_777, "durable_sequence": 1_336_776, "uptime_s": uptime,
@@ -160,17 +214,17 @@ class FakeBroker:
             ],
             "rates": {"messages_in": 5_200 + 900 * wave, "bytes_in": 2_142_000 + 370_000 * wave,
                       "messages_out": 61_000 + 9_000 * wave, "bytes_out": 25_100_000 + 3_700_000 * wave},
-            "totals": {"messages_in": 1_336_776}, "clients_by_state": states, "recovery": {"kept_records": 0},
+            "totals": {"messages_in": 1_336_776, "standstills": 2}, "clients_by_state": states, "recovery": {"kept_records": 0},
             "journal": {"segments": 5, "bytes": 541_065_216},
         }  # fmt: skip
 
-    def do_clients(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+    def do_clients(self, request: dict[str, Any]) -> list[ClientEntry]:
         """Every client."""
         return self.clients
 
-    def do_clients_page(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_clients_page(self, request: dict[str, Any]) -> ClientsPage:
         """A page of them, as the real broker cuts it."""
-        return listing.page(self.clients, request)
+        return listing.page(self.clients, REQUESTS.decode(json.dumps(request)))
 
     def do_browse(self, request: dict[str, Any]) -> dict[str, Any]:
         """One message of that topic."""
@@ -184,6 +238,10 @@ class FakeBroker:
     def do_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         """Status and clients."""
         return {"at": int(time.time() * 1000), "status": self.do_status({}), "clients": self.clients}
+
+    def snapshot(self) -> Snapshot:
+        """The same, as the broker's process has it."""
+        return msgspec.json.decode(msgspec.json.encode(self.do_snapshot({})), type=Snapshot)
 
     def do_replays(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """All managed replays."""
@@ -219,7 +277,7 @@ class FakeBroker:
 
     def do_replay_rate(self, request: dict[str, Any]) -> dict[str, Any]:
         """Re-rate one."""
-        return self._steered(request, rate=request["rate"], rate_max_gap=request["rate_max_gap"])
+        return self._steered(request, rate=request.get("rate"), rate_max_gap=request.get("rate_max_gap"))
 
     def do_replay_cancel(self, request: dict[str, Any]) -> dict[str, Any]:
         """Cancel one."""
@@ -229,39 +287,70 @@ class FakeBroker:
         """Forget one; it stays in this list, so that a test may ask again."""
         return {"name": request["name"]}
 
-    def do_client(self, request: dict[str, Any]) -> dict[str, Any]:
+    def do_client(self, request: dict[str, Any]) -> ClientEntry | dict[str, Any]:
         """One client."""
         for one in self.clients:
-            if one["name"] == request["name"]:
+            if one.name == request["name"]:
                 return one
         return {"error": {"code": "unknown_client", "message": f"No client {request['name']!r} is logged on.", "fix": "", "details": {}}}
 
     def do_disconnect(self, request: dict[str, Any]) -> dict[str, Any]:
         """Disconnect one."""
         found = self.do_client(request)
-        if "error" not in found:
-            self.clients.remove(found)
-            return {"name": request["name"]}
-        return found
+        if isinstance(found, dict):
+            return found
+        self.clients.remove(found)
+        return {"name": request["name"], "reason": request["reason"]}
 
     def do_pause(self, request: dict[str, Any]) -> dict[str, Any]:
         """All subscriptions, or one."""
         found = self.do_client(request)
-        for one in found.get("subscriptions", ()):
-            one["paused"] = request["do"] == "pause"
-        return found if "error" in found else {"name": request["name"], "subscriptions": [one["id"] for one in found["subscriptions"]]}
+        if isinstance(found, dict):
+            return found
+        steered = [structs.replace(one, paused=request["do"] == "pause") for one in found.subscriptions]
+        self._replace(found, structs.replace(found, subscriptions=steered))
+        return {"name": request["name"], "subscriptions": [one.id for one in steered]}
 
     do_resume = do_pause
 
     def do_offline(self, request: dict[str, Any]) -> dict[str, Any]:
         """One that is live."""
         found = self.do_client(request)
-        if "error" in found:
+        if isinstance(found, dict):
             return found
-        if found["state"] != "live":
-            return {"error": {"code": "not_live", "message": f"{found['name']} is {found['state']} already.", "fix": "", "details": {}}}
-        found["state"] = "offlined"
-        return {"name": found["name"], "state": "offlined"}
+        if found.delivery in ("offlined", "draining"):
+            return {"error": {"code": "not_live", "message": f"{found.name} is {found.delivery} already.", "fix": "", "details": {}}}
+        self._replace(found, structs.replace(found, delivery=Delivery.OFFLINED, state=Delivery.OFFLINED))
+        return {"name": found.name, "state": "offlined"}
+
+    def do_forecasts(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:
+        """A limit that comes nearer, and one that doesn't."""
+        found = self.do_client(request)
+        if isinstance(found, dict):
+            return found
+        common = {"mode": "enforce", "per_second": 0.0, "subscription": ""}
+        return [
+            {**common, "rule": "amps.client_max_capacity.disk", "setting": "ClientMaxCapacity", "action": "disconnect",
+             "signal": "spool_bytes", "value": 900, "limit": 1_000, "percent": 90.0, "per_second": 10.0, "fires_in_ms": 10_000,
+             "why_none": ""},
+            {**common, "rule": "qpid.depth", "setting": "depth", "action": "disconnect", "signal": "backlog_bytes", "value": 0,
+             "limit": 1_000, "percent": 0.0, "fires_in_ms": None, "why_none": "nothing of it is used", "subscription": "sub-1"},
+        ]  # fmt: skip
+
+    def do_effective(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:
+        """Two settings of the client, and one of its subscription."""
+        found = self.do_client(request)
+        if isinstance(found, dict):
+            return found
+        common = {"unit": "bytes", "subscription": ""}
+        return [
+            {**common, "setting": "amps.message_memory_limit", "value": None, "origin": "default"},
+            {**common, "setting": "amps.client_max_capacity", "value": 50, "unit": "percent", "origin": "instance"},
+            {**common, "setting": "qpid.depth", "value": 1_048_576, "origin": "qpid flights.>", "subscription": "sub-1"},
+        ]
+
+    def _replace(self, before: ClientEntry, after: ClientEntry) -> None:
+        self.clients[self.clients.index(before)] = after
 
     def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Two, one of them of a client that is away."""
@@ -290,11 +379,12 @@ class FakeBroker:
             "setting": "amps.client_max_capacity", "before": {"value": 50, "origin": "instance"},
             "after": {"value": capacity, "origin": "instance"},
         }
-        touched = [{"client": one["name"], "transport": one["transport"], "subscription": "", "changes": [change]}
+        touched = [{"client": one.name, "transport": one.transport, "subscription": "", "changes": [change]}
                    for one in self.clients] if capacity != 50 else []
-        acted_on = [{"client": "board-jfk", "action": "disconnect", "sentence": "board-jfk would be over its capacity."}]
+        acted_on = [{"at": int(time.time() * 1_000), "client": "board-jfk", "action": "disconnect", "sentence": "board-jfk would be over its capacity."}]
         return {"clients": len(self.clients), "touched": touched, "touched_in_all": len(touched),
-                "acted_on": acted_on if capacity < 10 else [], "acted_on_in_all": int(capacity < 10)}
+                "acted_on": acted_on if capacity < 10 else [], "acted_on_in_all": int(capacity < 10),
+                "cut_off": [{"client": "lake-loader", "transport": "websocket", "code": "transport_closed"}], "cut_off_in_all": 1}
 
     def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Five segments: two archived, one of them compressed, two sealed, one current."""
@@ -315,7 +405,7 @@ class FakeBroker:
         """The sealed segment that nothing needs is chosen."""
         segments = self.do_journals({})
         return {
-            "chosen": [segments[2]["name"]] if request["age_s"] < 30 * 86_400 else [],
+            "action": request["action"], "chosen": [segments[2]["name"]] if request["age_s"] < 30 * 86_400 else [],
             "skipped": [
                 {"name": segments[3]["name"], "why": "needed by replay of lake-loader and by the spool of board-jfk"},
                 {"name": segments[4]["name"], "why": "it is the current segment"},

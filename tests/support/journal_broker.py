@@ -45,26 +45,26 @@ class JournalBroker(FakeBroker):
             at = batches[-1].last_sequence + 1
         return total
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, line: bytes) -> dict[str, Any]:
         """As a broker answers, with the journal's own errors."""
         try:
-            return super().answer(request)
+            return super().answer(line)
         except SluiceError as problem:
             return {"ok": False, "error": problem.as_dict()}
 
     def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """The real segments."""
         return [
-            {"name": one.name, "path": str(one.path), "state": one.state, "compressed": one.compressed, "bytes": one.nbytes}
+            {**one._asdict(), "path": str(one.path), "bytes": one.nbytes, "pinned_by": []}
             for one in self.journal.segments()
         ]
 
     def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
         """The real plan."""
         now = time.time_ns()
-        made = plan(request["action"], self.journal.segments(), now - request["age_s"] * 10**9, self.journal.pins(), now)
+        made = plan(request["action"], self.journal.segments(), now - int(request["age_s"] * 1e9), self.journal.pins(), now)
         return {
-            "chosen": [one.name for one in made.chosen],
+            "action": request["action"], "chosen": [one.name for one in made.chosen],
             "segments": [
                 {"name": one.name, "path": str(one.path), "bytes": one.nbytes, "records": one.records,
                  "first_sequence": one.first_sequence, "last_sequence": one.last_sequence}
@@ -79,7 +79,7 @@ class JournalBroker(FakeBroker):
         """The real swap."""
         swap = {"archive": self.journal.archive_swap, "compress": self.journal.compress_swap}[request["action"]]
         swap(request["name"], Path(request["prepared"]))
-        return {"name": request["name"]}
+        return {"name": request["name"], "action": request["action"]}
 
     def do_journal_remove(self, request: dict[str, Any]) -> dict[str, Any]:
         """The real removal."""

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from broker_core import batch
+from broker_core.broker import Broker
 from broker_core.protocols.native import (
     COMMAND,
     DELIVER,
@@ -15,7 +16,6 @@ from broker_core.protocols.native import (
     encode_command,
     encode_frame_header,
 )
-from broker_core.runtime.broker import Broker
 
 
 class RawClient:
@@ -76,13 +76,18 @@ class RawClient:
 
     async def deliveries(self, number: int) -> list[bytes]:
         """The bodies of the next deliveries, at least that many."""
-        bodies: list[bytes] = []
-        while len(bodies) < number:
+        return [body for body, _ in await self.marked(number)]
+
+    async def marked(self, number: int) -> list[tuple[bytes, str]]:
+        """The same, each with the mark of its delivery."""
+        found: list[tuple[bytes, str]] = []
+        while len(found) < number:
             frame = await self.next_frame()
-            assert frame is not None, f"the connection ended after {len(bodies)} of {number}"
+            assert frame is not None, f"the connection ended after {len(found)} of {number}"
             if frame.kind == DELIVER:
-                bodies += batch.Batch.parse(frame.payload).bodies()
-        return bodies
+                delivered = batch.Batch.parse(frame.payload)
+                found += [(body, delivered.mark) for body in delivered.bodies()]
+        return found
 
     def close(self) -> None:
         """Leave."""

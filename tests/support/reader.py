@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from broker_core.batch import Batch
+from broker_core.broker import Broker
 from broker_core.protocols.native import COMMAND, DELIVER
-from broker_core.runtime.broker import Broker
 from tests.support.brokers import until
 from tests.support.raw import RawClient
 

@@ -7,10 +7,13 @@ from typing import Any
 
 from broker_core.batch import Batch, build_one_topic
 from broker_core.config import PolicyDocument
-from broker_core.delivery import ClientState, Event, Outbox, OutboxEntry, next_state
-from broker_core.slow_clients import Account, Action, Decision, SlowClientGuard, Waiting
-from broker_core.slow_clients.presets.amps import resolve_pools
-from broker_core.slow_clients.rulebook import RuleBook
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.lifecycle import ClientState, Event, next_state
+from broker_core.delivery.outbox import Outbox
+from broker_core.slow_clients import Action, Decision, PoolUse, SlowClientGuard, Waiting
+from broker_core.slow_clients.evaluate.telling import notice_fields
+from broker_core.slow_clients.rules.presets.amps import resolve_pools
+from broker_core.slow_clients.rules.rulebook import RuleBook
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -60,9 +63,15 @@ class Still:
 
     def __init__(self, oldest_at: int = 0, waiting: Waiting = ONE_WAITING) -> None:
         self.oldest_at = oldest_at
-        self.sent_bytes = 0
-        self.blocked_since = 0
+        self.taken_bytes = 0
+        self.lump_bytes = 0
+        self.owed_messages = waiting.outbox_messages + waiting.spool_messages
+        self.owed_bytes = self.owed_messages
+        self.blocked_since = self.unacked_at = 0
         self._waiting = waiting
+
+    def look(self) -> None:
+        pass
 
     def waiting(self) -> Waiting:
         return self._waiting
@@ -85,7 +94,7 @@ def entry(
 
 @dataclass(eq=False)
 class Client:
-    """One client's session as the runtime has it."""
+    """One client's session as `engine.settle` has it."""
 
     name: str
     transport: str
@@ -95,22 +104,35 @@ class Client:
     got: list[int] = field(default_factory=list)
     """Sequences written to its socket, in order."""
     notice: dict[str, Any] | None = None
-    sent_bytes: int = 0
+    taken_bytes: int = 0
+    lump_bytes: int = 0
     blocked_since: int = 0
-    account: Account | None = None
+    unacked_at: int = 0
+    account: PoolUse | None = None
+
+    def look(self) -> None:
+        pass
 
     @property
     def oldest_at(self) -> int:
         return self.spool[0].accepted_at if self.spool else self.outbox.oldest_at
 
     def waiting(self) -> Waiting:
-        first = (self.spool[0].batch.first_sequence if self.spool else 0) or self.outbox.first_sequence
-        lost = self.outbox.unjournaled_messages + sum(e.count for e in self.spool if e.source is None)
+        first = (self.spool[0].batch.first_sequence if self.spool else 0) or self.outbox.first_sequence_of(1)
+        lost = sum(e.count for e in self.outbox if e.source is None) + sum(e.count for e in self.spool if e.source is None)
         bookmark = f"sluice-1|{first - 1}|" if first else ""
         return Waiting(self.outbox.messages, sum(e.count for e in self.spool), lost, bookmark)
 
     @property
-    def held(self) -> Account:
+    def owed_messages(self) -> int:
+        return self.outbox.messages + sum(e.count for e in self.spool)
+
+    @property
+    def owed_bytes(self) -> int:
+        return self.outbox.nbytes + sum(e.nbytes for e in self.spool)
+
+    @property
+    def held(self) -> PoolUse:
         assert self.account is not None
         return self.account
 
@@ -159,7 +181,7 @@ class Scene:
         self.decisions.append(decision)
         client = self.clients[decision.client]
         if decision.action is Action.DISCONNECT:
-            client.notice = decision.notice()
+            client.notice = notice_fields(decision)
             self.close(client.name)
             return
         client.state = next_state(client.state, Event.OFFLINE)

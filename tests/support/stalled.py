@@ -8,8 +8,8 @@ import socket
 from typing import Any
 
 from broker_core.batch import Batch
+from broker_core.broker import Broker
 from broker_core.protocols.native import COMMAND, DELIVER, FrameReader, encode_command
-from broker_core.runtime.broker import Broker
 
 
 class StalledSubscriber:
@@ -50,15 +50,19 @@ class StalledSubscriber:
 
     async def read_numbers(self, number: int) -> list[int]:
         """Read that many records; the numbers their bodies start with."""
+        return [int(body[:8]) for body in await self.read_bodies(number)]
+
+    async def read_bodies(self, number: int) -> list[bytes]:
+        """Read that many records; their bodies."""
         # With the small buffer the kernels' timers (late acknowledgements, repeats) would set the pace.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024 * 1024)
-        numbers: list[int] = []
+        bodies: list[bytes] = []
         async with asyncio.timeout(30):
-            while len(numbers) < number:
+            while len(bodies) < number:
                 for frame in await self._read():
                     if frame.kind == DELIVER:
-                        numbers += [int(body[:8]) for body in Batch.parse(frame.payload).bodies()]
-        return numbers
+                        bodies += Batch.parse(frame.payload).bodies()
+        return bodies
 
     async def read_commands(self) -> list[dict[str, Any]]:
         """Read to the end of the stream; the commands that came."""

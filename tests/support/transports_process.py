@@ -53,8 +53,8 @@ def _ports(lines: Iterator[str], number: int) -> Iterator[tuple[str, int]]:
 
 
 async def _run(home: Path, policy: PolicyDocument) -> None:
-    from api.websocket_listener import WebSocketListener
-    from broker_core.runtime.broker import Broker, BrokerPaths
+    from api.broker_websocket.listener import WebSocketListener
+    from broker_core.broker import Broker, BrokerPaths
 
     paths = replace(BrokerPaths.under(home, policy.instance.name), control=home / "control.sock")
     broker = Broker(policy, paths, WebSocketListener)

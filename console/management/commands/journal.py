@@ -12,9 +12,9 @@ import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from broker_core.errors import SluiceError
-from broker_core.journal import inspect
-from broker_core.journal.search import LogPlace
 from broker_core.journal.segment import SegmentInfo
+from broker_core.journal.tools import inspect
+from broker_core.journal.tools.search import LogPlace
 from console.management.journal import searching
 from console.management.journal.places import add_place, place_of
 

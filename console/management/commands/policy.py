@@ -6,7 +6,8 @@
     manage.py policy check policy.yaml                      without a database: is it a policy, and is it wise?
     manage.py policy diff policy.yaml                       against the newest revision; exit code 1 when they differ
     manage.py policy import policy.yaml --reason "ticket 7" as a new revision
-    manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: laid over the newest revision
+    manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: laid over the newest revision;
+                                                            what became of each setting is told on standard error
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.slow_clients.review import Severity, review
-from console.models import Instance
-from console.policy_secrets import kept
+from broker_core.slow_clients.rules.review import Severity, review
+from console.access.policy_secrets import kept
+from console.models import Action, Instance
 from console.queries import policies as read
 from console.queries.document_diff import changes
 from console.services import drafts, policies, policy_files, policy_import
 from console.services.actors import SYSTEM
 from console.services.policy_files import MOST_BYTES
-from console.services.policy_import import LeftOut
+from console.services.policy_import import Imported
 
 
 class Command(BaseCommand):
@@ -92,30 +94,70 @@ class Command(BaseCommand):
 
     def _import(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
-        loaded = self._loaded(options, instance)
+        loaded = self._loaded(options, instance, tell=False)
         reason = options["reason"] or f"Imported from {Path(options['file']).name}"
-        if options["draft"]:
-            draft = drafts.make(SYSTEM, reason, document=loaded.document, instance_name=instance.name)
-            self.stdout.write(f"Draft {draft.pk} is made: preview and publish it on the page Policies.")
-        else:
-            change = policies.publish(SYSTEM, loaded.document, reason=reason, instance_name=instance.name)
-            self.stdout.write(f"Revision {change.revision.number}. " + (change.problem or "It is in force."))
-            for one in change.findings:
-                self.stderr.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
-        made, taken = policy_files.make_actions(SYSTEM, instance, loaded.actions)
+        try:
+            if options["draft"]:
+                made = self._make_draft(instance, loaded, _system(options), reason)
+            else:
+                self._publish(instance, loaded, reason)
+                made = policy_files.make_actions(SYSTEM, instance, _system(options), loaded.imported)
+        finally:
+            self._tell(loaded.imported)
         for action in made:
             self.stdout.write(f"Action {action.name!r} is made and switched off: look at it and enable it.")
-        self._say_left_out(taken)
 
-    def _loaded(self, options: dict[str, Any], instance: Instance) -> policy_files.Loaded:
-        """What a file makes. What is left out is listed on standard error."""
-        loaded = policy_files.load(instance, options["system"] or policy_files.YAML, _text(options["file"]))
-        self._say_left_out(loaded.left_out)
+    def _make_draft(self, instance: Instance, loaded: policy_files.Loaded, system: str, title: str) -> list[Action]:
+        with transaction.atomic():
+            made = policy_files.make_actions(SYSTEM, instance, system, loaded.imported)
+            draft = drafts.make(SYSTEM, title, document=loaded.document, instance_name=instance.name)
+        self.stdout.write(f"Draft {draft.pk} is made: preview and publish it on the page Policies.")
+        return made
+
+    def _publish(self, instance: Instance, loaded: policy_files.Loaded, reason: str) -> None:
+        """Make it a revision. A file of actions alone makes none."""
+        if loaded.imported.actions and not loaded.imported.document:
+            return
+        before = policies.newest_of(instance).number
+        try:
+            change = policies.publish(SYSTEM, loaded.document, reason=reason, instance_name=instance.name)
+        except OperatorError as problem:
+            if problem.code == "bad_policy":
+                problem.fix = "Correct the file, or make a draft of it (--draft) and correct that."
+            raise
+        number = change.revision.number
+        said = f"Nothing differs from revision {number}, so none was made." if number == before else f"Revision {number}."
+        self.stdout.write(f"{said} {change.problem or 'It is in force.'}")
+        for one in change.findings:
+            self.stderr.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
+
+    def _loaded(self, options: dict[str, Any], instance: Instance, *, tell: bool = True) -> policy_files.Loaded:
+        """What a file makes. What became of another broker's settings is told on standard error."""
+        try:
+            loaded = policy_files.load(instance, _system(options), _text(options["file"]))
+        except OperatorError as problem:
+            for one in problem.details.get("left_out", ()):
+                self._tell_one("left out", one["line"], one["where"], one["what"], one["why"])
+            raise
+        if tell:
+            self._tell(loaded.imported)
         return loaded
 
-    def _say_left_out(self, left_out: list[LeftOut]) -> None:
-        for one in left_out:
-            self.stderr.write(f"left out: {one.where}: {one.what}: {one.why}")
+    def _tell(self, imported: Imported) -> None:
+        for taken in imported.taken:
+            self._tell_one("taken", taken.line, taken.where, taken.what, taken.into)
+        for left in imported.left_out:
+            self._tell_one("left out", left.line, left.where, left.what, left.why)
+        for other in imported.not_about_policy:
+            self._tell_one("not about policy", other.line, other.where, other.what)
+
+    def _tell_one(self, word: str, line: int, where: str, *texts: str) -> None:
+        place = where if where.startswith("line ") else f"line {line} {where}"
+        self.stderr.write(": ".join((word, place, *texts)))
+
+
+def _system(options: dict[str, Any]) -> str:
+    return options["system"] or policy_files.YAML
 
 
 def _text(name: str) -> str:

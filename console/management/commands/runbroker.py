@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import SluiceError
-from broker_core.slow_clients.staging import read_stage
+from broker_core.slow_clients.rules.staging import read_stage
 
 
 class Command(BaseCommand):
@@ -44,11 +44,11 @@ class Command(BaseCommand):
 
 
 async def _run(instance: str) -> None:
-    from api.websocket_listener import WebSocketListener
-    from broker_core.runtime.broker import Broker, BrokerPaths
-    from broker_core.runtime.collector import spare_the_loop
-    from console.broker_reporter import BrokerReporter
-    from console.event_reporter import EventReporter
+    from api.broker_websocket.listener import WebSocketListener
+    from broker_core.broker import Broker, BrokerPaths
+    from broker_core.engine.collector import spare_the_loop
+    from console.reporters.broker import BrokerReporter
+    from console.reporters.events import EventReporter
     from console.services.journal_places import directories_to_open
     from console.services.policies import orders
 

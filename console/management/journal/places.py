@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
-from broker_core.journal.search import LogPlace
+from broker_core.journal.tools.search import LogPlace
 from console.services import journal_places
 
 

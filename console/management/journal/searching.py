@@ -22,14 +22,15 @@ from rich.progress import (
 
 from broker_core.bookmark import MAX_SEQUENCE, After, Bookmark, Moment, parse_bookmark
 from broker_core.errors import ClientError, OperatorError
-from broker_core.filters import compile_filter
+from broker_core.filters import DecoderOf, compile_filter
 from broker_core.filters.message_types import MESSAGE_TYPES, decoder_for
-from broker_core.journal.locate import locate
-from broker_core.journal.records import lines
-from broker_core.journal.search import END_OF_TIME, LogPlace, Query, Search
-from broker_core.journal.tally import COLUMNS, Count, tally
+from broker_core.journal.tools.locate import locate
+from broker_core.journal.tools.records import lines
+from broker_core.journal.tools.search import END_OF_TIME, LogPlace, Query, Search
+from broker_core.journal.tools.tally import COLUMNS, Count, tally
 from broker_core.subscriptions.topics import TopicPattern
-from console.ages import parse_age
+from console.services import journal_places
+from console.units.ages import parse_age
 
 Show = Callable[[int, int], None]
 
@@ -39,7 +40,8 @@ archived and compressed segments as well. Segments that can't hold a match aren'
   journal grep --topic 'orders.>' --filter "/price > 100" --limit 10
   journal grep --publisher loader-3 --since 2h
   journal grep --since 20261121T090000Z --until 20261121T100000Z --topic quotes | jq .data
-  journal grep --topic fix.orders --message-type fix --filter "/35 = 'D'"
+  journal grep --topic fix.orders --filter "/35 = 'D'"
+  journal grep --directory copies --topic fix.orders --message-type fix --filter "/35 = 'D'"
   journal grep --from 'sluice-1|1000|' --to 'sluice-1|2000|'
 """
 FIND_HELP = """Where a bookmark stands: the segment's file, and the batch's offset and the row in it, as JSON. Also takes a
@@ -86,9 +88,9 @@ def add_parsers(commands: SubCommands) -> list[ArgumentParser]:
 def _add_query(parser: ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="PATTERN", help="a topic, a.*.b, a.> or ~regex (default: every topic)")
     parser.add_argument("--filter", metavar="EXPRESSION", help="on the content: docs/filters.md")
-    parser.add_argument("--message-type", choices=MESSAGE_TYPES, default="json",
-                        help="how --filter reads bodies (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--separator", default="\x01", help="between the fields of fix and nvfix (default: SOH)")
+    parser.add_argument("--message-type", choices=MESSAGE_TYPES,
+                        help="how --filter reads bodies (default: by its policy; json with --directory)")  # fmt: skip
+    parser.add_argument("--separator", default="\x01", help="with --message-type fix or nvfix, between the fields (default: SOH)")
     parser.add_argument("--publisher", metavar="NAME", help="only what this client published")
     parser.add_argument("--since", type=_moment, default=0, metavar="MOMENT", help="accepted then or later: 20261121T134500Z, or an age like 2h")
     parser.add_argument("--until", type=_moment, default=END_OF_TIME, metavar="MOMENT", help="accepted before then")
@@ -98,14 +100,21 @@ def _add_query(parser: ArgumentParser) -> None:
 
 def query_of(options: dict[str, Any]) -> Query:
     """What the options ask for. Raises ClientError bad_pattern or bad_filter."""
-    decoder = decoder_for(options["message_type"], options["separator"])
     return Query(
         TopicPattern.parse(options["topic"]) if options["topic"] else None,
         compile_filter(options["filter"]) if options["filter"] else None,
-        (lambda topic: decoder) if decoder else None,
+        _decoder_of(options) if options["filter"] else None,
         options["publisher"],
         options["first"], options["last"], options["since"], options["until"],
     )  # fmt: skip
+
+
+def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
+    """How the filter reads bodies."""
+    if options["message_type"] is not None:
+        decoder = decoder_for(options["message_type"], options["separator"])
+        return lambda topic: decoder
+    return None if options["directory"] is not None else journal_places.decoder_now(options["instance"])
 
 
 def grep(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:

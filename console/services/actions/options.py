@@ -13,9 +13,9 @@ from typing import Any
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import compile_filter
 from broker_core.subscriptions.topics import TopicPattern
-from console.ages import parse_age
 from console.services.actions.patterns import matcher
 from console.services.actions.variables import refers
+from console.units.ages import parse_age
 
 MOST_CHARACTERS = 10_000
 

@@ -17,8 +17,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from broker_core.errors import OperatorError
-from console.ages import parse_age
 from console.choices import WEEKDAYS
+from console.units.ages import parse_age
 
 SHORTEST_S = 60
 """Beat looks once a minute; anything shorter couldn't be kept."""

@@ -1,7 +1,8 @@
 """Policies from other brokers' configuration files: the same settings as typing them would make.
 
-`read("activemq", text)` gives what was understood, as a fragment of a policy document and as actions, and a list of
-what couldn't be taken over, each with where it stood and why. Nothing is stored here.
+`read("activemq", text)` gives what was understood, as a fragment of a policy document and as actions, and says
+of each leaf of the file whether it was taken (into what), left out (why), or isn't about policy. Nothing is
+stored here.
 """
 
 from __future__ import annotations
@@ -10,20 +11,43 @@ from collections.abc import Callable
 
 from broker_core.errors import OperatorError
 from console.services.policy_import import activemq, amps, qpid, xap
-from console.services.policy_import.imported import Imported, LeftOut
+from console.services.policy_import.imported import Imported, LeftOut, NotPolicy, Taken
 
 READERS: dict[str, Callable[[str], Imported]] = {
-    "activemq": activemq.read, "qpid": qpid.read, "amps": amps.read, "xap": xap.read,
+    "activemq": activemq.read,
+    "qpid": qpid.read,
+    "amps": amps.read,
+    "xap": xap.read,
 }
 MAX_TEXT = 1_048_576
+_LOOKED_FOR = {
+    "activemq": '<policyEntry topic="…"> with a prefetch, a pendingMessageLimitStrategy or a slowConsumerStrategy',
+    "qpid": '<slow-consumer-detection> of topics, or <topic key="…"> with a <consumer>',
+    "amps": "<AMPSConfig> with MessageMemoryLimit and its like, Transports, a TransactionLog or Actions",
+    "xap": f"{xap.PREFIX}enabled, throughput, latency or retries",
+}
 
-__all__ = ["MAX_TEXT", "READERS", "Imported", "LeftOut", "read"]
+__all__ = ["MAX_TEXT", "READERS", "Imported", "LeftOut", "NotPolicy", "Taken", "hint", "read"]
 
 
 def read(system: str, text: str) -> Imported:
-    """What a system's configuration says. Raises OperatorError bad_import."""
+    """What a system's configuration says. Raises OperatorError bad_import; nothing_imported if nothing is taken."""
     if system not in READERS:
-        raise OperatorError("bad_import", f"There is no importer for {system!r}.", f"Choose one of {', '.join(READERS)}.")
+        raise OperatorError(
+            "bad_import", f"There is no importer for {system!r}.", f"Choose one of {', '.join(READERS)}."
+        )
     if len(text) > MAX_TEXT:
-        raise OperatorError("bad_import", f"The file is over {MAX_TEXT} characters.", "Import the part with the policies.")
-    return READERS[system](text)
+        raise OperatorError(
+            "bad_import", f"The file is over {MAX_TEXT} characters.", "Import the part with the policies."
+        )
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise OperatorError("bad_import", "The file holds half a surrogate pair.", "Save it as UTF-8.")
+    imported = READERS[system](text.removeprefix("\ufeff"))
+    if imported.is_empty():
+        raise imported.nothing_taken(hint(system))
+    return imported
+
+
+def hint(system: str) -> str:
+    """What an importer looks for, for whoever gave it a file without."""
+    return f"Give the file that has {_LOOKED_FOR[system]}, or choose the system whose file it is."

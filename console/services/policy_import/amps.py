@@ -2,114 +2,335 @@
 
 from __future__ import annotations
 
-from typing import Any
-from xml.etree.ElementTree import Element
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from broker_core.config import JournaledTopic
+from broker_core.config.instance import read_instance
+from broker_core.config.journaling import MAX_TEXT, JournaledTopic
+from broker_core.config.reading import MAX_TEXTS, Reader
+from broker_core.config.slow_clients import read_client_policy, read_pool
+from broker_core.config.transports import read_transport
+from broker_core.errors import ClientError
+from broker_core.filters import compile_filter
+from broker_core.subscriptions.topics import TopicPattern
 from console.services.policy_import.amps_actions import read_actions
 from console.services.policy_import.amps_words import nbytes, seconds, topic_pattern
-from console.services.policy_import.imported import Imported, parse_xml, whole
+from console.services.policy_import.imported import (
+    NO_SUCH_SETTING,
+    Imported,
+    flag,
+    whole,
+    why_not,
+)
+from console.services.policy_import.leaves import Element, Leaf, parse_xml, value_of
 
-_POOL = {"MessageMemoryLimit": "message_memory_limit", "MessageDiskLimit": "message_disk_limit"}
-_SLOW = {*_POOL, "MessageDiskPath", "ClientMaxCapacity", "ClientMessageAgeLimit"}
-_TYPES = {"tcp": "tcp", "tcps": "tcp", "websocket": "websocket"}
-_MESSAGE_TYPES = {"json": "json", "fix": "fix", "nvfix": "nvfix", "msgpack": "msgpack", "binary": "binary"}
-_READ = {*_SLOW, "Name", "Transports", "TransactionLog", "Actions"}
-NOT_HERE = "Sluice has no setting that does this."
+MOST_TRANSPORTS: Final = 64
+_Limit = tuple[str, str, Callable[[str], Any], Callable[[Reader, dict[str, Any], str], object]]
+
+
+def _percent(text: str) -> int | None:
+    return whole(text.removesuffix("%"))
+
+
+def _ms(text: str) -> int | None:
+    age = seconds(text)
+    return None if age is None else round(age * 1_000)
+
+
+_LIMITS: Final[dict[str, _Limit]] = {
+    "MessageMemoryLimit": ("pool", "message_memory_limit", nbytes, read_pool),
+    "MessageDiskLimit": ("pool", "message_disk_limit", nbytes, read_pool),
+    "MessageDiskPath": ("pool", "message_disk_path", str, read_pool),
+    "ClientMaxCapacity": ("client_policy", "client_max_capacity", _percent, read_client_policy),
+    "ClientMessageAgeLimit": ("client_policy", "client_message_age_limit_ms", _ms, read_client_policy),
+}
+_JOURNAL: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "JournalSize": ("journal_size", nbytes),
+    "PreallocatedJournalFiles": ("preallocated_files", whole),
+    "JournalDirectory": ("journal_directory", str),
+    "JournalArchiveDirectory": ("archive_directory", str),
+}
+_TYPES: Final = {"tcp": "tcp", "tcps": "tcp", "websocket": "websocket"}
+_MESSAGE_TYPES: Final = {
+    "json": "json",
+    "fix": "fix",
+    "nvfix": "nvfix",
+    "msgpack": "msgpack",
+    "binary": "binary",
+}
+_ALLOWS_ALL: Final = "amps-default-"
+"""How AMPS's own modules begin that let everybody in and everybody do everything."""
+_NOT_POLICY: Final = frozenset((
+    "AMPSVersionCompliance", "Admin", "Description", "Environment", "Externals", "Group", "Logging", "MessageTypes", "MiniDumpDirectory",
+    "Modules", "ProcessName", "ProcessTuning", "Protocols", "RequiredConfigurationVersion", "SOWStatsInterval", "Tuning",
+))  # fmt: skip
+_SECTIONS: Final = {
+    "Name": "The instance keeps its own name: bookmarks carry it.",
+    "SOW": "Sluice has no SOW topics, views or queues.",
+    "Replication": "Sluice doesn't replicate between instances.",
+    "Include": "It is another file: import it by itself.",
+}
+_OF_TRANSPORT: Final = {
+    "MessageType": "A transport carries all types of messages; a topic's type is set with the journaled topics.",
+    "Protocol": "Clients speak Sluice's own protocol or STOMP.",
+    "Ciphers": "TLS takes what the system's library recommends, 1.2 or newer.",
+    "SecureSocketProtocols": "TLS takes what the system's library recommends, 1.2 or newer.",
+}
+_NO_TRANSPORT: Final = "No transport that is taken over takes it from here."
 
 
 def read(text: str) -> Imported:
-    """An `<AMPSConfig>`. The instance keeps its own name: bookmarks carry it."""
-    imported = Imported()
+    """An `<AMPSConfig>`, or one of its parts by itself. The instance keeps its own name: bookmarks carry it."""
     root = parse_xml(text)
-    for child in root:
-        if child.tag not in _READ:
-            imported.leave_out("AMPSConfig", f"<{child.tag}>", NOT_HERE)
-    imported.document |= _slow_clients(imported, root, "AMPSConfig")
-    if transports := _transports(imported, root):
+    imported = Imported(root.leaves())
+    parts = root.children if root.name == "AMPSConfig" else [root]
+    imported.document |= _limits(imported, parts, "")
+    if transports := _Transports(imported, parts).read():
         imported.document["transports"] = transports
-    log = root.find("TransactionLog")
-    if log is not None:
-        imported.document["instance"] = _transaction_log(imported, log)
-    read_actions(imported, root)
+    for part in parts:
+        if part.name == "TransactionLog" and "instance" not in imported.document:
+            if made := _transaction_log(imported, part):
+                imported.document["instance"] = made
+        elif part.name == "Actions":
+            read_actions(imported, part)
+    for part in parts:
+        if part.name in _NOT_POLICY:
+            imported.not_policy(part)
+        elif part.name in _SECTIONS:
+            imported.leave_out(part, _SECTIONS[part.name])
+        elif part.name in ("Authentication", "Entitlement"):
+            imported.leave_out(part, _NO_TRANSPORT)
     return imported
 
 
-def _slow_clients(imported: Imported, element: Element, where: str) -> dict[str, Any]:
-    pool: dict[str, Any] = {}
-    client: dict[str, Any] = {}
-    for name in sorted(_SLOW):
-        text = element.findtext(name)
-        if text is None:
+def _limits(imported: Imported, elements: Sequence[Element], part: str) -> dict[str, Any]:
+    """The slow-client settings among some elements: of the instance, or of a part, which is a transport."""
+    made: dict[str, dict[str, Any]] = {}
+    for element in elements:
+        leaf = element.text
+        if element.name not in _LIMITS or leaf is None:
             continue
-        value: Any
-        if name in _POOL:
-            value = pool[_POOL[name]] = nbytes(text)
-        elif name == "MessageDiskPath":
-            value = pool["message_disk_path"] = text.strip() if text.strip().startswith("/") else None
-        elif name == "ClientMaxCapacity":
-            value = client["client_max_capacity"] = whole(text.strip().removesuffix("%"))
+        group, setting, convert, check = _LIMITS[element.name]
+        value = convert(leaf.value)
+        why = _why_not(leaf, value, {setting: value}, check)
+        if setting in made.get(group, {}):
+            why = "It stands here twice: the first was taken."
+        if why:
+            imported.leave_out(leaf, why)
         else:
-            age = seconds(text)
-            value = client["client_message_age_limit_ms"] = round(age * 1_000) if age else None
-        if value is None:
-            imported.leave_out(where, f"{name} {text.strip()}", "It isn't a value of this setting.")
-    made = {"pool": pool, "client_policy": client}
-    return {key: kept for key, values in made.items() if (kept := {k: v for k, v in values.items() if v is not None})}
-
-
-def _transports(imported: Imported, root: Element) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
-    for element in root.iterfind("Transports/Transport"):
-        name = (element.findtext("Name") or "").strip()
-        where = f"Transport {name}"
-        kind = _TYPES.get((element.findtext("Protocol") or "").strip()) or _TYPES.get((element.findtext("Type") or "").strip())
-        host, _, port = (element.findtext("InetAddr") or "").strip().rpartition(":")
-        if not name or kind is None or whole(port) is None:
-            imported.leave_out(where, f"{element.findtext('Type')} {element.findtext('InetAddr')}",
-                               "Sluice listens by TCP and WebSocket on an address with a port.")
-            continue
-        transport: dict[str, Any] = {"name": name, "kind": kind, "port": whole(port)}
-        if host not in ("", "127.0.0.1", "localhost"):
-            imported.leave_out(where, f"InetAddr {host}", "It listens on loopback until an operator opens it.")
-        transport |= _slow_clients(imported, element, where)
-        for child in element:
-            if child.tag not in {*_SLOW, "Name", "Type", "Protocol", "InetAddr"}:
-                imported.leave_out(where, f"{child.tag} {(child.text or '').strip()}".strip(), NOT_HERE)
-        made.append(transport)
+            made.setdefault(group, {})[setting] = value
+            imported.take(leaf, part or group, f"{group}.{setting}" if part else setting)
     return made
 
 
+def _why_not(
+    leaf: Leaf,
+    value: object,
+    settings: dict[str, Any],
+    check: Callable[[Reader, dict[str, Any], str], object],
+) -> str:
+    return why_not(leaf, value, lambda reader: check(reader, settings, "it"))
+
+
+class _Transports:
+    """The transports of a file, with the instance's authentication and entitlement where they say none."""
+
+    def __init__(self, imported: Imported, parts: Sequence[Element]) -> None:
+        self._imported = imported
+        self._parts = parts
+        self._made: list[dict[str, Any]] = []
+
+    def read(self) -> list[dict[str, Any]]:
+        """All that are taken over."""
+        for part in self._parts:
+            for element in (
+                part.children if part.name == "Transports" else [part] if part.name == "Transport" else []
+            ):
+                if element.name == "Transport":
+                    self._one(element)
+        return self._made
+
+    def _one(self, element: Element) -> None:
+        if why := self._why_not(element):
+            self._imported.leave_out(element, why)
+            return
+        address = value_of(element.text_of("InetAddr"))
+        transport: dict[str, Any] = {
+            "name": value_of(element.text_of("Name")),
+            "kind": _kind(element),
+            "port": whole(address.rpartition(":")[2]),
+        }
+        secured, tls = _tls(element)
+        if secured:
+            transport["tls"] = tls
+        part = f"transport {transport['name']}"
+        self._take(element, part, transport)
+        transport |= self._access(element, part) | _limits(self._imported, element.children, part)
+        self._leave_out_others(element)
+        self._made.append(transport)
+
+    def _why_not(self, element: Element) -> str:
+        """Why a transport can't be taken over; one that was secured never becomes one that isn't."""
+        name, address = value_of(element.text_of("Name")), value_of(element.text_of("InetAddr"))
+        kind, port = _kind(element), whole(address.rpartition(":")[2])
+        secured, tls = _tls(element)
+        asks = flag(value_of(element.text_of("VerifyClient"))) is True
+        if kind is None or port is None:
+            return "Sluice listens by TCP and WebSocket, on an address with a port."
+        if any(made["name"] == name or made["port"] == port for made in self._made):
+            return "A transport of this name, or on this port, was taken before."
+        if len(self._made) >= MOST_TRANSPORTS:
+            return f"A policy has at most {MOST_TRANSPORTS} transports."
+        if asks and "client_ca" not in tls:
+            return "It asks clients for certificates, and Sluice takes the authorities from one file: give it as CAFile."
+        if secured and not (
+            {"certificate", "key"} <= tls.keys() and all(path.startswith("/") for path in tls.values())
+        ):
+            return "It is secured by TLS, and isn't opened without: give Certificate, PrivateKey (and CAFile) as absolute paths."
+        reader = Reader()
+        read_transport(
+            reader, {"name": name, "kind": kind, "port": port, **({"tls": tls} if secured else {})}
+        )
+        return "; ".join(f"{problem.partition(': ')[2] or problem}." for problem in reader.problems)
+
+    def _take(self, element: Element, part: str, transport: dict[str, Any]) -> None:
+        port = f"port {transport['port']}, on loopback until its host is set"
+        settings = {
+            "Name": "name",
+            "InetAddr": port,
+            "Type": "kind and tls" if "tls" in transport else "kind",
+        }
+        settings |= {"Certificate": "tls.certificate", "PrivateKey": "tls.key"} if "tls" in transport else {}
+        if "client_ca" in transport.get("tls", {}):
+            settings |= {"CAFile": "tls.client_ca", "VerifyClient": "tls.client_ca"}
+        if _TYPES.get(value_of(element.text_of("Protocol"))) is not None:
+            settings["Protocol"] = "kind"
+        for name, setting in settings.items():
+            if (leaf := element.text_of(name)) is not None:
+                self._imported.take(leaf, part, setting)
+
+    def _access(self, element: Element, part: str) -> dict[str, Any]:
+        """A module for authentication becomes passwords, one for entitlement a restricted transport: closed at first."""
+        made: dict[str, Any] = {}
+        for name, setting, closed, opened in (
+            ("Authentication", "authentication", "password", "none"),
+            ("Entitlement", "restricted", True, False),
+        ):
+            found = element.child(name) or next((one for one in self._parts if one.name == name), None)
+            leaf = found.text_of("Module") if found is not None else None
+            if found is None or leaf is None:
+                continue
+            value = made[setting] = opened if leaf.value.startswith(_ALLOWS_ALL) else closed
+            more = ", users and entitlements are set under access" if value == closed else ""
+            self._imported.take(
+                leaf,
+                part if element.child(name) is found else "transports",
+                f"{setting} {str(value).lower()}{more}",
+            )
+            self._imported.leave_out(
+                found, "The module's options don't come along: set users and entitlements under access."
+            )
+        return made
+
+    def _leave_out_others(self, element: Element) -> None:
+        if flag(value_of(element.text_of("VerifyClient"))) is not True:
+            for name in ("VerifyClient", "CAFile", "CAPath"):
+                if (one := element.child(name)) is not None:
+                    self._imported.leave_out(
+                        one, "Clients aren't asked for certificates unless VerifyClient is true."
+                    )
+        for child in element.children:
+            if child.name not in _LIMITS:
+                self._imported.leave_out(child, _OF_TRANSPORT.get(child.name, NO_SUCH_SETTING))
+
+
+def _kind(element: Element) -> str | None:
+    return _TYPES.get(value_of(element.text_of("Protocol"))) or _TYPES.get(value_of(element.text_of("Type")))
+
+
+def _tls(element: Element) -> tuple[bool, dict[str, str]]:
+    """Whether a transport is secured (tcps, or tcp with a private key, as AMPS has it), and its files."""
+    files = {"certificate": "Certificate", "key": "PrivateKey"}
+    if flag(value_of(element.text_of("VerifyClient"))) is True:
+        files["client_ca"] = "CAFile"
+    found = {key: value for key, name in files.items() if (value := value_of(element.text_of(name)))}
+    return value_of(element.text_of("Type")) == "tcps" or "key" in found, found
+
+
 def _transaction_log(imported: Imported, element: Element) -> dict[str, Any]:
-    where = "TransactionLog"
-    made: dict[str, Any] = {"unjournaled_topics": []}
+    """The journal. Without a Topic nothing is journaled, as in AMPS; topics that can't be read change nothing."""
+    made: dict[str, Any] = {}
     topics: list[str | dict[str, str]] = []
-    for child in element:
-        text = (child.text or "").strip()
-        if child.tag == "Topic":
-            topics.append(_topic(imported, child))
-        elif child.tag == "JournalSize" and (size := nbytes(text)) is not None:
-            made["journal_size"] = size
-        elif child.tag == "PreallocatedJournalFiles" and (files := whole(text)) is not None:
-            made["preallocated_files"] = files
-        elif child.tag in ("JournalDirectory", "JournalArchiveDirectory") and text.startswith("/"):
-            made["journal_directory" if child.tag == "JournalDirectory" else "archive_directory"] = text
-        elif child.tag in ("JournalDirectory", "JournalArchiveDirectory"):
-            imported.leave_out(where, f"{child.tag} {text}", "A relative directory; Sluice's own is kept.")
+    for child in element.children:
+        if child.name == "Topic":
+            topics += _topic(imported, child, len(topics))
+        elif child.name in _JOURNAL and child.text is not None:
+            _journal(imported, child.text, made)
         else:
-            imported.leave_out(where, f"{child.tag} {text}".strip(), NOT_HERE)
-    return {**made, "journaled_topics": topics}
+            imported.leave_out(child, NO_SUCH_SETTING)
+    empty = element.text is not None and not element.text.value
+    if element.text is not None and empty:
+        imported.take(element.text, "instance", "no topic is journaled")
+    if topics or empty or (made and element.child("Topic") is None):
+        made |= {"unjournaled_topics": [], "journaled_topics": topics}
+    return made
 
 
-def _topic(imported: Imported, element: Element) -> str | dict[str, str]:
-    name = (element.findtext("Name") or "").strip()
-    kind = (element.findtext("MessageType") or "json").strip()
-    where = f"TransactionLog Topic {name}"
-    if kind not in _MESSAGE_TYPES:
-        imported.leave_out(where, f"MessageType {kind}", "Its messages are kept as binary: filters can't look into them.")
-    for child in element:
-        if child.tag not in ("Name", "MessageType", "Filter"):
-            imported.leave_out(where, f"<{child.tag}>", NOT_HERE)
-    chosen = (element.findtext("Filter") or "").strip() or None
-    return JournaledTopic(topic_pattern(name), _MESSAGE_TYPES.get(kind, "binary"), chosen).as_json()
+def _journal(imported: Imported, leaf: Leaf, made: dict[str, Any]) -> None:
+    setting, convert = _JOURNAL[leaf.name]
+    value = convert(leaf.value)
+    why = why_not(
+        leaf, value, lambda reader: read_instance(reader, {"name": "instance", **made, setting: value})
+    )
+    if setting in made:
+        why = "It stands here twice: the first was taken."
+    if why:
+        imported.leave_out(leaf, why)
+    else:
+        made[setting] = value
+        imported.take(leaf, "instance", setting)
 
+
+def _topic(imported: Imported, element: Element, before: int) -> list[str | dict[str, str]]:
+    """A journaled topic; nothing when its name can't be taken over."""
+    name, kind, chosen = (element.text_of(one) for one in ("Name", "MessageType", "Filter"))
+    pattern = topic_pattern(value_of(name))
+    try:
+        TopicPattern.parse(pattern)
+    except ClientError as problem:
+        imported.leave_out(element, f"{problem.sentence} {problem.fix}")
+        return []
+    if name is None or before >= MAX_TEXTS:
+        imported.leave_out(element, f"A policy has at most {MAX_TEXTS} journaled topics.")
+        return []
+    part = f"journaled topic {pattern}"
+    imported.take(name, part, "topic")
+    message_type = _MESSAGE_TYPES.get(value_of(kind) or "json", "binary")
+    if kind is not None and kind.value in _MESSAGE_TYPES:
+        imported.take(kind, part, f"message_type {message_type}")
+    elif kind is not None:
+        imported.leave_out(kind, "Its messages are kept as binary: filters can't look into them.")
+    selected = _filter(imported, chosen, message_type, part) if chosen is not None else None
+    imported.leave_out(element, NO_SUCH_SETTING)
+    return [JournaledTopic(pattern, message_type, selected).as_json()]
+
+
+def _filter(imported: Imported, leaf: Leaf, message_type: str, part: str) -> str | None:
+    """A journaled topic's filter; None when it can't be one, and then all of the topic's messages are journaled."""
+    if len(leaf.value) > MAX_TEXT:
+        imported.leave_out(
+            leaf, f"All messages of the topic are journaled: a filter has at most {MAX_TEXT} characters."
+        )
+        return None
+    try:
+        compile_filter(leaf.value)
+    except ClientError as problem:
+        imported.leave_out(leaf, f"All messages of the topic are journaled: {problem.sentence}")
+        return None
+    if message_type == "binary":
+        imported.leave_out(
+            leaf, "All messages of the topic are journaled: a filter can't look into binary ones."
+        )
+        return None
+    imported.take(leaf, part, "filter")
+    return leaf.value

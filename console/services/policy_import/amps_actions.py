@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from xml.etree.ElementTree import Element
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from console.services.policy_import.amps_words import topic_pattern
 from console.services.policy_import.imported import Imported
+from console.services.policy_import.leaves import Element, Leaf, value_of
 
-_EVENTS: dict[str, tuple[str, dict[str, str]]] = {
+_EVENTS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "on-schedule": ("schedule", {"Every": "every"}),
     "on-startup": ("startup", {}),
     "on-shutdown": ("shutdown", {}),
@@ -23,7 +25,7 @@ _EVENTS: dict[str, tuple[str, dict[str, str]]] = {
     "on-deliver-message": ("deliver", {"Topic": "topic", "Filter": "filter"}),
     "on-execute-event": ("event", {"Event": "name"}),
 }
-_STEPS: dict[str, tuple[str, dict[str, str]]] = {
+_STEPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "do-archive-journal": ("archive", {"Age": "age"}),
     "do-compress-journal": ("compress", {"Age": "age"}),
     "do-remove-journal": ("remove", {"Age": "age"}),
@@ -34,57 +36,96 @@ _STEPS: dict[str, tuple[str, dict[str, str]]] = {
     "do-disconnect-client": ("disconnect", {"ClientName": "client"}),
     "do-shutdown": ("shut_down", {}),
 }
-_WHY = {
+_WHY: Final = {
     "do-execute-system": "Sluice's actions run no commands of the system.",
     "do-remove-files": "Files are removed inside declared folders only: make this step by hand.",
     "do-compress-files": "Files are compressed inside declared folders only: make this step by hand.",
 }
-_QUIET = {"Name", "Description", "MessageType"}
-"""Options that are taken over elsewhere, or that Sluice doesn't need."""
+_NOTHING: Final = "Sluice has nothing that does this."
+_HALF: Final = "Half of an action would do something else than the whole."
+_MESSAGE_TYPE: Final = "A topic's type is set with the journaled topics."
+MOST_NAME: Final = 100
+MOST_DESCRIPTION: Final = 500
 
 
-def read_actions(imported: Imported, root: Element) -> None:
-    """Each `<Action>` all of whose parts Sluice has; one with a part it hasn't is left out whole, by name."""
-    for place, element in enumerate(root.iterfind("Actions/Action"), 1):
-        name = _name(element) or f"imported {place}"
-        where = f"Action {name}"
-        parts: dict[str, list[dict[str, str]]] = {"On": [], "Do": []}
-        whole = True
-        for child in element:
-            part = _part(imported, child, where)
-            if part is None:
-                whole = False
-            else:
-                parts[child.tag].append(part)
-        if whole and parts["On"] and parts["Do"]:
-            imported.actions.append({"name": name, "when": parts["On"], "steps": parts["Do"]})
-        else:
-            imported.leave_out(where, "the action", "Half of an action would do something else than the whole.")
+@dataclass(slots=True)
+class _Parts:
+    """What of an action was understood so far, and the leaves that go into it."""
+
+    on: list[dict[str, str]] = field(default_factory=list)
+    do: list[dict[str, str]] = field(default_factory=list)
+    taken: list[tuple[Leaf, str]] = field(default_factory=list)
+    description: str = ""
+    whole: bool = True
 
 
-def _part(imported: Imported, element: Element, where: str) -> dict[str, str] | None:
-    module = (element.findtext("Module") or "").strip().removeprefix("amps-action-")
-    table, word = (_EVENTS, "on") if element.tag == "On" else (_STEPS, "do")
-    found = table.get(module) if element.tag in ("On", "Do") else None
-    if found is None:
-        imported.leave_out(where, f"{element.tag} {module}", _WHY.get(module, "Sluice has nothing that does this."))
-        return None
+def read_actions(imported: Imported, element: Element) -> None:
+    """Each `<Action>` all of whose parts Sluice has; one with a part it hasn't is left out whole."""
+    for place, one in enumerate((child for child in element.children if child.name == "Action"), 1):
+        parts = _Parts()
+        for child in one.children:
+            _part(imported, child, parts)
+        if not (parts.whole and parts.on and parts.do):
+            imported.leave_out(one, _HALF)
+            continue
+        name = _free(imported, _name(one) or f"imported {place}")
+        made: dict[str, Any] = {"name": name, "when": parts.on, "steps": parts.do}
+        if parts.description:
+            made["description"] = parts.description
+        imported.actions.append(made)
+        for leaf, setting in parts.taken:
+            imported.take(leaf, f"action {name}", setting)
+        imported.leave_out(one, "It isn't an option here.")
+
+
+def _part(imported: Imported, element: Element, parts: _Parts) -> None:
+    """Read an On or a Do. One that Sluice hasn't is left out, and the action isn't whole then."""
+    leaf = element.text_of("Module")
+    module = value_of(leaf).removeprefix("amps-action-")
+    table, word, listed = (_EVENTS, "on", parts.on) if element.name == "On" else (_STEPS, "do", parts.do)
+    found = table.get(module) if element.name in ("On", "Do") else None
+    if found is None or leaf is None:
+        parts.whole = False
+        imported.leave_out(element, _WHY.get(module, _NOTHING))
+        return
     kind, names = found
-    part = {word: kind}
-    for option in element.iterfind("Options/*"):
-        text = (option.text or "").strip()
-        if option.tag in names:
-            key = names[option.tag]
-            part[key] = f"{part[key]},{text}" if key in part else text
-        elif option.tag not in _QUIET:
-            imported.leave_out(where, f"{module} {option.tag} {text}", "It isn't an option here.")
-    if "topic" in part:
-        part["topic"] = topic_pattern(part["topic"])
-    return part
+    made = {word: kind}
+    parts.taken.append((leaf, f"{word} {kind}"))
+    for options in (child for child in element.children if child.name == "Options"):
+        for option in options.children:
+            if option.text is not None:
+                _option(imported, option.text, names, made, parts)
+    if "topic" in made:
+        made["topic"] = topic_pattern(made["topic"])
+    listed.append(made)
+
+
+def _option(
+    imported: Imported, leaf: Leaf, names: dict[str, str], made: dict[str, str], parts: _Parts
+) -> None:
+    key = names.get(leaf.name)
+    if key is not None and (key not in made or key == "parameters"):
+        made[key] = f"{made[key]},{leaf.value}" if key in made else leaf.value
+        parts.taken.append((leaf, key))
+    elif leaf.name == "Name":
+        parts.taken.append((leaf, "name"))
+    elif leaf.name == "Description" and not parts.description:
+        parts.description = leaf.value[:MOST_DESCRIPTION]
+        parts.taken.append((leaf, "description"))
+    elif leaf.name == "MessageType":
+        imported.leave_out(leaf, _MESSAGE_TYPE)
 
 
 def _name(element: Element) -> str:
-    for path in ("On/Options/Name", "On/Options/Path"):
-        if text := (element.findtext(path) or "").strip():
-            return text[:100]
-    return ""
+    """An action's name: that of its first event, or the path it answers at."""
+    on = element.child("On")
+    options = on.child("Options") if on is not None else None
+    found = (value_of(options.text_of(name)) for name in ("Name", "Path")) if options is not None else ()
+    return next((text[:MOST_NAME] for text in found if text), "")
+
+
+def _free(imported: Imported, name: str) -> str:
+    """A name that no action of the file has yet."""
+    known = {action["name"] for action in imported.actions}
+    numbered = (f"{name[: MOST_NAME - 6]} {number}" for number in range(2, len(known) + 3))
+    return name if name not in known else next(one for one in numbered if one not in known)

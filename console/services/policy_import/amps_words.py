@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-_SIZES = {"": 1, "B": 1, "K": 1024, "KB": 1024, "M": 1024**2, "MB": 1024**2, "G": 1024**3, "GB": 1024**3, "T": 1024**4, "TB": 1024**4}
+from console.units.parse import parse_size
+
 _TIMES = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 def nbytes(text: str) -> int | None:
-    """Bytes, or None when it is no size."""
-    number, unit = _split(text)
-    scale = _SIZES.get(unit.upper())
-    return None if number is None or scale is None else round(number * scale)
+    """Bytes, by the units that forms have, or None when it is no size."""
+    try:
+        return parse_size(text)
+    except ValueError:
+        return None
 
 
 def seconds(text: str) -> float | None:
@@ -26,7 +28,7 @@ def topic_pattern(name: str) -> str:
 
 
 def _split(text: str) -> tuple[float | None, str]:
-    stripped = text.strip()
+    stripped = text.strip()[:40]  # no number has more, and float knows infinity
     digits = len(stripped) - len(stripped.lstrip("0123456789."))
     try:
         return float(stripped[:digits]), stripped[digits:].strip()

@@ -1,86 +1,157 @@
-"""What an importer gives, and what the importers of XML share."""
+"""What an importer gives: a fragment of a policy, actions, and what became of each leaf of the file.
+
+A leaf is in one of three lists: taken (and into what), left out (and why), or not about policy. One that an importer
+says nothing about is left out, so that nothing is ignored in silence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
-from xml.etree.ElementTree import Element
 
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import ParseError, fromstring
-
+from broker_core.config.reading import Reader
 from broker_core.errors import OperatorError
+from console.services.policy_import.leaves import Element, Leaf
+
+UNKNOWN = "The importer doesn't know this setting, or it stands here a second time."
+NO_SUCH_SETTING = "Sluice has no setting that does this."
+MOST_TOLD = 20
+"""Leaves that a refusal names, with reasons of their own first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A setting that was taken over: where it stood, its line (from 1), what it was, and what it is now."""
+
+    where: str
+    line: int
+    what: str
+    into: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A setting that wasn't taken over: where it stood, what it was, why not."""
+    """A setting that wasn't taken over, and why not."""
 
     where: str
+    line: int
     what: str
     why: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class NotPolicy:
+    """A setting of something that no policy speaks of."""
+
+    where: str
+    line: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """What becomes of a leaf: it goes into a `part` of the result, or `why` not; neither: it isn't policy."""
+
+    part: str = ""
+    setting: str = ""
+    why: str = ""
+
+
 class Imported:
-    """`document` is a fragment of a policy document: only what the file says. `actions` are definitions of actions."""
+    """`document` is a fragment of a policy document: only what the file says. `actions` are their definitions."""
 
-    document: dict[str, Any] = field(default_factory=dict)
-    actions: list[dict[str, Any]] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    def __init__(self, leaves: Iterable[Leaf] = ()) -> None:
+        self.document: dict[str, Any] = {}
+        self.actions: list[dict[str, Any]] = []
+        self._fates: dict[Leaf, _Fate | None] = dict.fromkeys(leaves)
 
-    def leave_out(self, where: str, what: str, why: str) -> None:
-        """Say that something wasn't taken over."""
-        self.left_out.append(LeftOut(where, what, why))
+    def take(self, leaf: Leaf, part: str, setting: str) -> None:
+        """A leaf goes into a setting of a part of the result, such as "pool" or "transport tcp"."""
+        self._fates[leaf] = _Fate(part, setting)
+
+    def leave_out(self, what: Leaf | Element, why: str) -> None:
+        """A leaf isn't taken over, or of an element all leaves, unless it is settled what becomes of them."""
+        for leaf in (what,) if isinstance(what, Leaf) else what.leaves():
+            if leaf is what or self._fates[leaf] is None:
+                self._fates[leaf] = _Fate(why=why)
+
+    def not_policy(self, what: Leaf | Element) -> None:
+        """A leaf isn't about policy, or of an element all leaves, unless it is settled what becomes of them."""
+        for leaf in (what,) if isinstance(what, Leaf) else what.leaves():
+            if self._fates[leaf] is None:
+                self._fates[leaf] = _Fate()
+
+    def withdraw(self, part: str, why: str) -> None:
+        """A part that can't be made after all: what was taken into it is left out."""
+        for leaf, fate in self._fates.items():
+            if fate is not None and fate.part == part:
+                self._fates[leaf] = _Fate(why=why)
+
+    def is_empty(self) -> bool:
+        """Whether nothing was taken over."""
+        return not self.document and not self.actions
+
+    @property
+    def taken(self) -> list[Taken]:
+        """What was taken over, in the order of the file."""
+        return [Taken(leaf.where, leaf.line, leaf.what, f"{fate.part}: {fate.setting}")
+                for leaf, fate in self._settled() if fate.part]  # fmt: skip
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """What wasn't, in the order of the file."""
+        return [
+            LeftOut(leaf.where, leaf.line, leaf.what, fate.why) for leaf, fate in self._settled() if fate.why
+        ]
+
+    @property
+    def not_about_policy(self) -> list[NotPolicy]:
+        """What no policy speaks of, in the order of the file."""
+        return [
+            NotPolicy(leaf.where, leaf.line, leaf.what)
+            for leaf, fate in self._settled()
+            if not (fate.part or fate.why)
+        ]
+
+    def nothing_taken(self, hint: str) -> OperatorError:
+        """The refusal of a file that nothing was taken of; details["left_out"] has reasons, 20 at most."""
+        left, others = self.left_out, len(self.not_about_policy)
+        known = [one for one in left if one.why != UNKNOWN] or left
+        return OperatorError(
+            "nothing_imported",
+            f"Nothing of this file was taken over (left out: {len(left)}, not about policy: {others}).", hint,
+            left_out=[asdict(one) for one in known[:MOST_TOLD]], left_out_in_all=len(left), not_about_policy=others,
+        )  # fmt: skip
+
+    def _settled(self) -> Iterable[tuple[Leaf, _Fate]]:
+        return ((leaf, fate or _Fate(why=UNKNOWN)) for leaf, fate in self._fates.items())
 
 
-def parse_xml(text: str) -> Element:
-    """The root element, namespaces dropped from its names. Raises OperatorError bad_import with the line.
-
-    Entities and external references are refused (defusedxml): a configuration file is somebody else's text.
-    """
-    try:
-        root = fromstring(text)
-    except ParseError as problem:
-        line, column = problem.position
-        raise OperatorError(
-            "bad_import", f"The file isn't XML: {problem.msg if hasattr(problem, 'msg') else problem}.",
-            f"Look at line {line}, column {column + 1}.", line=line, column=column + 1,
-        ) from None
-    except DefusedXmlException:
-        raise OperatorError(
-            "bad_import", "The file declares entities or a document type.", "Write it without a DOCTYPE."
-        ) from None
-    for element in root.iter():
-        if isinstance(element.tag, str):
-            element.tag = element.tag.rpartition("}")[2]
-    return root
-
-
-def whole(text: str | None) -> int | None:
+def whole(text: str) -> int | None:
     """A whole number, or None when it is something else."""
-    try:
-        return int((text or "").strip())
-    except ValueError:
-        return None
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip()) else None
 
 
-def number(text: str | None) -> float | None:
+def number(text: str) -> float | None:
     """A number, or None when it is something else."""
-    try:
-        return float((text or "").strip())
-    except ValueError:
-        return None
+    return float(text) if re.fullmatch(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?", text.strip()) else None
 
 
-def flag(text: str | None) -> bool | None:
+def flag(text: str) -> bool | None:
     """true or false, or None when it is something else."""
-    return {"true": True, "false": False}.get((text or "").strip().lower())
+    return {"true": True, "false": False}.get(text.strip().lower())
 
 
-def others(imported: Imported, where: str, given: Mapping[str, str], known: Mapping[str, object] | set[str], why: str) -> None:
-    """Leave out the attributes that aren't known."""
-    for name, value in given.items():
-        if name not in known:
-            imported.leave_out(where, f"{name}={value}", why)
+def why_not(leaf: Leaf, value: object, read: Callable[[Reader], object]) -> str:
+    """Why a leaf's value can't be a setting's; nothing when it can. `read` reads it as the policy would."""
+    if value is None:
+        return (
+            "It isn't a value of this setting."
+            if not re.search(r"[$#%]\{|\$\w|%\w+%", leaf.value)
+            else ("It is a variable that only its own system can fill in: write its value into the file.")
+        )
+    reader = Reader()
+    read(reader)
+    return "; ".join(f"{problem.partition(': ')[2] or problem}." for problem in reader.problems)

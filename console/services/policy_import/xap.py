@@ -1,51 +1,218 @@
-"""XAP's JVM system properties (seed 001), from a properties file or from -D options."""
+"""XAP's JVM system properties (seed 001), of a setenv script, a properties file, a command line, or a pu.xml.
+
+In a script's or a command line's text a leaf is one option (`-Dname=value`, `-Xmx1g`), or a line that is none; in a
+properties file it is one property. XAP's last word counts, as the JVM's does.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from console.services.policy_import.imported import Imported, flag, whole
+from broker_core.config.presets import read_xap
+from broker_core.errors import OperatorError
+from console.services.policy_import.imported import Imported, flag, whole, why_not
+from console.services.policy_import.leaves import MAX_LEAVES, Element, Leaf, parse_xml, too_many_leaves
 
-PREFIX = "com.gs.transport_protocol.lrmi.slow-consumer."
-_SETTINGS: dict[str, Callable[[str | None], Any]] = {
-    "enabled": flag, "throughput": whole, "latency": whole, "retries": whole,
+PREFIX: Final = "com.gs.transport_protocol.lrmi.slow-consumer."
+MAX_LINE: Final = 65_536
+"""Characters of a line and those that continue it: splitting one into words takes longer than it is."""
+_SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
+    "enabled": flag,
+    "throughput": whole,
+    "latency": whole,
+    "retries": whole,
 }
-_CLIENTS = {
+_CLIENTS: Final = {
     "com.gs.transport_protocol.lrmi.threadpool.queue-size": "It bounds a buffer in the client; Sluice's client is bounded.",
     "com.gs.fifo_notify.queue": "It bounds a buffer in the client; Sluice's client is bounded.",
 }
+_ASSIGNMENT: Final = re.compile(
+    r"(?:(?:export|set|declare\s+-x|typeset\s+-x)\s+)?(?P<quote>\"?)(?P<name>[A-Za-z_]\w*)=(?P<rest>.*)"
+    r"|setenv\s+(?P<csh>[A-Za-z_]\w*)\s+(?P<value>.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+_PROPERTY: Final = re.compile(
+    r"(?P<name>[^\s=:]+)\s*[=:]\s*(?P<value>.*)|(?P<alone>[\w-]+\.[\w.-]+)\s+(?P<rest>\S.*)", re.DOTALL
+)
+_COMMENT: Final = re.compile(r"[#!]|//|::|@?rem\b", re.IGNORECASE)
+
+
+class _Property(NamedTuple):
+    """A property: its name, its value's leaf, and the other leaves that are part of it (a key)."""
+
+    name: str
+    value: Leaf
+    beside: tuple[Leaf, ...] = ()
 
 
 def read(text: str) -> Imported:
-    """The slow-consumer properties as the instance's entry of `xap`. Properties of other parts are left out."""
-    imported = Imported()
+    """The slow-consumer properties as the instance's entry of `xap`. Everything else is about other parts of XAP."""
+    if text.lstrip().startswith("<"):
+        root = parse_xml(text)
+        leaves, found = list(root.leaves()), list(_properties_of(root))
+    else:
+        leaves = list(options(text))
+        found = [_Property(_name(leaf), leaf) for leaf in leaves]
+    imported = Imported(leaves)
     made: dict[str, Any] = {}
-    for name, value in properties(text):
-        setting = name.removeprefix(PREFIX)
-        convert = _SETTINGS.get(setting) if name.startswith(PREFIX) else None
-        found = convert(value) if convert is not None else None
-        if found is not None:
-            made[setting] = found
-        elif convert is not None:
-            imported.leave_out(name, value, "It isn't a value of this setting.")
-        elif name.startswith("com.gs."):
-            imported.leave_out(name, value, _CLIENTS.get(name, "It isn't about slow consumers."))
+    for one in reversed(found):
+        _property(imported, one, made)
     if made:
-        imported.document["xap"] = [made]
+        imported.document["xap"] = [{setting: made[setting] for setting in _SETTINGS if setting in made}]
+    settled = {leaf for one in found if _is_known(one.name) for leaf in (one.value, *one.beside)}
+    for leaf in leaves:
+        if leaf not in settled and (PREFIX in leaf.name or PREFIX in leaf.value):
+            imported.leave_out(
+                leaf, 'Write each property as <prop key="…">, as -Dname=value, or on a line of its own.'
+            )
+        imported.not_policy(leaf)
     return imported
 
 
-def properties(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values: one a line, `name=value` or `name: value`, also as `-Dname=value` words of a command line."""
-    for line in text.splitlines():
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        for word in stripped.split() if "-D" in stripped else [stripped]:
-            if "-D" in stripped and not word.startswith("-D"):
+def _is_known(name: str) -> bool:
+    return name.startswith(PREFIX) or name in _CLIENTS
+
+
+def _name(leaf: Leaf) -> str:
+    return leaf.name.removeprefix("-D")
+
+
+def _property(imported: Imported, one: _Property, made: dict[str, Any]) -> None:
+    """Take a property over, or say why not. They come the last first."""
+    setting = one.name.removeprefix(PREFIX)
+    if not _is_known(one.name):
+        return
+    if one.name in _CLIENTS:
+        why = _CLIENTS[one.name]
+    elif setting not in _SETTINGS:
+        why = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
+    elif setting in made:
+        why = "It is set again further down: the last one counts."
+    else:
+        value = _SETTINGS[setting](one.value.value)
+        why = why_not(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
+        if not why:
+            made[setting] = value
+    for leaf in (one.value, *one.beside):
+        if why:
+            imported.leave_out(leaf, why)
+        else:
+            imported.take(leaf, "xap", setting)
+
+
+def options(text: str) -> Iterator[Leaf]:
+    """The options, properties and other lines of a script or a properties file. Raises OperatorError bad_import."""
+    total = 0
+    for line, logical in _lines(text):
+        for leaf in _leaves_of(line, logical):
+            total += 1
+            if total > MAX_LEAVES:
+                raise too_many_leaves(line)
+            yield leaf
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that say something, by their numbers. What a \\ (^ of Windows) or an open quote continues is joined."""
+    parts: list[str] = []
+    first, length, quote = 0, 0, ""
+    for number, physical in enumerate(text.splitlines(), 1):
+        line = physical.strip()
+        if not parts:
+            if not line or _COMMENT.match(line):
                 continue
-            name, separator, value = word.removeprefix("-D").partition("=")
-            if not separator:
-                name, _, value = word.partition(":")
-            yield name.strip(), value.strip().strip('"')
+            first = number
+        goes_on = line.endswith(("\\", "^"))
+        parts.append(line[:-1] if goes_on else line)
+        length = len(line) + (length if len(parts) > 1 else 0)
+        if length > MAX_LINE:
+            raise OperatorError(
+                "bad_import", f"Line {first} has more than {MAX_LINE} characters, with the lines that continue it.",
+                "Look whether a quote is closed, or import the part with the options.", line=first,
+            )  # fmt: skip
+        if quote or _is_quoted(parts[0]):  # elsewhere a quote is a character
+            quote = _quote_after(parts[-1], quote)
+        if not goes_on and not quote:
+            yield first, " ".join(parts)
+            parts = []
+    if quote:
+        raise OperatorError(
+            "bad_import", f"The quote that line {first} opens is never closed.", "Close it.", line=first
+        )
+    if parts:
+        yield first, " ".join(parts)
+
+
+def _is_quoted(line: str) -> bool:
+    """Whether a line assigns a text in quotes, which may go on in the next line."""
+    found = _ASSIGNMENT.fullmatch(line)
+    return found is not None and bool(
+        found["quote"] or (found["rest"] or found["value"] or "").startswith(('"', "'"))
+    )
+
+
+def _quote_after(text: str, quote: str) -> str:
+    """The quote that is open behind a text, given the one that is open before it; nothing when none is."""
+    escaped = False
+    for character in text:
+        if escaped:
+            escaped = False
+        elif character == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+    return quote
+
+
+def _words(text: str) -> list[str]:
+    """A shell's words."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _leaves_of(line: int, text: str) -> Iterator[Leaf]:
+    where = f"line {line}"
+    if found := _ASSIGNMENT.fullmatch(text):
+        name = found["name"] or found["csh"]
+        # What a variable holds is split once more where it is used: its quotes have gone by then.
+        assigned = found["value"] if found["csh"] else found["rest"].removesuffix(found["quote"])
+        words = " ".join(_words(assigned)).split()
+        if any(word.startswith("-") for word in words):
+            yield from (_option(f"{where} {name}", line, word) for word in words)
+        else:
+            yield Leaf(f"{where} {name}", line, name, " ".join(words))
+    elif re.search(r"(^|\s)['\"]?-[DX]", text):
+        yield from (_option(where, line, word) for word in _words(text))
+    elif found := _PROPERTY.fullmatch(text):
+        yield Leaf(
+            where, line, found["name"] or found["alone"], _unquoted(found["value"] or found["rest"] or "")
+        )
+    else:
+        yield Leaf(where, line, text, "")
+
+
+def _option(where: str, line: int, word: str) -> Leaf:
+    name, _, value = word.rstrip(";").partition("=")
+    return Leaf(where, line, name, _unquoted(value))
+
+
+def _unquoted(value: str) -> str:
+    return value.strip().strip("\"'")
+
+
+def _properties_of(root: Element) -> Iterator[_Property]:
+    """Elements with a property's name in `key` or `name`, its value in `value`, as text, or in a `<value>`."""
+    for element in root.walk():
+        key = element.attributes.get("key") or element.attributes.get("name")
+        inner = element.child("value")
+        value = element.attributes.get("value") or element.text or (inner.text if inner is not None else None)
+        if key is not None and value is not None:
+            yield _Property(key.value, value, (key,))
+        elif key is not None and _is_known(key.value):
+            yield _Property(key.value, key)

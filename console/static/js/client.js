@@ -13,7 +13,9 @@ const LAG = [
 const livePlot = timePlot(one("#live-plot"), LAG, { height: 220, live: true });
 
 const FIGURES = {
-  lag_ms: (c) => (c.lag_messages ? duration(c.lag_ms) : "0"), lag_messages: (c) => count(c.lag_messages), lag_bytes: (c) => bytes(c.lag_bytes),
+  seconds_behind: (c) => duration(1000 * c.seconds_behind), caught_up_in_s: (c) => (c.caught_up_in_s === null ? "" : `caught up in ${duration(1000 * c.caught_up_in_s)}`),
+  waiting_messages: (c) => count(c.waiting_messages), in_flight_messages: (c) => count(c.in_flight_messages),
+  acknowledged_messages: (c) => count(c.acknowledged_messages), lag_messages: (c) => count(c.lag_messages), lag_bytes: (c) => bytes(c.lag_bytes),
   outbox_bytes: (c) => bytes(c.outbox_bytes), memory_percent: (c) => `${percent(c.memory_percent)} of the limit`,
   spool_bytes: (c) => bytes(c.spool_bytes), disk_percent: (c) => `${percent(c.disk_percent)} of the limit`,
   rate_out_messages: (c) => rate(c.rate_out_messages), delivered: (c) => `${count(c.delivered_messages)} in all`,
@@ -21,12 +23,13 @@ const FIGURES = {
   user: (c) => c.user || "–", pool: (c) => c.pool, published_messages: (c) => count(c.published_messages), delivered_bytes: (c) => bytes(c.delivered_bytes),
 };
 
-let state = one("#state [data-state]")?.dataset.state;
+let state = one("#state [data-state]")?.dataset.state, health = "";
 let shape = "";
 
 function update() {
   const client = feed.clients.get(name);
-  const now = client?.state ?? "gone";
+  const now = client?.delivery ?? "gone", fares = client?.health ?? "";
+  if (fares !== health) { health = fares; one("#health").replaceChildren(fares ? chip(fares, "health") : ""); }
   if (now !== state) { state = now; one("#state").replaceChildren(chip(now)); }
   setText(one("#state-note"), client?.offlined_since ? `since ${clock(client.offlined_since)}` : "");
   const button = one("#disconnect-button");
@@ -48,7 +51,7 @@ function subscriptions(list) {
   shape = wanted;
   one("#subscriptions-none").hidden = list.length > 0;
   one("#subscriptions").replaceChildren(...list.map((s) => make("li", {},
-    make("div", { class: "when" }, make("b", { class: "mono break" }, s.topic), chip(s.state)),
+    make("div", { class: "when" }, make("b", { class: "mono break" }, s.topic), chip(s.delivery), " ", chip(s.health, "health")),
     s.filter ? make("div", { class: "mono break" }, s.filter) : null,
     make("div", { class: "muted" }, `${s.id} · ${count(s.delivered_messages)} delivered · ${count(s.lag_messages)} behind${s.bookmark ? ` · from bookmark ${s.bookmark}` : ""}`))));
 }

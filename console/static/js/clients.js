@@ -1,49 +1,47 @@
 // The clients page: a live table. Rows are keyed by name and changed in place; their order is held while the pointer or the
 // keyboard is among them, so that nothing slides under a hand. Filter, state and order live in the URL, to be pasted.
 import { all, make, one, setAttribute, setText } from "./dom.js";
-import { bytes, count, duration, percent, rate } from "./format.js";
+import { count } from "./format.js";
 import { feed } from "./shell.js";
 import { sparkline, trend } from "./sparkline.js";
 import { chip } from "./states.js";
-import { COLUMNS, arrange, readView, writeView } from "./clients_view.js";
+import { COLUMNS, DRAWN, arrange, readView, textOf, writeView } from "./clients_view.js";
 
 const PAGE = 200; // rows drawn at once; "show more" adds as many
 const body = one("#clients tbody");
 const rows = new Map();
+const FILTERS = all("[data-filter]");
 let view = readView(location.search);
 let limit = PAGE;
 let held = false;
 let order = [];
 
+const OPTIONAL = new Set(["text", "percent", "rate", "age"]); // left out where there is little room
+
 function makeRow(client) {
   const line = sparkline();
-  const row = make("tr", { "data-name": client.name },
-    make("td", { class: "first" }, make("a", { class: "client-name", "data-row-link": "", href: `/clients/${encodeURIComponent(client.name)}/` }, client.name)),
-    make("td", { "data-cell": "state", "data-label": "State" }),
-    make("td", { class: "optional", "data-cell": "transport", "data-label": "Transport" }),
-    cell("lag_ms", "Lag"), cell("lag_messages", "Messages"), cell("lag_bytes", "Bytes"),
-    make("td", { "data-cell": "trend", "data-label": "Trend" }, line.root),
-    cell("memory_percent", "Memory", true), cell("spool_bytes", "Spool"), cell("rate_out_messages", "Out /s", true), cell("connected_ms", "Connected", true));
-  return { row, line, state: null, cells: Object.fromEntries(all("[data-cell]", row).map((one) => [one.dataset.cell, one])) };
+  const row = make("tr", { "data-name": client.name }, ...DRAWN.map((column) => cell(column, client, line)));
+  return { row, line, chips: {}, cells: Object.fromEntries(all("[data-cell]", row).map((one) => [one.dataset.cell, one])) };
 }
 
-const cell = (key, label, optional = false) => make("td", { class: `num${optional ? " optional" : ""}`, "data-cell": key, "data-label": label });
+function cell(column, client, line) {
+  if (column.kind === "name") {
+    const href = `/clients/${encodeURIComponent(client.name)}/`;
+    return make("td", { class: "first" }, make("a", { class: "client-name", "data-row-link": "", href }, client.name));
+  }
+  const classes = [column.numeric ? "num" : "", OPTIONAL.has(column.kind) ? "optional" : ""].join(" ").trim();
+  return make("td", { class: classes || null, "data-cell": column.key, "data-label": column.label }, column.kind === "trend" ? line.root : null);
+}
 
 function fill(entry, client) {
-  const { cells } = entry;
-  if (entry.state !== client.state) {
-    entry.state = client.state;
-    cells.state.replaceChildren(chip(client.state));
-    setAttribute(entry.row, "class", `row-${client.state}`);
+  const now = feed.at ?? Date.now();
+  setAttribute(entry.row, "class", `row-${client.delivery}`);
+  for (const column of DRAWN) {
+    const at = entry.cells[column.key], value = client[column.key];
+    if (column.kind === "delivery" || column.kind === "health") {
+      if (entry.chips[column.key] !== value) { entry.chips[column.key] = value; at.replaceChildren(value ? chip(value, column.kind) : ""); }
+    } else if (at && column.kind !== "trend") setText(at, textOf(column, client, now));
   }
-  setText(cells.transport, client.transport ?? "");
-  setText(cells.lag_ms, client.lag_messages ? duration(client.lag_ms) : "0");
-  setText(cells.lag_messages, count(client.lag_messages));
-  setText(cells.lag_bytes, bytes(client.lag_bytes));
-  setText(cells.memory_percent, percent(client.memory_percent));
-  setText(cells.spool_bytes, client.spool_bytes ? bytes(client.spool_bytes) : "–");
-  setText(cells.rate_out_messages, rate(client.rate_out_messages));
-  setText(cells.connected_ms, client.connected_at ? duration((feed.at ?? Date.now()) - client.connected_at) : "–");
   const values = feed.memory.lagsOf(client.name).map((sample) => sample[1]);
   entry.line.draw(values, `lag ${trend(values)} over the last ${values.length} samples`);
 }
@@ -58,7 +56,7 @@ function update() {
 
 /** While the order is held, rows stay where they are; a client that logs off is greyed instead of vanishing. */
 function keepOrder() {
-  return order.map((name) => feed.clients.get(name) ?? { name, state: "gone", lag_messages: null, lag_bytes: null });
+  return order.map((name) => feed.clients.get(name) ?? { name, delivery: "gone" });
 }
 
 function draw(clients) {
@@ -77,14 +75,16 @@ function draw(clients) {
 }
 
 function counts(clients, shown) {
-  const tally = { all: clients.length };
-  for (const client of clients) tally[client.state] = (tally[client.state] ?? 0) + 1;
-  for (const button of all("[data-choice]", one("#states"))) setText(one("b", button), count(tally[button.dataset.choice] ?? 0));
+  for (const group of FILTERS) {
+    const tally = { "": clients.length };
+    for (const client of clients) tally[client[group.dataset.filter]] = (tally[client[group.dataset.filter]] ?? 0) + 1;
+    for (const button of all("[data-choice]", group)) setText(one("b", button), count(tally[button.dataset.choice] ?? 0));
+  }
   setText(one("#shown"), shown === clients.length ? `${count(shown)} clients` : `${count(shown)} of ${count(clients.length)} clients`);
   one("#more").hidden = shown <= limit;
   const none = one("#none");
   none.hidden = shown > 0;
-  setText(none, clients.length ? "No client matches. Clear the search or choose another state." : "No client is logged on.");
+  setText(none, clients.length ? "No client matches. Clear the search or choose another delivery or health." : "No client is logged on.");
   setText(one("#held"), held ? "Order held while you point at or select a row; numbers go on" : "");
 }
 
@@ -92,7 +92,7 @@ function changeView(change) {
   view = { ...view, ...change };
   limit = PAGE;
   held = false;
-  history.replaceState(null, "", `${location.pathname}${writeView(view)}`);
+  history.replaceState(null, "", `${location.pathname}${writeView(view, location.search)}`);
   showView();
   update();
   setText(one("#announce"), one("#shown").textContent);
@@ -101,7 +101,9 @@ function changeView(change) {
 function showView() {
   const search = one("#search");
   if (search.value !== view.q) search.value = view.q;
-  for (const button of all("[data-choice]", one("#states"))) setAttribute(button, "aria-pressed", String((view.state || "all") === button.dataset.choice));
+  for (const group of FILTERS) {
+    for (const button of all("[data-choice]", group)) setAttribute(button, "aria-pressed", String(view[group.dataset.filter] === button.dataset.choice));
+  }
   for (const header of all("th[data-key]")) {
     if (header.dataset.key === view.sort) setAttribute(header, "aria-sort", view.down ? "descending" : "ascending");
     else header.removeAttribute("aria-sort");
@@ -122,12 +124,18 @@ function selecting() {
 for (const header of all("th[data-key]")) {
   one("button", header).addEventListener("click", () => changeView({
     sort: header.dataset.key,
-    down: view.sort === header.dataset.key ? !view.down : COLUMNS[header.dataset.key].down,
+    down: view.sort === header.dataset.key ? !view.down : COLUMNS[header.dataset.key].numeric,
   }));
 }
-for (const button of all("[data-choice]", one("#states"))) {
-  button.addEventListener("click", () => changeView({ state: button.dataset.choice === "all" ? "" : button.dataset.choice }));
+for (const group of FILTERS) {
+  for (const button of all("[data-choice]", group)) button.addEventListener("click", () => changeView({ [group.dataset.filter]: button.dataset.choice }));
 }
+one("#choose-columns").addEventListener("change", () => {
+  // The server draws the headings, so the page is asked for anew; what it shows stays in the URL.
+  const query = new URLSearchParams(location.search), chosen = all("input:checked", one("#choose-columns")).map((box) => box.value);
+  if (chosen.length) query.set("columns", chosen.join(",")); else query.delete("columns");
+  location.search = query.toString();
+});
 one("#search").addEventListener("input", (event) => changeView({ q: event.target.value }));
 one("#search").addEventListener("keydown", (event) => { if (event.key === "Escape") { changeView({ q: "" }); event.target.blur(); } });
 one("#more button").addEventListener("click", () => { limit += PAGE; update(); });

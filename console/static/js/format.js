@@ -1,4 +1,4 @@
-// Numbers as an operator reads them. The same rules as console/templatetags/units.py, which renders them on the server.
+// Numbers as an operator reads them. The same rules as console/units/format.py, which writes them on the server.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 export const NONE = "–";

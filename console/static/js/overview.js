@@ -3,7 +3,7 @@ import { icon, make, one, setAttribute, setText, svg } from "./dom.js";
 import { bytes, clock, count, duration, percent, rate } from "./format.js";
 import { timePlot } from "./plot.js";
 import { feed, times } from "./shell.js";
-import { STATES, chip } from "./states.js";
+import { DELIVERIES, chip } from "./states.js";
 
 const plot = timePlot(one("#rates"), [
   { label: "Messages in /s", colour: "--s-in", scale: "messages", format: rate },
@@ -37,17 +37,24 @@ function figures(status) {
   const behind = (status.next_sequence ?? 0) - 1 - (status.durable_sequence ?? 0);
   put("durable", behind > 0 ? `${count(behind)} not yet on disk` : "all on disk");
   put("journal-bytes", bytes(status.journal?.bytes)); put("journal-segments", `${count(status.journal?.segments)} segments`);
-  put("uptime", duration((status.uptime_s ?? 0) * 1000)); put("pid", status.pid ? `process ${status.pid}` : "");
-  const slowest = [...feed.clients.values()].reduce((worst, client) => ((client.lag_ms ?? 0) > (worst?.lag_ms ?? 0) ? client : worst), null);
-  put("worst-lag", slowest ? duration(slowest.lag_ms) : "none"); put("worst-client", slowest ? slowest.name : "every client is up to date");
+  put("uptime", duration((status.uptime_s ?? 0) * 1000)); put("pid", under(status));
+  const slowest = [...feed.clients.values()].reduce((worst, client) => (behind_s(client) > behind_s(worst) ? client : worst), null);
+  put("worst-lag", slowest ? duration(1000 * behind_s(slowest)) : "none"); put("worst-client", slowest ? slowest.name : "every client is up to date");
 }
 
+// A standstill is the broker's own defect, so it stands by the process and not by a client.
+function under(status) {
+  const found = status.totals?.standstills ?? 0, process = status.pid ? `process ${status.pid}` : "";
+  return found ? `${process}, ${count(found)} standstill${found === 1 ? "" : "s"}: see its log` : process;
+}
+
+const behind_s = (client) => client?.seconds_behind ?? 0;
 const put = (key, text) => setText(one(`[data-figure="${key}"]`), text);
 
 function tally(status) {
-  const counts = Object.fromEntries(Object.keys(STATES).map((name) => [name, 0]));
-  for (const client of feed.clients.values()) counts[client.state] = (counts[client.state] ?? 0) + 1;
-  for (const name of ["live", "replaying", "offlined", "draining"]) setText(one(`[data-tally="${name}"]`), count(counts[name]));
+  const counts = Object.fromEntries(Object.keys(DELIVERIES).map((name) => [name, 0]));
+  for (const client of feed.clients.values()) counts[client.delivery] = (counts[client.delivery] ?? 0) + 1;
+  for (const [name, number] of Object.entries(counts)) setText(one(`[data-tally="${name}"]`), count(number));
 }
 
 function pools(status) {
@@ -100,13 +107,14 @@ function transports(status) {
 }
 
 function slowest() {
-  const rows = [...feed.clients.values()].filter((client) => client.lag_messages > 0 || client.state !== "live")
-    .sort((a, b) => (b.lag_ms ?? 0) - (a.lag_ms ?? 0)).slice(0, 5);
+  const rows = [...feed.clients.values()].filter((client) => client.lag_messages > 0 || client.delivery !== "live")
+    .sort((a, b) => behind_s(b) - behind_s(a)).slice(0, 5);
   one("#slowest-none").hidden = rows.length > 0;
-  one("#slowest").replaceChildren(...rows.map((client) => make("tr", { class: `row-${client.state}` },
+  one("#slowest").replaceChildren(...rows.map((client) => make("tr", { class: `row-${client.delivery}` },
     make("td", { class: "first" }, make("a", { class: "client-name", href: `/clients/${encodeURIComponent(client.name)}/` }, client.name)),
-    make("td", { "data-label": "State" }, chip(client.state)),
-    make("td", { class: "num", "data-label": "Lag" }, duration(client.lag_ms)),
+    make("td", { "data-label": "Delivery" }, chip(client.delivery)),
+    make("td", { "data-label": "Health" }, chip(client.health, "health")),
+    make("td", { class: "num", "data-label": "Lag" }, duration(1000 * behind_s(client))),
     make("td", { class: "num", "data-label": "Messages" }, count(client.lag_messages)),
     make("td", { class: "num", "data-label": "Bytes" }, bytes(client.lag_bytes)))));
 }

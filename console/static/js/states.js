@@ -1,17 +1,17 @@
-// A client's states: word, icon and colour class in one place. Colour is never alone. Mirrors components/state.html.
-import { icon, make } from "./dom.js";
+// Words, icons and colour classes of what the broker does for a client and of how it fares. The server's list: see
+// templatetags/shell.py. Colour is never alone.
+import { data, icon, make } from "./dom.js";
 
-export const STATES = {
-  live: { word: "Live", icon: "circle-check", order: 3, help: "Receives records as they are accepted" },
-  replaying: { word: "Replaying", icon: "history", order: 2, help: "Reads the journal from a bookmark; will join live" },
-  draining: { word: "Draining", icon: "progress-down", order: 1, help: "Reads again: its spool is being sent, in order" },
-  offlined: { word: "Offlined", icon: "database-import", order: 0, help: "Too slow for memory: its backlog goes to its spool on disk" },
-  gone: { word: "Logged off", icon: "plug-x", order: 4, help: "Not connected" },
-};
+const WORDS = data("client-words", {});
 
-export const stateOf = (name) => STATES[name] ?? { word: name, icon: "circle-dashed", order: 5, help: "" };
+/** By kind ("delivery" or "health"): key → word, icon, help and order, in the order in which an operator looks. */
+export const DELIVERIES = WORDS.delivery ?? {};
+export const HEALTHS = WORDS.health ?? {};
 
-export function chip(name) {
-  const state = stateOf(name);
-  return make("span", { class: `state state-${name}`, title: state.help, "data-state": name }, icon(state.icon), state.word);
+export const wordOf = (kind, name) => WORDS[kind]?.[name] ?? { word: name, icon: "circle-dashed", order: 99, help: "" };
+
+export function chip(name, kind = "delivery") {
+  const known = wordOf(kind, name);
+  const shown = String(name).replaceAll(" ", "-");
+  return make("span", { class: `state state-${shown}`, title: known.help, "data-state": name }, icon(known.icon), known.word);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -164,3 +165,32 @@ def test_addresses() -> None:
         with pytest.raises(OperatorError) as caught:
             parse_addresses(wrong)
         assert caught.value.code == "bad_address"
+
+
+SAID: dict[str, Any] = {
+    "ack": replies.Ack(ack="processed", of="unsubscribe", id="s"),
+    "error": replies.Error(code="bad_filter", of="subscribe", id="nobody"),
+    "heartbeat": replies.Heartbeat(),
+    "gap": replies.Gap(id="s", first="i|1|", last="i|2|"),
+    "notice": replies.Notice(code="narrowed"),
+    "closing": replies.Closing(code="shutting_down"),
+    "message": replies.Message(sub="s", topic="a"),
+    "cancelled": replies.Cancelled(id="nobody", code="lease_expired"),
+    "close_requested": replies.CloseRequested(code="slow_client_age"),
+    "resumed": replies.Resumed(id="nobody", how="log", missed=0),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", [*replies.NAMES, "weather"])
+async def test_whatever_a_broker_says_the_client_goes_on(broker: FakeBroker, name: str) -> None:
+    """Every reply there is has an example, and a word of a newer broker is passed over."""
+    async with AsyncClient(broker.address, "me", reconnect=QUICK) as client:
+        broker.peers[0].reply(SAID.get(name, {"c": name, "sun": True}))
+        await client.publish("a", b"x")
+        await client.flush()
+        assert broker.bodies == [b"x"]
+
+
+def test_there_is_an_example_of_every_reply() -> None:
+    assert set(SAID) == set(replies.NAMES)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, FileBookmarkStore, ReconnectPolicy, Subscription
 from broker_core.client.reconnect import Turns
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
 from broker_core.protocols import commands
-from broker_core.runtime.broker import Broker
 from tests.broker_core.client.fake_broker import FakeBroker
 from tests.support.brokers import running_broker, tcp_policy, until
 
@@ -46,7 +46,7 @@ class Transports:
 
     def transport_of(self, name: str) -> str:
         """The transport a client came by; "" while it is away."""
-        connection = self.broker.host.clients.get(name)
+        connection = self.broker.engine.roster.clients.get(name)
         return connection.transport if connection is not None else ""
 
 

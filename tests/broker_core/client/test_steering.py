@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from broker_core.broker import Broker
 from broker_core.client import AsyncClient, FileBookmarkStore, Subscription
 from broker_core.errors import ClientError
-from broker_core.runtime.broker import Broker
 from tests.support.brokers import address_of, running_broker, until
 
 
@@ -55,11 +55,11 @@ async def test_what_was_steered_holds_on_the_next_connection(broker: Broker) -> 
         firsts = await taken(subscription, 20)
         await subscription.pause()
         await subscription.set_rate(None)
-        broker.host.clients["reader"].close("operator_disconnect", "a test")
+        broker.engine.roster.clients["reader"].close("operator_disconnect", "a test")
         await until(lambda: client.connections == 2 and client.connected)
-        await until(lambda: "reader" in broker.host.clients and bool(broker.host.clients["reader"].subscriptions))
-        (target,) = broker.host.clients["reader"].subscriptions.values()
-        assert (target.paused, target.rate) == (True, None)
+        await until(lambda: "reader" in broker.engine.roster.clients and bool(broker.engine.roster.clients["reader"].subscriptions))
+        (target,) = broker.engine.roster.clients["reader"].subscriptions.values()
+        assert (target.cursor.paused, target.rate) == (True, None)
         await subscription.resume()
         rest = await taken(subscription, 300 - len(firsts))
         assert firsts + rest == list(range(1, 301))
@@ -84,7 +84,7 @@ async def test_a_cancelled_managed_replay_says_so_to_its_reader(broker: Broker) 
     async with AsyncClient(address_of(broker), "reader") as client:
         subscription = await client.subscribe("a", bookmark="0", managed="audit", rate="50")
         await taken(subscription, 5)
-        broker.host.managed.cancel("audit")
+        broker.engine.managed.cancel("audit")
         with pytest.raises(ClientError) as ended:
             await taken(subscription, 300)
         assert ended.value.code == "replay_cancelled"

@@ -59,6 +59,32 @@ def test_a_layer_that_nothing_completes_is_refused() -> None:
     ]
 
 
+def test_a_layer_is_completed_by_any_that_applies_wherever_it_does() -> None:
+    base = rule(scope={"topic": "bulk.>"}, ladder=[{"action": "pause"}])
+    PolicyDocument.from_dict(document(rules=[base, {"name": "old", "scope": {"topic": "bulk.a"}, "limit": 9_000}]))
+    assert problems(rules=[base, {"name": "old", "scope": {"topic": "other"}, "limit": 9_000}]) == [
+        "rule 'old' (topic other): it needs a signal"
+    ]
+
+
+def test_a_rule_with_a_topic_anywhere_is_about_subscriptions_everywhere() -> None:
+    cut = {"name": "cut", "signal": "backlog_messages", "limit": 9, "ladder": [{"action": "discard_oldest"}]}
+    narrow = {"name": "cut", "scope": {"topic": "bulk.>"}, "limit": 5}
+    PolicyDocument.from_dict(document(rules=[cut, narrow]))
+    assert any("discard_oldest needs a subscription" in one for one in problems(rules=[cut]))
+    spool = rule(name="cut", signal="spool_bytes", ladder=[{"action": "notify"}])
+    (problem, other) = problems(rules=[spool, narrow])
+    assert problem == other.replace(" (topic bulk.>)", " (instance)") and "of whole clients" in problem
+
+
+def test_the_entries_of_one_rule_measure_pools_or_do_not() -> None:
+    pool = rule(signal="pool_memory", choose="largest_in_pool", shape="hard")
+    other = rule(scope={"transport": "tcp"}, choose="self", shape="hard")
+    assert problems(rules=[pool, other]) == [
+        "rule 'old': some of its entries measure pools, and some don't: name them differently"
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

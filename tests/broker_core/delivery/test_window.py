@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic
-from broker_core.delivery import AckMode, Window
+from broker_core.delivery.window import AckMode, Window
 from broker_core.errors import ClientError
 
 
@@ -29,24 +29,24 @@ def filled(mode: AckMode = AckMode.CLIENT, prefetch: int = 10) -> Window:
 def test_what_is_sent_takes_room_until_it_is_acknowledged() -> None:
     window = filled()
     assert (window.unacked, window.room, window.oldest_at, window.first_unacked) == (5, 5, 1_000, 101)
-    assert window.acknowledge(2, 2) == 2
+    assert window.acknowledge(2, 2).messages == 2
     assert (window.unacked, window.first_unacked, window.last_acked, window.oldest_at) == (3, 103, 102, 1_000)
-    assert window.acknowledge(4, 4) == 2
+    assert window.acknowledge(4, 4).messages == 2
     assert (window.unacked, window.first_unacked, window.oldest_at) == (1, 112, 2_000)
 
 
 def test_an_acknowledgement_that_comes_twice_counts_once() -> None:
     window = filled()
     window.acknowledge(1, 3)
-    assert window.acknowledge(2, 2) == 0
+    assert window.acknowledge(2, 2).messages == 0
     assert window.unacked == 2
 
 
 def test_single_acknowledgements_leave_what_is_before_them() -> None:
     window = filled(AckMode.INDIVIDUAL)
-    assert window.acknowledge(2, 3) == 2
+    assert window.acknowledge(2, 3).messages == 2
     assert (window.unacked, window.first_unacked, window.last_acked) == (3, 101, 0)
-    assert window.acknowledge(1, 1) == 1
+    assert window.acknowledge(1, 1).messages == 1
     assert (window.unacked, window.first_unacked, window.last_acked) == (2, 111, 103)
 
 
@@ -81,7 +81,7 @@ def test_what_did_not_leave_after_all_is_taken_back_with_its_numbers() -> None:
 def test_messages_that_no_journal_keeps_are_acknowledged_by_number() -> None:
     window = Window(AckMode.CLIENT, 4)
     window.sent(batch(0, 3), 1)
-    assert window.acknowledge(3, 3) == 3
+    assert window.acknowledge(3, 3).messages == 3
     assert (window.unacked, window.first_unacked, window.last_acked) == (0, 0, 0)
 
 
@@ -109,7 +109,7 @@ def test_a_window_equals_a_plain_set(mode: AckMode, plan: list[tuple[str, int, i
                 window.acknowledge(first, last)
             continue
         gone = {n for n in open_numbers if n <= last and (mode is not AckMode.INDIVIDUAL or n >= first)}
-        assert window.acknowledge(first, last) == len(gone)
+        assert window.acknowledge(first, last).messages == len(gone)
         open_numbers -= gone
         assert window.unacked == len(open_numbers)
         assert window.first_unacked == (999 + min(open_numbers) if open_numbers else 0)

@@ -19,21 +19,21 @@ def batch_of(bodies: list[bytes]) -> Batch:
 
 
 def test_records_that_are_not_json_pass_no_filter() -> None:
-    evaluator = BatchEvaluator(batch_of(BODIES))
+    evaluator = BatchEvaluator(batch_of(BODIES), None)
     assert evaluator.rows(compile_filter("/a >= 2")).tolist() == [2, 4, 8]
     assert evaluator.rows(compile_filter("/b IS NULL")).tolist() == [0, 2, 4, 6, 8]
     assert evaluator.rows(compile_filter("TRUE")).tolist() == [0, 2, 4, 6, 8]
 
 
 def test_only_candidates_are_looked_at() -> None:
-    evaluator = BatchEvaluator(batch_of(BODIES))
+    evaluator = BatchEvaluator(batch_of(BODIES), None)
     assert evaluator.rows(compile_filter("/a >= 2"), np.array([0, 1, 4])).tolist() == [4]
     assert evaluator.rows(compile_filter("/a >= 2"), np.array([2, 7])).tolist() == [2]
     assert evaluator.rows(compile_filter("/a >= 2")).tolist() == [2, 4, 8]
 
 
 def test_the_same_question_gets_the_same_array() -> None:
-    evaluator = BatchEvaluator(batch_of(BODIES))
+    evaluator = BatchEvaluator(batch_of(BODIES), None)
     candidates = np.array([0, 2])
     one, other = compile_filter("/a > 0"), compile_filter("/a > 1")
     assert evaluator.rows(one, candidates) is evaluator.rows(one, candidates)
@@ -56,7 +56,7 @@ def test_each_record_is_decoded_once_whatever_asks(monkeypatch: pytest.MonkeyPat
     for module in (evaluate, message_types):
         monkeypatch.setattr(module, "orjson", Counting)
     bodies = [b'{"a":%d}' % number for number in range(20)]
-    evaluator = BatchEvaluator(batch_of(bodies))
+    evaluator = BatchEvaluator(batch_of(bodies), None)
     evaluator.rows(compile_filter("/a > 3"), np.array([1, 5]))
     assert decoded == [bodies[1], bodies[5]]
     for limit in range(10):

@@ -256,3 +256,16 @@ def test_a_segment_in_the_middle_is_missing(tmp_path):
     assert f"{missing[0]} to {missing[-1]} are missing" in again.recovery.reason
     assert read_all(again) == [s for s in range(1, 241) if s not in missing]
     again.close()
+
+
+def test_what_crashes_left_of_small_files_is_removed_and_nothing_of_others(tmp_path):
+    path, _ = written(tmp_path)
+    sidecar, left = f"{path.name.removesuffix('.journal')}.index.gz", "0123abcd.tmp"
+    ours = [f"{INSTANCE}.clients.ack", sidecar, f"{path.name}.torn.4096", f"{path.name}.damaged.4096", f"{path.name}.header.0"]
+    others = [f"{INSTANCE}.2.clients.ack.{left}", f"other.clients.ack.{left}", f"{path.name}.torn.4096"]
+    for name in (*(f"{name}.{left}" for name in ours), f"{INSTANCE}.clients.ack.tmp", *others):
+        (path.parent / name).touch()
+    open_journal(tmp_path).close()
+    names = {file.name for file in path.parent.iterdir()}
+    assert [name for name in names if name.endswith(".tmp")] == [name for name in names if name in others[:2]]
+    assert set(others) <= names

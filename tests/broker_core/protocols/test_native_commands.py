@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build, stamp
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
-from broker_core.protocols.close_codes import CLOSE_CODES, close_code, code_of
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.native import encode_command, parse_command, parse_reply
 from broker_core.protocols.text import encode_text, message_texts
@@ -148,16 +147,6 @@ def test_a_client_ignores_what_a_newer_broker_adds() -> None:
     for broken in (b"", b"[]", b'{"c":"ack"}', b'{"c":"ack","ack":5}', b"\xff"):
         with pytest.raises(ClientError):
             parse_reply(broken)
-
-
-def test_close_codes_are_unique_private_and_found_both_ways() -> None:
-    numbers = [entry.number for entry in CLOSE_CODES.values()]
-    assert len(set(numbers)) == len(numbers)
-    assert all(4000 <= number <= 4999 for number in numbers)
-    assert code_of(close_code("client_replaced").number) == "client_replaced"
-    assert not close_code("client_replaced").reconnect
-    assert close_code("from_a_newer_broker").reconnect
-    assert code_of(1000) is None
 
 
 def test_text_mode_gives_json_as_it_is_text_as_a_string_and_bytes_as_base64() -> None:

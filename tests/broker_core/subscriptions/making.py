@@ -18,7 +18,7 @@ def batch_of(records: Sequence[tuple[str, bytes]], first_sequence: int = 0) -> B
     return batch
 
 
-def subscription(pattern: str, text: str | None = None, stream: int = 1) -> Subscription:
+def subscription(pattern: str, text: str | None = None, stream: int = 1) -> Subscription[None]:
     return Subscription(
         None, f"s{stream}", stream, TopicPattern.parse(pattern), compile_filter(text) if text else None
     )

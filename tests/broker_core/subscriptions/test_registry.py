@@ -10,19 +10,22 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch
 from broker_core.filters import evaluate
-from broker_core.subscriptions import Registry, Subscription, registry
+from broker_core.subscriptions import Registry, Subscription, TopicPattern, registry
 
 from .making import batch_of, subscription
 
-TOPICS = ("a", "b", "a.b", "a.c", "$x")
-PATTERNS = (*TOPICS, ">", "a.*", "a.>", "*", "$x", "~a|b", "b.>")
+TOPICS = ("a", "b", "a.b", "a.c", "$x", "a.b.c", "$x.b", "a..c", "a.*", "a.>")
+PATTERNS = (
+    "a", "b", "a.b", "a.c", "a.b.c", "$x.b", ">", "a.*", "a.>", "*", "$x", "~a|b", "b.>", "*.b", "*.*.c", "a.*.>",
+    "$x.>", "$x.*", "~a\\..", "~\\$x.*",
+)  # fmt: skip
 FILTERS = (None, "/n > 1", "/n = 0", "/m IS NULL", "/missing = 1")
 records = st.tuples(
     st.sampled_from(TOPICS), st.sampled_from([b'{"n":0}', b'{"n":1}', b'{"n":2,"m":1}', b"not json"])
 )
 
 
-def wanted(batch: Batch, one: Subscription) -> list[int]:
+def wanted(batch: Batch, one: Subscription[None]) -> list[int]:
     """The rows one subscription wants, record by record."""
     rows = []
     for row, record in enumerate(batch.records()):
@@ -31,7 +34,7 @@ def wanted(batch: Batch, one: Subscription) -> list[int]:
     return rows
 
 
-def _passes(one: Subscription, body: bytes) -> bool:
+def _passes(one: Subscription[None], body: bytes) -> bool:
     assert one.filter is not None
     try:
         return one.filter.matches_object(orjson.loads(body))
@@ -39,7 +42,7 @@ def _passes(one: Subscription, body: bytes) -> bool:
         return False
 
 
-def found_by(subject: Registry, batch: Batch) -> dict[Subscription, list[int]]:
+def found_by(subject: Registry[None], batch: Batch) -> dict[Subscription[None], list[int]]:
     matches = subject.match(batch)
     found = {
         match.subscription: list(range(batch.count)) if match.rows is None else match.rows.tolist()
@@ -58,7 +61,7 @@ def found_by(subject: Registry, batch: Batch) -> dict[Subscription, list[int]]:
 def test_matching_agrees_with_looking_at_every_record(
     changes: list[tuple[bool, str, str | None]], batches: list[list[tuple[str, bytes]]]
 ) -> None:
-    subject, live = Registry(), list[Subscription]()
+    subject, live = Registry[None](None), list[Subscription[None]]()
     for leaves, pattern, text in changes:
         if leaves and live:
             assert subject.remove(live.pop(0))
@@ -74,7 +77,7 @@ def test_matching_agrees_with_looking_at_every_record(
 
 
 def test_a_batch_of_one_topic_is_matched_without_touching_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Registry()
+    subject = Registry(None)
     for pattern in ("a.b", "a.>", ">", "x.>"):
         subject.add(subscription(pattern))
     batch = batch_of([("a.b", b"{}")] * 3)
@@ -89,7 +92,7 @@ def test_a_batch_of_one_topic_is_matched_without_touching_a_record(monkeypatch: 
 
 
 def test_rows_are_one_array_for_those_who_want_the_same() -> None:
-    subject = Registry()
+    subject = Registry(None)
     some = [subscription("a.*", "/n > 0"), subscription("a.*", "/n>0"), subscription("a.>", "/n > 0")]
     for one in some:
         subject.add(one)
@@ -102,7 +105,7 @@ def test_rows_are_one_array_for_those_who_want_the_same() -> None:
 
 
 def test_the_caller_may_change_the_list_it_gets() -> None:
-    subject = Registry()
+    subject = Registry(None)
     subject.add(subscription("a"))
     batch = batch_of([("a", b"{}")])
     subject.match(batch).clear()
@@ -110,7 +113,7 @@ def test_the_caller_may_change_the_list_it_gets() -> None:
 
 
 def test_removing_what_is_not_there_says_so_and_adding_twice_counts_once() -> None:
-    subject, one = Registry(), subscription("a", "/n = 1")
+    subject, one = Registry(None), subscription("a", "/n = 1")
     assert subject.remove(one) is False
     subject.add(one)
     subject.add(one)
@@ -122,9 +125,36 @@ def test_removing_what_is_not_there_says_so_and_adding_twice_counts_once() -> No
     assert subject.match(batch_of([("a", b'{"n":1}')])) == []
 
 
+def test_patterns_that_one_may_only_see_a_part_of_are_told_apart_by_their_texts() -> None:
+    subject, asked = Registry[None](None), TopicPattern.parse("a.>")
+    for part in ("b", "c"):
+        narrowed = TopicPattern(f"a.> within a.{part}", None, f"a.{part}".__eq__, asked.levels)
+        subject.add(Subscription(None, part, 1, narrowed))
+    assert [match.subscription.id for match in subject.match(batch_of([("a.c", b"{}")]))] == ["c"]
+    for one in list(subject):
+        assert subject.remove(one)
+    assert subject.match(batch_of([("a.c", b"{}")])) == []
+
+
+def test_a_new_pattern_costs_a_topic_that_is_in_use_a_walk_and_not_a_look_at_every_pattern(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject, looked, matches = Registry[None](None), list[str](), TopicPattern.matches
+    for number in range(100):
+        subject.add(subscription(f"desk.{number}.*", f"/n = {number}"))
+        subject.add(subscription(f"~desk\\.{number}\\..*"))
+    batch = batch_of([("desk.7.orders", b'{"n":7}')])
+    assert len(subject.match(batch)) == 2
+    monkeypatch.setattr(TopicPattern, "matches", lambda self, topic: looked.append(self.text) or matches(self, topic))
+    for pattern in ("desk.7.>", "~desk\\..*", "desk.8.>", "~x"):
+        subject.add(subscription(pattern))
+        subject.match(batch)
+    assert sorted(looked) == sorted(["desk.7.*"] * 4 + ["desk.7.>"] * 4 + ["~desk\\..*", "~x"])
+
+
 def test_remembered_topics_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MAX_REMEMBERED_TOPICS", 8)
-    subject = Registry()
+    subject = Registry(None)
     subject.add(subscription(">"))
     for number in range(50):
         assert len(subject.match(batch_of([(f"t.{number}", b"{}")]))) == 1
@@ -132,7 +162,7 @@ def test_remembered_topics_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_batch_whose_dictionary_names_topics_it_does_not_hold_gives_no_empty_matches() -> None:
-    subject = Registry()
+    subject = Registry(None)
     subject.add(subscription("a"))
     subject.add(subscription("b"))
     both = batch_of([("a", b"{}"), ("b", b"{}")], first_sequence=5)

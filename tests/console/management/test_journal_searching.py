@@ -16,6 +16,8 @@ from broker_core.batch import Batch, build
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import HEADER_SIZE
 from console.models import Instance
+from console.services import policies
+from console.services.actors import Actor
 
 ROOT = Path(__file__).parents[3]
 HOUR = 3_600 * 10**9
@@ -113,6 +115,25 @@ def test_the_policy_says_where_the_log_is(place: list[str], instance: Instance, 
         run("ls", "--instance", instance.name, "--directory", str(tmp_path / "none"))
     Instance.objects.filter(pk=instance.pk).update(journal_directory=str(tmp_path / "j"))
     assert "0 segments" in run("ls", "--instance", instance.name)
+
+
+def test_bodies_are_read_as_the_policy_of_the_log_says(instance: Instance, actor: Actor, tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "j", instance.name, tmp_path / "k")
+    bodies = [b"Symbol=IBM|Price=1|", b"Symbol=MSFT|Price=2|", b'{"Symbol":"IBM","Price":"3"}']
+    batch = Batch.parse(build("p", ["legacy.a", "legacy.b", "orders"], bodies))
+    batch.stamp(origin=journal.origin, epoch=1, first_sequence=1, accepted_at=HOUR)
+    journal.write([batch])
+    journal.close()
+    policies.change_instance_policy(actor, {"instance": {"journaled_topics": [
+        {"topic": "legacy.>", "message_type": "nvfix", "separator": "|"}, ">",
+    ]}})  # fmt: skip
+    Instance.objects.filter(pk=instance.pk).update(journal_directory=str(tmp_path / "j"))
+    by_policy, copy = ["--instance", instance.name], ["--instance", instance.name, "--directory", str(tmp_path / "j")]
+    wanted = ["--filter", "/Symbol = 'IBM'"]
+    assert found(*by_policy, *wanted) == [1, 3]
+    assert found(*copy, *wanted) == [3]
+    assert found(*copy, *wanted, "--message-type", "nvfix", "--separator", "|") == [1]
+    assert found(*by_policy, *wanted, "--message-type", "json") == [3]
 
 
 def test_a_reader_that_has_enough_is_no_error(place: list[str]) -> None:

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from broker_core.batch import Batch, build_one_topic
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.journal.journal import Journal
-from console.journal_fields import read_line
+from console.forms.journaled_topics import read_line
 
 PAGE = (Path(__file__).parents[3] / "docs" / "journals.md").read_text()
 COMMANDS = re.findall(r"^manage\.py journal (.*?)(?:\s{2,}#.*)?$", PAGE, re.M)

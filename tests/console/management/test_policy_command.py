@@ -35,7 +35,7 @@ def exported(broker: FakeBroker, tmp_path: Path) -> Path:
 
 def test_what_is_exported_imports_as_no_change(exported: Path, instance: Instance) -> None:
     assert run("diff", str(exported)) == ("", "", 0)
-    assert "Revision 1." in run("import", str(exported))[0]
+    assert "Nothing differs from revision 1, so none was made." in run("import", str(exported))[0]
     assert "can be used" in run("check", str(exported))[0]
 
 
@@ -67,7 +67,9 @@ def test_another_brokers_file_is_laid_over_the_policy(broker: FakeBroker, instan
     path.write_text(ACTIVEMQ)
     out, err, _ = run("import", str(path), "--from", "activemq")
     assert "Revision 2" in out
-    assert "producerFlowControl=false" in err
+    assert "taken: line 3 /broker/destinationPolicy/policyMap/policyEntries/policyEntry[1]/pendingMessageLimitStrategy/" in err
+    assert "@limit: limit=50: activemq >: constant_pending_message_limit_strategy" in err
+    assert "left out: line 2 " in err and "producerFlowControl=false: Passing it makes ActiveMQ hold up producers" in err
     document = policies.document_in_force(instance.name)
     assert [entry["topic"] for entry in document["activemq"]] == [">", "prices.*"]
     assert document["client_policy"]["client_max_capacity"] == 50
@@ -83,6 +85,44 @@ def test_actions_of_amps_are_made_and_switched_off(broker: FakeBroker, instance:
     assert dict(Action.objects.exclude(name="weekly archive").values_list("name", "enabled")) == {
         "weekly": False, "archive_journals": False,
     }
+
+
+@pytest.mark.parametrize("draft", [(), ("--draft",)])
+def test_an_import_that_takes_nothing_is_refused_with_the_reasons(
+    broker: FakeBroker, instance: Instance, tmp_path: Path, draft: tuple[str, ...]
+) -> None:
+    path = tmp_path / "jetty.xml"
+    path.write_text("<beans><bean id='jetty'/></beans>")
+    err = StringIO()
+    with pytest.raises(CommandError, match=r"Nothing of this file was taken over.*policyEntry"):
+        call_command("policy", "import", str(path), "--from", "activemq", *draft, stderr=err)
+    path.write_text("<broker><policyEntry topic='a' memoryLimit='5mb'/></broker>")
+    with pytest.raises(CommandError, match="left out: 2, not about policy: 0"):
+        call_command("policy", "import", str(path), "--from", "activemq", *draft, stderr=err)
+    assert "left out: line 1 /broker/policyEntry/@memoryLimit: memoryLimit=5mb: " in err.getvalue()
+    assert policies.newest_of(instance).number == 1
+    assert not PolicyDraft.objects.exists()
+
+
+def test_what_cant_be_published_can_be_a_draft(broker: FakeBroker, instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "amps.xml"
+    path.write_text(AMPS.replace("<Transports>", "<Authentication><Module>ldap</Module></Authentication><Transports>"))
+    with pytest.raises(CommandError, match=r"no user has a password.*--draft"):
+        run("import", str(path), "--from", "amps")
+    assert policies.newest_of(instance).number == 1
+    assert not Action.objects.filter(name="weekly").exists()
+    assert "Draft" in run("import", str(path), "--from", "amps", "--draft")[0]
+    assert PolicyDraft.objects.get().document["transports"][-1]["authentication"] == "password"
+
+
+def test_a_file_of_actions_alone_makes_no_revision(broker: FakeBroker, instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "actions.xml"
+    path.write_text(AMPS[AMPS.index("<Actions>"): AMPS.index("</AMPSConfig>")])
+    out, _, _ = run("import", str(path), "--from", "amps")
+    assert ("Revision" not in out, "Action 'weekly' is made and switched off" in out) == (True, True)
+    assert policies.newest_of(instance).number == 1
+    with pytest.raises(CommandError, match="Nothing of this file was taken over"):
+        run("import", str(path), "--from", "amps")
 
 
 @pytest.mark.parametrize("text", ["[1]", "a: [", "\x00"])

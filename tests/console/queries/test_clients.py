@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from broker_core.control.listing import in_order
 from broker_core.errors import OperatorError
-from broker_core.runtime.listing import in_order, page
 from console.queries.clients import Clients
 from tests.support.fake_broker import FakeBroker, make_client
 
 
 def names(found: Any) -> list[object]:
-    return [one["name"] for one in found]
+    return [one.name for one in found]
 
 
 def test_clients_are_filtered_by_state_transport_and_part_of_the_name(broker: FakeBroker) -> None:
@@ -27,7 +27,7 @@ def test_only_the_page_is_asked_of_the_broker_and_once(broker: FakeBroker) -> No
     found = Clients(sort="-name")
     assert (len(found), names(found[15:18])) == (18, ["carrier-as", "carrier-aa", "board-jfk"])
     asked = [one for one in broker.asked if one["do"] == "clients_page"]
-    assert [(one["offset"], one["limit"]) for one in asked] == [(0, 100)]
+    assert [(one.get("offset", 0), one.get("limit", 100)) for one in asked] == [(0, 100)]
 
 
 def test_clients_are_sorted_down_with_ties_by_name() -> None:
@@ -41,11 +41,24 @@ def test_clients_without_a_value_come_last_either_way() -> None:
     assert names(in_order(everyone, "-offlined_since")) == ["off", "live"]
 
 
-@pytest.mark.parametrize(("asked", "code"), [({"sort": "password"}, "bad_sort"), ({"offset": -1}, "bad_request"), ({"limit": True}, "bad_request")])
-def test_a_page_that_makes_no_sense_is_refused(asked: dict[str, Any], code: str) -> None:
+def test_the_worst_health_comes_first_then_the_greatest_lag(broker: FakeBroker) -> None:
+    broker.clients = [
+        make_client("fine"), make_client("paused", "paused"), make_client("late", lag=5, health="falling behind"),
+        make_client("later", lag=9, health="falling behind"), make_client("stuck", lag=1, health="stalled"),
+    ]  # fmt: skip
+    assert names(Clients()[:10]) == ["stuck", "later", "late", "paused", "fine"]
+
+
+def test_delivery_and_health_filter_each(broker: FakeBroker) -> None:
+    assert names(Clients(delivery="draining")[:10]) == ["delay-mailer"]
+    assert names(Clients(health="stalled", delivery="offlined")[:10]) == ["board-jfk"]
+    assert names(Clients(health="stalled", delivery="draining")[:10]) == []
+
+
+def test_an_order_that_there_is_not_is_refused() -> None:
     with pytest.raises(OperatorError) as refused:
-        page([], asked)
-    assert refused.value.code == code
+        in_order([], "password")
+    assert refused.value.code == "bad_sort"
 
 
 @pytest.mark.serial

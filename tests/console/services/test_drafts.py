@@ -34,8 +34,8 @@ def test_a_preview_says_what_differs_whom_it_touches_and_who_is_acted_on(broker:
     ]
     assert preview.problems == []
     assert preview.effect is not None
-    assert preview.effect["touched_in_all"] == len(broker.clients)
-    assert preview.effect["acted_on"][0]["client"] == "board-jfk"
+    assert preview.effect.touched_in_all == len(broker.clients)
+    assert preview.effect.acted_on[0].client == "board-jfk"
 
 
 def test_a_draft_may_be_wrong_and_says_so_before_it_is_published(broker: FakeBroker, actor: Actor) -> None:

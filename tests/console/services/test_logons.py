@@ -11,11 +11,11 @@ from asgiref.sync import sync_to_async
 from broker_core.access import Refusals
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.errors import ClientError, OperatorError
-from console.broker_reporter import BrokerReporter
 from console.models import AuditEvent
+from console.reporters.broker import BrokerReporter
 from console.services import logons, policies
 from tests.broker_core.access.making import policy, user
-from tests.broker_core.runtime.test_logons import PASSWORDS
+from tests.broker_core.connections.test_logons import PASSWORDS
 from tests.support.brokers import address_of, running_broker
 
 ONCE = ReconnectPolicy(enabled=False)
@@ -34,7 +34,7 @@ async def refuse(address: str, **proof: Any) -> None:
 
 async def test_wrong_passwords_become_one_denied_event_of_their_address(tmp_path: Path) -> None:
     async with running_broker(tmp_path, PASSWORDS) as broker:
-        await sync_to_async(policies.ensure_instance)(broker.host.instance)
+        await sync_to_async(policies.ensure_instance)(broker.engine.instance)
         for name in ("maria", "maria", "root"):
             await refuse(address_of(broker), user=name, password="wrong")
         reporter = BrokerReporter(broker)
@@ -55,13 +55,13 @@ async def test_name_that_a_user_may_not_take_is_in_it_too(tmp_path: Path) -> Non
                    authentication="password", restricted=False)
     async with running_broker(tmp_path, rules) as broker:
         await refuse(address_of(broker), user="maria", password="right")
-        (entry,) = broker.host.logons.refusals.take(2**60)
+        (entry,) = broker.engine.logons.refusals.take(2**60)
     assert (dict(entry.codes), entry.users) == ({"bad_client_name": 1}, ["maria"])
 
 
 async def test_database_that_is_away_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_broker(tmp_path, PASSWORDS) as broker:
-        await sync_to_async(policies.ensure_instance)(broker.host.instance)
+        await sync_to_async(policies.ensure_instance)(broker.engine.instance)
         await refuse(address_of(broker), user="maria", password="wrong")
         reporter = BrokerReporter(broker)
 
@@ -69,7 +69,7 @@ async def test_database_that_is_away_loses_none(tmp_path: Path, monkeypatch: pyt
             raise OSError("away")
 
         with monkeypatch.context() as patched:
-            patched.setattr("console.broker_reporter.record_refused", away)
+            patched.setattr("console.reporters.broker.record_refused", away)
             await reporter.close()
         assert await events() == []
         await reporter.close()

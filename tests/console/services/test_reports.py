@@ -3,21 +3,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
+from broker_core.documents.clients import ClientEntry
+from broker_core.documents.instance import Snapshot
+from broker_core.documents.records import DecisionEntry
 from console.models import ClientSample, Decision, Instance, RevisionReport
 from console.services import reports
-from tests.support.fake_broker import make_client
+from tests.support.fake_broker import make_client, make_snapshot
 
 START_MS = 1_790_000_000_000
 
 
-def snapshot(second: int, *clients: dict[str, Any], revision: int = 1, pid: int = 7) -> dict[str, Any]:
-    return {
-        "at": START_MS + 1000 * second,
-        "status": {"instance": "sluice-1", "revision": revision, "pid": pid},
-        "clients": list(clients),
-    }
+def snapshot(second: int, *clients: ClientEntry, revision: int = 1, pid: int = 7) -> Snapshot:
+    return make_snapshot(START_MS + 1000 * second, *clients, revision=revision, pid=pid)
 
 
 def test_client_is_sampled_each_ten_seconds(instance: Instance) -> None:
@@ -75,14 +75,14 @@ def test_broker_of_another_database_is_ignored() -> None:
 
 
 def test_decision_is_stored_whole(instance: Instance) -> None:
-    decision = {
-        "at": START_MS, "client": "slow", "transport": "tcp", "pool": "instance", "action": "offline",
-        "reason": "slow_client_pool_memory", "rule": "amps.message_memory_limit", "revision": 3, "mode": "enforce",
-        "signal": "pool_memory", "observed": 2**40, "limit": 2**39, "unit": "bytes", "sentence": "It was.", "kept": 5,
-    }  # fmt: skip
+    decision = DecisionEntry(
+        at=START_MS, client="slow", transport="tcp", pool="instance", action="offline",
+        reason="slow_client_pool_memory", rule="amps.message_memory_limit", revision=3, mode="enforce",
+        signal="pool_memory", observed=2**40, limit=2**39, unit="bytes", sentence="It was.", kept=5,
+    )  # fmt: skip
     assert reports.record_decisions([decision]) == 1
     stored = Decision.objects.get()
     assert (stored.client, stored.revision, stored.observed) == ("slow", 3, 2**40)
     assert stored.at == datetime.fromtimestamp(START_MS / 1000, UTC)
-    assert stored.details == decision
+    assert msgspec.convert(stored.details, DecisionEntry) == decision
     assert reports.record_decisions([]) == 0

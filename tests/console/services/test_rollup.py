@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
+from broker_core.documents.clients import ClientEntry
 from console.models import ClientMinute, ClientSample, Instance, PlaceSample
 from console.queries.statistics import series
 from console.services import reports, rollup
-from tests.support.fake_broker import make_client
+from tests.support.fake_broker import make_client, make_pool, make_snapshot, make_transport
 
 START = datetime(2026, 11, 1, 10, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def report(second: int, *clients: dict[str, Any], messages_in: float = 0) -> None:
-    status = {
-        "instance": "sluice-1", "revision": 1, "pid": 7, "rates": {"messages_in": messages_in},
-        "transports": [{"name": "tcp"}], "pools": [{"name": "instance", "memory_used": second, "memory_limit": 1_000}],
-    }  # fmt: skip
-    reports.record_report({"at": int(START.timestamp() + second) * 1000, "status": status, "clients": list(clients)})
+def report(second: int, *clients: ClientEntry, messages_in: float = 0) -> None:
+    reports.record_report(make_snapshot(
+        int(START.timestamp() + second) * 1000, *clients, rates={"messages_in": messages_in},
+        transports=[make_transport("tcp")], pools=[make_pool("instance", memory_used=second, memory_limit=1_000)],
+    ))  # fmt: skip
 
 
 def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(instance: Instance) -> None:
@@ -83,8 +83,8 @@ def test_a_long_range_is_answered_from_minutes_and_a_short_one_from_samples(inst
 
 def test_without_redis_seconds_are_answered_from_samples(instance: Instance, settings: Any, monkeypatch: Any) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1"
-    monkeypatch.setattr("console.redis_link._link", None)
+    monkeypatch.setattr("console.live.redis_link._link", None)
     report(0, make_client("one", lag=5))
     found = series(instance, "client", "one", START, START + MINUTE, 1, START + MINUTE)
     assert (found["source"], found["step"], len(found["points"])) == ("samples", 10, 1)
-    monkeypatch.setattr("console.redis_link._link", None)
+    monkeypatch.setattr("console.live.redis_link._link", None)

@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from console.models import AuditEvent, ClientSample, Instance
-from tests.support.fake_broker import FakeBroker, make_client
+from tests.support.fake_broker import FakeBroker, make_client, make_subscription
 from tests.support.seed import seed_decisions, seed_hours
 
 
@@ -47,10 +47,9 @@ def test_its_hours_are_shown_once_the_pipeline_wrote_them(
 
 
 def test_a_name_from_outside_is_never_markup(browser: Client, broker: FakeBroker) -> None:
-    broker.clients.append(make_client("x", subscriptions=[{
-        "id": "<script>1</script>", "topic": "<b>", "filter": "<img>", "bookmark": "", "state": "live",
-        "delivered_messages": 0, "lag_messages": 0,
-    }]))  # fmt: skip
+    broker.clients.append(make_client("x", subscriptions=[
+        make_subscription(id="<script>1</script>", topic="<b>", filter="<img>", bookmark=""),
+    ]))  # fmt: skip
     text = browser.get("/clients/x/").content.decode()
     assert "<script>1" not in text
     assert "&lt;script&gt;1" in text

@@ -204,6 +204,7 @@ def test_somebody_elses_edit_meanwhile_stops_a_form(browser: Client, draft: Poli
 def test_a_configuration_is_pasted_or_uploaded(browser: Client, broker: FakeBroker, instance: Instance) -> None:
     pasted = browser.post("/policies/drafts/import/", {"system": "activemq", "text": ACTIVEMQ}).content.decode()
     assert "producerFlowControl=false" in pasted and "prices.*" in pasted
+    assert "Taken over: 7" in pasted and "Left out: 5" in pasted and "Not about policy: 0" in pasted
     file = SimpleUploadedFile("config.xml", AMPS.encode())
     uploaded = browser.post("/policies/drafts/import/", {"system": "amps", "file": file, "title": "from amps"}).content.decode()
     assert "is made and switched off" in uploaded
@@ -214,6 +215,14 @@ def test_a_configuration_is_pasted_or_uploaded(browser: Client, broker: FakeBrok
 @pytest.mark.parametrize("form", [{"system": "activemq", "text": "<a"}, {"system": "yaml", "text": ""}, {"system": "cobol", "text": "x"}])
 def test_what_cant_be_imported_is_said(browser: Client, broker: FakeBroker, form: dict[str, str]) -> None:
     assert browser.post("/policies/drafts/import/", form).status_code == 422
+    assert not PolicyDraft.objects.exists()
+
+
+def test_an_import_of_nothing_says_why(browser: Client, broker: FakeBroker) -> None:
+    answer = browser.post("/policies/drafts/import/", {"system": "amps", "text": ACTIVEMQ})
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "Nothing of this file was taken over" in page and "producerFlowControl=false" in page
     assert not PolicyDraft.objects.exists()
 
 

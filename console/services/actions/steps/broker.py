@@ -3,47 +3,59 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from collections.abc import Mapping
 
+import msgspec
+
+from broker_core.documents import requests
+from broker_core.documents.base import Document
 from broker_core.errors import OperatorError
+from broker_core.names import OWN
 from console.models import Instance
 from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
 from console.services.actions.variables import expand_bytes
 
-OWN_TOPICS = "$"
+REPLAYS: Mapping[str, type[requests.PauseReplay | requests.ResumeReplay]] = {
+    "pause": requests.PauseReplay, "resume": requests.ResumeReplay,
+}  # fmt: skip
 MOST_BODY = 1024 * 1024
 
 
 def _publish(scene: Scene, options: Options) -> Done:
     body = expand_bytes(options["data"], scene.variables)
-    if options["topic"].startswith(OWN_TOPICS):
+    if options["topic"].startswith(OWN):
         raise OperatorError("topic_refused", "Topics that start with $ are the broker's own.", "Publish on another.")
     if len(body) > MOST_BODY:
         raise OperatorError("message_too_long", f"The message has {len(body):,} bytes, over {MOST_BODY:,}.", "Publish less.")
-    scene.link.call("publish_bytes", topic=options["topic"], body=base64.b64encode(body).decode())
+    scene.link.call(requests.PublishBytes(topic=options["topic"], body=base64.b64encode(body).decode()))
     return Done({"topic": options["topic"], "bytes": len(body)})
 
 
 def _disconnect(scene: Scene, options: Options) -> Done:
-    return _client(scene, "disconnect", options["client"], reason=options["reason"] or "an action of the operator's")
+    client, reason = _client(options), options["reason"] or "an action of the operator's"
+    return _done(scene, requests.Disconnect(name=client, reason=reason))
 
 
 def _offline(scene: Scene, options: Options) -> Done:
-    return _client(scene, "offline", options["client"])
+    return _done(scene, requests.Offline(name=_client(options)))
 
 
 def _replay(scene: Scene, options: Options) -> Done:
-    return Done(scene.link.call(f"replay_{options['change']}", name=options["name"]) or {})
+    return _done(scene, REPLAYS[options["change"]](name=options["name"]))
 
 
 def _shut_down(scene: Scene, options: Options) -> Done:
-    return Done(scene.link.call("shut_down", reason=f"action run {scene.run.pk}"))
+    return _done(scene, requests.ShutDown(reason=f"action run {scene.run.pk}"))
 
 
-def _client(scene: Scene, do: str, client: str, **arguments: Any) -> Done:
-    if not client:
+def _client(options: Options) -> str:
+    if not options["client"]:
         raise OperatorError("unknown_client", "The step names no client: the variable in it is empty.", "Look at the trigger's variables.")
-    return Done(scene.link.call(do, name=client, **arguments) or {})
+    return options["client"]
+
+
+def _done(scene: Scene, request: requests.Request[Document]) -> Done:
+    return Done(msgspec.to_builtins(scene.link.call(request)))
 
 
 def _plan_publish(instance: Instance, options: Options) -> Planned:

@@ -9,9 +9,9 @@ from typing import Any
 from django.db.models import Model, QuerySet
 from django.utils import timezone
 
-from console.ages import format_age, parse_age
 from console.models import ClientMinute, ClientSample, Decision, Instance, Loss, PlaceSample
 from console.services.actions.scene import Done, Options, Planned, Scene, Step
+from console.units.ages import format_age, parse_age
 
 ROWS_AT_A_TIME = 5_000
 """Small enough that a writer never waits long behind a deletion."""

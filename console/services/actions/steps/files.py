@@ -11,10 +11,10 @@ from pathlib import Path
 from django.conf import settings
 
 from broker_core.errors import OperatorError
-from console.ages import parse_age
 from console.models import Instance
 from console.services.actions import files
 from console.services.actions.scene import Done, Options, Planned, Scene, Step
+from console.units.ages import parse_age
 
 Act = Callable[[files.Choice, Callable[[int], None]], tuple[int, int]]
 

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from console.ages import parse_age
 from console.choices import JOURNAL_ACTIONS
 from console.models import Instance
 from console.services import journals
 from console.services.actions.scene import Done, Options, Planned, Scene, Step
+from console.units.ages import parse_age
 
 
 @dataclass(slots=True)

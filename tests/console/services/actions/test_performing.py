@@ -12,6 +12,7 @@ import pytest
 from django.utils import timezone
 
 from broker_core.access import hash_token
+from console.access.rights import Access, Right
 from console.choices import ActorKind, Permission, RunState
 from console.models import (
     Action,
@@ -26,7 +27,6 @@ from console.models import (
     RunHold,
 )
 from console.queries import policies as read
-from console.rights import Access, Right
 from console.services import execution, policies, runs
 from console.services.actions import editing, events
 from console.services.actions.triggers import Event

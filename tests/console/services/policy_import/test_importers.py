@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker_core.config import PolicyDocument, default_policy
@@ -23,7 +25,7 @@ ACTIVEMQ = """<broker xmlns="http://activemq.apache.org/schema/core"><destinatio
 
 QPID = """<virtualhost><topic key="stocks.us.*"><consumer><depth>4235264</depth><maessageAge>600000</maessageAge>
 <messageCount>50</messageCount><policy name="Delete"><options><option name="delete-persistent" value="true"/></options>
-</policy></consumer></topic><topic key="news.#"><consumer><messageCount>0</messageCount></consumer></topic>
+</policy></consumer></topic><topic key="news.#"><consumer><messageAge>0</messageAge><messageCount>9</messageCount></consumer></topic>
 <queue name="q"><consumer><depth>1</depth></consumer></queue></virtualhost>"""
 
 XAP = """# the server's options
@@ -70,52 +72,83 @@ def left_out(imported: Imported) -> set[str]:
     return {one.what for one in imported.left_out}
 
 
+def why(imported: Imported, what: str) -> str:
+    """Why a leaf was left out."""
+    (found,) = [one.why for one in imported.left_out if one.what == what]
+    return found
+
+
 def test_policy_entries_of_activemq() -> None:
     imported = policy_import.read("activemq", ACTIVEMQ)
     everything, prices = taken(imported).activemq
     assert (everything.topic, everything.prefetch) == (">", 100)
     assert everything.constant_pending_message_limit_strategy == 50
     assert everything.abort_slow_consumer_strategy is True
-    assert (everything.max_slow_count, everything.abort_connection, everything.max_slow_duration) == (30, True, None)
+    assert (everything.max_slow_count, everything.abort_connection, everything.max_slow_duration) == (
+        30,
+        True,
+        None,
+    )
     assert prices.prefetch_rate_pending_message_limit_strategy == 2.0
-    assert prices.abort_slow_consumer_strategy is None
+    assert prices.abort_slow_consumer_strategy is False  # the entry of > doesn't count for prices.*
     assert left_out(imported) == {
-        "producerFlowControl=false", "name=x", "<messageEvictionStrategy>", 'queue="orders"',
+        "producerFlowControl=false",
+        "name=x",
+        "oldestMessageEvictionStrategy",
+        "queue=orders",
+        "abortSlowConsumerStrategy",
     }
 
 
 def test_topics_of_qpid_with_the_misprint_of_its_document() -> None:
     imported = policy_import.read("qpid", QPID)
     stocks, news = taken(imported).qpid
-    assert (stocks.topic, stocks.depth, stocks.message_age, stocks.message_count) == ("stocks.us.*", 4_235_264, 600_000, 50)
+    assert (stocks.topic, stocks.depth, stocks.message_age, stocks.message_count) == (
+        "stocks.us.*",
+        4_235_264,
+        600_000,
+        50,
+    )
     assert stocks.delete_persistent is None  # it needs a confirmation that no file can give
-    assert (news.topic, news.message_count) == ("news.>", None)
-    assert left_out(imported) == {"delete-persistent=true", "news itself", "<messageCount>0", "<consumer>"}
+    assert (news.topic, news.message_count) == ("news.#", 9)
+    assert left_out(imported) == {"name=delete-persistent", "value=true", "messageAge=0", "name=q", "depth=1"}
+    assert "from 1 to" in why(imported, "messageAge=0")
 
 
 def test_system_properties_of_xap() -> None:
     imported = policy_import.read("xap", XAP)
     (policy,) = taken(imported).xap
     assert (policy.enabled, policy.throughput, policy.latency, policy.retries) == (True, 8_000, 250, None)
-    assert left_out(imported) == {"many", "1000"}
+    assert left_out(imported) == {
+        "com.gs.transport_protocol.lrmi.slow-consumer.retries=many",
+        "com.gs.fifo_notify.queue=1000",
+    }
+    assert [one.what for one in imported.not_about_policy] == ["java", "user.home=/somewhere"]
 
 
 def test_configuration_of_amps() -> None:
     imported = policy_import.read("amps", AMPS)
     document = taken(imported)
-    assert document.pool.message_memory_limit == 10 * 2**20
+    assert document.pool.message_memory_limit == 10 * 10**6
     assert document.client_policy.client_max_capacity == 30
     assert document.client_policy.client_message_age_limit_ms == 30_000
     (transport,) = document.transports
     assert (transport.name, transport.kind, transport.port) == ("any-tcp", "tcp", 9017)
-    assert transport.pool.message_memory_limit == 2 * 2**20
-    assert document.instance.journal_size == 10 * 2**20
+    assert transport.pool.message_memory_limit == 2 * 10**6
+    assert document.instance.journal_size == 10 * 10**6
     assert document.instance.preallocated_files == 1
     assert document.instance.archive_directory == "/mnt/somedev0/amps/journal"
     assert [topic.as_json() for topic in document.instance.journaled_topics] == [
-        {"topic": "orders", "message_type": "nvfix"}, "~.*",
+        {"topic": "orders", "message_type": "nvfix"},
+        "~.*",
     ]
-    assert {"<SOW>", "MessageType json", "amps-replication 10004", "JournalDirectory ./amps/journal/"} <= left_out(imported)
+    assert {
+        "SOW",
+        "MessageType=json",
+        "Type=amps-replication",
+        "JournalDirectory=./amps/journal/",
+    } <= left_out(imported)
+    assert "absolute path" in why(imported, "JournalDirectory=./amps/journal/")
 
 
 def test_actions_of_amps_that_sluice_has_whole() -> None:
@@ -126,27 +159,222 @@ def test_actions_of_amps_that_sluice_has_whole() -> None:
         assert checked_steps(action["steps"])
     assert imported.actions[0]["when"][0]["every"] == "Saturday at 00:30"
     assert imported.actions[1]["steps"][0]["age"] == "{{AGE}}"
-    assert {"Do do-execute-system", "the action"} <= left_out(imported)
+    assert "Half of an action" in why(imported, "Module=amps-action-on-startup")
+    assert "run no commands" in why(imported, "Module=amps-action-do-execute-system")
 
 
 @pytest.mark.parametrize("system", ["activemq", "qpid", "amps"])
-@pytest.mark.parametrize("text", [
-    "<a><b></a>", "", "not xml", '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>',
-    '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>',
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<a><b></a>",
+        "",
+        "not xml",
+        '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>',
+        '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>',
+    ],
+)
 def test_text_that_isnt_plain_xml_is_refused(system: str, text: str) -> None:
     with pytest.raises(OperatorError) as caught:
         policy_import.read(system, text)
     assert caught.value.code == "bad_import"
 
 
-def test_a_file_without_policies_gives_nothing() -> None:
-    for system, text in (("activemq", "<beans/>"), ("qpid", "<a/>"), ("xap", "x=1"), ("amps", "<AMPSConfig/>")):
-        imported = policy_import.read(system, text)
-        assert imported.document == {}
-        assert not imported.actions
+@pytest.mark.parametrize(("system", "text", "looked_for"), [
+    ("activemq", "<beans/>", "policyEntry"), ("qpid", "<a/>", "slow-consumer-detection"), ("xap", "x=1", "slow-consumer.enabled"),
+    ("xap", "", "slow-consumer"), ("amps", "<AMPSConfig/>", "MessageMemoryLimit"), ("activemq", '<policyEntry topic=">"/>', "policyEntry"),
+    ("qpid", '<topic key="a"><consumer><depth>x</depth></consumer></topic>', "slow-consumer-detection"),
+    ("amps", "<TransactionLog><Nonsense/></TransactionLog>", "TransactionLog"),
+])  # fmt: skip
+def test_a_file_of_which_nothing_is_taken_is_refused_with_what_is_looked_for(
+    system: str, text: str, looked_for: str
+) -> None:
+    with pytest.raises(OperatorError) as caught:
+        policy_import.read(system, text)
+    problem = caught.value
+    assert (problem.code, looked_for in problem.fix) == ("nothing_imported", True)
+    told = [(one["what"], one["line"], one["why"]) for one in problem.details["left_out"]]
+    assert len(told) <= problem.details["left_out_in_all"]
+    assert bool(told) is bool(problem.details["left_out_in_all"])
+    assert all(words for one in told for words in one)
 
 
 def test_an_unknown_system_is_named() -> None:
     with pytest.raises(OperatorError, match="rabbit"):
         policy_import.read("rabbit", "")
+
+
+@pytest.mark.parametrize(("topic", "patterns"), [
+    (">", [">"]), ("a.*.b", ["a.*.b"]), ("A,B.>", ["A", "B.#"]), ("topic://A, topic://B", ["A", "B"]),
+])  # fmt: skip
+def test_destinations_of_activemq(topic: str, patterns: list[str]) -> None:
+    entries = taken(
+        policy_import.read("activemq", f'<policyEntry topic="{topic}" topicPrefetch="5"/>')
+    ).activemq
+    assert [(entry.topic, entry.prefetch) for entry in entries] == [(pattern, 5) for pattern in patterns]
+
+
+@pytest.mark.parametrize("topic", ["a*", "a.&gt;.b", "A,", "A,queue://B,", "a..b", "b,a", "c,c"])
+def test_an_entry_whose_topic_is_no_pattern_or_is_there_twice_is_left_out_whole(topic: str) -> None:
+    text = (
+        f'<x><policyEntry topic="a" topicPrefetch="5"/><policyEntry topic="{topic}" topicPrefetch="6"/></x>'
+    )
+    imported = policy_import.read("activemq", text)
+    assert [entry.topic for entry in taken(imported).activemq] == ["a"]
+    assert "topicPrefetch=6" in left_out(imported)
+
+
+@pytest.mark.parametrize(("setting", "because"), [
+    ('topicPrefetch="0"', "from 1 to 32767"), ('topicPrefetch="${prefetch}"', "variable"), ('topicPrefetch="many"', "isn't a value"),
+    ('topicPrefetch="99999999999999999999999"', "isn't a value"), ('memoryLimit="5mb"', "hold up producers"),
+])  # fmt: skip
+def test_why_a_value_isnt_taken(setting: str, because: str) -> None:
+    text = f'<x><policyEntry topic="a" topicPrefetch="5"/><policyEntry topic="b" {setting}/></x>'
+    assert because in why(policy_import.read("activemq", text), setting.replace('"', ""))
+
+
+def test_limits_of_activemqs_broker_are_named_in_bytes() -> None:
+    text = """<broker><policyEntry topic="a" topicPrefetch="5"/><systemUsage><systemUsage><memoryUsage><memoryUsage limit="64 mb"/>
+    </memoryUsage><tempUsage><tempUsage limit="1gb"/></tempUsage><storeUsage><storeUsage percentLimit="70"/></storeUsage>
+    </systemUsage></systemUsage></broker>"""
+    imported = policy_import.read("activemq", text)
+    assert "message_memory_limit 67108864 (bytes)" in why(imported, "limit=64 mb")
+    assert "message_disk_limit 1073741824 (bytes)" in why(imported, "limit=1gb")
+    assert "journal" in why(imported, "percentLimit=70")
+
+
+TLS = "<Certificate>/c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>"
+
+
+@pytest.mark.parametrize("secured", [
+    "<Type>tcps</Type>", "<Type>tcps</Type><Certificate>/c.pem</Certificate>", "<Type>tcp</Type><PrivateKey>/k.pem</PrivateKey>",
+    "<Type>tcps</Type><Certificate>c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>",
+    f"<Type>tcps</Type>{TLS}<VerifyClient>true</VerifyClient><CAPath>/ca</CAPath>", "<Type>tcp</Type><VerifyClient>true</VerifyClient>",
+])  # fmt: skip
+def test_a_transport_that_was_secured_is_never_opened_without(secured: str) -> None:
+    text = (
+        f"<Transports><Transport><Name>a</Name><Type>tcp</Type><InetAddr>1</InetAddr></Transport>"
+        f"<Transport><Name>b</Name>{secured}<InetAddr>2</InetAddr></Transport></Transports>"
+    )
+    imported = policy_import.read("amps", text)
+    assert [one.name for one in taken(imported).transports] == ["a"]
+    assert "InetAddr=2" in left_out(imported)
+
+
+@pytest.mark.parametrize(
+    "kind", ["<Type>tcps</Type>", "<Type>tcp</Type>", "<Type>tcps</Type><Protocol>websocket</Protocol>"]
+)
+def test_a_secured_transport_of_amps(kind: str) -> None:
+    text = f"<Transport><Name>a</Name>{kind}<InetAddr>1</InetAddr>{TLS}<CAFile>/ca</CAFile></Transport>"
+    imported = policy_import.read("amps", text)
+    (transport,) = taken(imported).transports
+    assert transport.tls is not None and (transport.tls.certificate, transport.tls.client_ca) == (
+        "/c.pem",
+        None,
+    )
+    assert "unless VerifyClient is true" in why(imported, "CAFile=/ca")
+
+
+@pytest.mark.parametrize(("text", "settings"), [
+    ("export XAP_GSC_OPTIONS=\"-Dp.throughput=1 -Dp.latency=2\"", {"throughput": 1, "latency": 2}),
+    ("export XAP_GSC_OPTIONS='-Dp.throughput=1\n -Dp.latency=2'", {"throughput": 1, "latency": 2}),
+    ("XAP_GSC_OPTIONS=\"-Dp.throughput=1 \\\n  -Dp.latency=2\"; export XAP_GSC_OPTIONS", {"throughput": 1, "latency": 2}),
+    ('set "GSC_JAVA_OPTIONS=-Dp.throughput=1 -Dp.latency=2"', {"throughput": 1, "latency": 2}),
+    ("set GSC_JAVA_OPTIONS=-Dp.throughput=1 ^\n -Dp.latency=2", {"throughput": 1, "latency": 2}),
+    ("setenv GSC_JAVA_OPTIONS \"-Dp.throughput=1 -Dp.latency=2\"", {"throughput": 1, "latency": 2}),
+    ("export A=\"-Dp.throughput=1\"\nexport B=\"-Dp.throughput=2\"", {"throughput": 2}),
+    ("gs-agent.sh \"-Dp.enabled=TRUE\" -Dp.retries='3'", {"enabled": True, "retries": 3}),
+    ("greeting=don't\np.enabled = true\np.latency: 5\np.retries 7", {"enabled": True, "latency": 5, "retries": 7}),
+    ("# it's a comment\n! another\nREM and one\n:: and one\np.enabled=true", {"enabled": True}),
+    ('<props><prop key="p.enabled"> true </prop></props>', {"enabled": True}),
+    ('<bean><property name="p.latency" value="9"/><entry key="p.retries"><value>2</value></entry></bean>', {"latency": 9, "retries": 2}),
+])  # fmt: skip
+def test_forms_of_xaps_properties(text: str, settings: dict[str, Any]) -> None:
+    text = text.replace("p.", policy_import.xap.PREFIX)
+    assert policy_import.read("xap", text).document == {"xap": [settings]}
+
+
+def test_a_property_in_a_place_that_isnt_read_is_left_out_and_not_ignored() -> None:
+    text = f'<props><prop key="{policy_import.xap.PREFIX}enabled">true</prop><value>{policy_import.xap.PREFIX}retries=3</value></props>'
+    assert "Write each property" in why(
+        policy_import.read("xap", text), f"value={policy_import.xap.PREFIX}retries=3"
+    )
+
+
+@pytest.mark.parametrize(("system", "text", "says"), [
+    ("xap", 'a=1\nexport B="-Dx=1\n-Dy=2', "line 2"),
+    ("xap", 'a=1\nexport B="' + ("-Dx=" + "1" * 100 + "\n") * 700 + '"', "Line 2 has more than 65536"),
+    ("xap", "<a" + "/>" * 2, "line 1"),
+    ("amps", "<a>\n" * 65 + "</a>" * 65, "line 65"),
+    ("amps", f"<a>\n<{'b' * 1_001}/></a>", "line 2"),
+    ("amps", "<a>\n" + "<b/>" * 10_001 + "</a>", "line 2"),
+    ("xap", "a.b=1\n" * 10_001, "line 10001"),
+    ("xap", "\ud800", "UTF-8"),
+    ("qpid", "x" * 1_048_577, "1048576"),
+])  # fmt: skip
+def test_what_is_too_much_or_broken_is_refused_by_its_line(system: str, text: str, says: str) -> None:
+    with pytest.raises(OperatorError) as caught:
+        policy_import.read(system, text)
+    assert caught.value.code == "bad_import"
+    assert says in f"{caught.value.sentence} {caught.value.fix}"
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "1" * 300 + "GB", "1e5", "inf", "-1MB", "MB"])
+def test_a_size_that_is_none_is_left_out(size: str) -> None:
+    text = f"<AMPSConfig><ClientMaxCapacity>5</ClientMaxCapacity><MessageMemoryLimit>{size}</MessageMemoryLimit></AMPSConfig>"
+    assert policy_import.read("amps", text).document == {"client_policy": {"client_max_capacity": 5}}
+
+
+def test_settings_of_amps_that_stand_twice() -> None:
+    text = "<AMPSConfig><ClientMaxCapacity>5</ClientMaxCapacity><ClientMaxCapacity>6</ClientMaxCapacity></AMPSConfig>"
+    imported = policy_import.read("amps", text)
+    assert imported.document == {"client_policy": {"client_max_capacity": 5}}
+    assert "twice" in why(imported, "ClientMaxCapacity=6")
+
+
+def test_topics_of_amps_that_cant_be_read_dont_end_journaling() -> None:
+    text = "<TransactionLog><JournalSize>2MB</JournalSize><Topic><Name>(</Name></Topic></TransactionLog>"
+    assert policy_import.read("amps", text).document == {"instance": {"journal_size": 2_000_000}}
+    assert policy_import.read("amps", "<TransactionLog/>").document["instance"]["journaled_topics"] == []
+
+
+def test_actions_of_one_name_get_two() -> None:
+    action = (
+        "<Action><On><Module>amps-action-on-startup</Module><Options><Name>x</Name></Options></On>"
+        "<Do><Module>amps-action-do-rotate-logs</Module></Do></Action>"
+    )
+    assert [
+        one["name"] for one in policy_import.read("amps", f"<Actions>{action * 3}</Actions>").actions
+    ] == ["x", "x 2", "x 3"]
+
+
+def test_entries_beyond_what_a_policy_has_are_left_out() -> None:
+    entries = "".join(f'<policyEntry topic="t{number}" topicPrefetch="5"/>' for number in range(201))
+    imported = policy_import.read(
+        "activemq", f'<x>{entries}<policyEntry topic="{"a," * 5_000}a" topicPrefetch="5"/></x>'
+    )
+    assert len(taken(imported).activemq) == 200
+    assert "at most 200" in why(imported, "topic=t200")
+
+
+@pytest.mark.parametrize(("name", "kind", "chosen"), [
+    ("a", "json", "/region ="), ("b", "binary", "/x = 1"), ("c", "json", "/x = '" + "y" * 4_096 + "'"),
+])  # fmt: skip
+def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -> None:
+    topic = f"<Topic><Name>{name}</Name><MessageType>{kind}</MessageType><Filter>{chosen}</Filter></Topic>"
+    imported = policy_import.read("amps", f"<TransactionLog>{topic}</TransactionLog>")
+    assert [one.topic for one in taken(imported).instance.journaled_topics] == [name]
+    (left,) = imported.left_out
+    assert left.why.startswith("All messages of the topic are journaled")
+
+
+@pytest.mark.parametrize("queue", [
+    "<queue><name>q</name><q><slow-consumer-detection><depth>6</depth></slow-consumer-detection></q></queue>",
+    '<queue name="q"><consumer><depth>6</depth></consumer></queue>',
+    "<topic><name>a</name><subscriptionName>q</subscriptionName><slow-consumer-detection><depth>6</depth></slow-consumer-detection></topic>",
+])  # fmt: skip
+def test_limits_of_one_queue_of_qpid_are_left_out(queue: str) -> None:
+    detection = "<slow-consumer-detection><messageCount>5</messageCount></slow-consumer-detection>"
+    imported = policy_import.read("qpid", f"<virtualhost><queues>{detection}{queue}</queues></virtualhost>")
+    assert [(one.topic, one.message_count, one.depth) for one in taken(imported).qpid] == [("#", 5, None)]
+    assert "one queue by its name" in why(imported, "depth=6")

@@ -1,0 +1,233 @@
+"""The WebSocket transport: a Channels consumer between a WebSocket and the engine.
+
+It overrides Channels' dispatch, which hops to a thread for database clean-up on every incoming event (measured:
+184 µs a frame instead of 24). This consumer uses no database; it hands frames on and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from broker_core.connections.connection import Connection
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.engine.engine import Engine
+from broker_core.errors import ClientError
+from broker_core.protocols.close_codes import close_number
+from broker_core.protocols.native import (
+    DELIVER,
+    FROM_CLIENT,
+    encode_command,
+    encode_frame_header,
+    parse_message,
+)
+from broker_core.protocols.replies import Reply
+from broker_core.protocols.text import encode_text, message_texts
+from broker_core.transports.peer_progress import PeerProgress
+
+CLOSE_AFTER_S = 2.0
+"""How long a closing connection may take to read its last notice."""
+
+
+class WebSocketSink:
+    """One WebSocket's way out: a slot of messages and a task that sends them, waiting for the peer each time.
+
+    `raw` is its socket; `held_bytes` tells what lies between `send` and the kernel, or None when it isn't open.
+    """
+
+    protocol = "websocket"
+
+    def __init__(
+        self, send: Callable[[dict[str, Any]], Awaitable[None]], remote: str, instance: str,
+        raw: socket.socket, held_bytes: Callable[[], int | None],
+    ) -> None:
+        self.remote = remote
+        self.handed_bytes = 0
+        self.peer_names: frozenset[str] = frozenset()
+        self.writable = True
+        self.text_mode = False
+        self.connection: Connection | None = None
+        self._send = send
+        self._instance = instance
+        self._waiting: deque[bytes | str] = deque()
+        self._waiting_bytes = 0
+        self._held_bytes = held_bytes
+        self._progress = PeerProgress(raw)
+        self._sending = False
+        self._wake = asyncio.Event()
+        self._reading = asyncio.Event()
+        self._reading.set()
+        self._ending = asyncio.Event()
+        self._closing = (1000, "")
+
+    @property
+    def flushed(self) -> bool:
+        return not self._waiting and not self._sending
+
+    def taken_bytes(self) -> int:
+        held = self._held_bytes()
+        if held is not None:
+            self._progress.look(self.handed_bytes, self._waiting_bytes + held)
+        return self._progress.taken
+
+    @property
+    def lump_bytes(self) -> int:
+        return self._progress.lump_bytes
+
+    @property
+    def network_limited(self) -> bool:
+        return self._progress.network_limited
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        if self.text_mode:
+            assert self.connection is not None
+            for entry in entries:
+                target = self.connection.subscription_of(entry.stream)
+                if target is not None:  # else it was unsubscribed meanwhile
+                    for text in message_texts(
+                        entry.batch, target.subscription.id, self._instance, timestamp=target.timestamp
+                    ):
+                        self._put(text)
+        else:
+            parts: list[Any] = []
+            for entry in entries:
+                batch = entry.batch
+                parts.append(encode_frame_header(DELIVER, entry.stream, batch.nbytes))
+                parts.append(batch.buf)
+            self._put(b"".join(parts))
+        self.writable = False
+        self._wake.set()
+
+    def send_reply(self, reply: Reply) -> None:
+        self._put(encode_text(reply) if self.text_mode else encode_command(reply))
+        self._wake.set()
+
+    def _put(self, message: bytes | str) -> None:
+        nbytes = wire_bytes(message)
+        self.handed_bytes += nbytes
+        self._waiting_bytes += nbytes
+        self._waiting.append(message)
+
+    def _next_event(self) -> dict[str, Any]:
+        message = self._waiting.popleft()
+        self._waiting_bytes -= wire_bytes(message)
+        return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
+
+    def pause_reading(self) -> None:
+        self._reading.clear()
+
+    def resume_reading(self) -> None:
+        self._reading.set()
+
+    async def may_read(self) -> None:
+        """Wait while the engine wants no more from this client."""
+        await self._reading.wait()
+
+    def close(self, code: str, message: str) -> None:
+        self._closing = (close_number(code), message)
+        self._ending.set()
+        self._wake.set()
+        self._reading.set()
+
+    async def run(self) -> None:
+        """Send what waits until the connection is to be closed; then close it, whether the peer reads or not."""
+        pump = asyncio.create_task(self._pump(), name=f"websocket-pump-{self.remote}")
+        try:
+            await self._ending.wait()
+            await asyncio.wait([pump], timeout=CLOSE_AFTER_S)
+            self.taken_bytes()
+            code, reason = self._closing
+            await self._send({"type": "websocket.close", "code": code, "reason": reason[:120]})
+        finally:
+            pump.cancel()
+
+    async def _pump(self) -> None:
+        while self._waiting or not self._ending.is_set():
+            self._wake.clear()
+            self._sending = True
+            for _ in range(len(self._waiting)):
+                # Nothing here keeps the message while its sending waits for the peer.
+                await self._send(self._next_event())
+            self._sending = False
+            self.writable = True
+            if self.connection is not None and not self._ending.is_set():
+                self.connection.on_writable()
+            if not self._waiting and not self._ending.is_set():
+                await self._wake.wait()
+
+
+def wire_bytes(message: bytes | str) -> int:
+    """A message's length with the header that WebSocket puts before it."""
+    nbytes = len(message) if isinstance(message, bytes) or message.isascii() else len(message.encode())
+    return nbytes + (2 if nbytes < 126 else 4 if nbytes < 65_536 else 10)
+
+
+class ClientConsumer(AsyncWebsocketConsumer):
+    """One client's WebSocket. Constructed with the engine and the name of the transport it came in by."""
+
+    def __init__(self, engine: Engine, transport: str) -> None:
+        super().__init__()
+        self.engine, self.transport = engine, transport
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[dict[str, Any]]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        """The life of a connection; replaces Channels' per-event dispatch."""
+        peer = scope.get("client") or ["?", 0]
+        sink = WebSocketSink(
+            send, f"{peer[0]}:{peer[1]}", self.engine.instance, scope["raw_socket"], scope["held_bytes"]
+        )
+        sink.peer_names = scope["peer_names"]
+        connection = self.engine.connected(self.transport, sink)
+        sink.connection = connection
+        sender = asyncio.create_task(sink.run(), name=f"websocket-sender-{sink.remote}")
+        try:
+            await self._receive(connection, sink, receive, send)
+        finally:
+            connection.on_closed()
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await sender
+
+    async def _receive(
+        self,
+        connection: Connection,
+        sink: WebSocketSink,
+        receive: Callable[[], Awaitable[dict[str, Any]]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        while True:
+            message = await receive()
+            kind = message["type"]
+            if kind == "websocket.receive":
+                self._hand_on(connection, sink, message)
+                await sink.may_read()
+            elif kind == "websocket.connect":
+                await send({"type": "websocket.accept"})
+            elif kind == "websocket.disconnect":
+                return
+
+    def _hand_on(
+        self, connection: Connection, sink: WebSocketSink, message: dict[str, Any]
+    ) -> None:
+        text = message.get("text")
+        if text is not None:
+            if not connection.logged_on:
+                sink.text_mode = True
+            connection.receive((text,))
+            return
+        try:
+            frames = parse_message(message["bytes"], kinds=FROM_CLIENT)
+        except ClientError as error:
+            connection.receive((error,))
+            return
+        connection.receive(frames)

@@ -1,0 +1,27 @@
+"""A WebSocket transport of the broker: daphne with the `consumer` of this room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.broker_websocket.consumer import ClientConsumer
+from api.broker_websocket.server import PacedServer
+from broker_core.config import TransportSettings
+from broker_core.engine.engine import Engine
+
+_ANSWER = b"This is a Sluice transport: connect with a WebSocket.\n"
+
+
+class WebSocketListener(PacedServer):
+    """Listens for clients of a WebSocket transport."""
+
+    def __init__(self, engine: Engine, settings: TransportSettings) -> None:
+        async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+            if scope["type"] == "websocket":
+                await ClientConsumer(engine, settings.name)(scope, receive, send)
+                return
+            headers = [(b"content-type", b"text/plain"), (b"upgrade", b"websocket")]
+            await send({"type": "http.response.start", "status": 426, "headers": headers})
+            await send({"type": "http.response.body", "body": _ANSWER})
+
+        super().__init__(application, settings.host, settings.port, settings.tls)

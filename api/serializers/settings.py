@@ -1,0 +1,39 @@
+"""Serializers of the settings that systems' tables hold: AMPS, XAP, ActiveMQ, Qpid."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from rest_framework import serializers
+
+from api.serializers.strict import StrictSerializer
+from broker_core.config.preset_fields import Kind, PresetField, Table
+from broker_core.config.vocabulary import Mode
+
+OPTIONAL: dict[str, Any] = {"required": False, "allow_null": True}
+
+
+class SettingsSerializer(StrictSerializer):
+    """The fields that are declared, and those of `table`. Each may be absent or null."""
+
+    table: ClassVar[Table] = {}
+
+    def get_fields(self) -> dict[str, Any]:
+        """Declared fields first."""
+        return {**super().get_fields(), **{name: setting(row) for name, row in self.table.items()}}
+
+
+def setting(row: PresetField) -> serializers.Field[Any, Any, Any, Any]:
+    """The field of a setting; bounds, unit, meaning and default are those of its table."""
+    options = {**OPTIONAL, "help_text": row.help_text + (f" Unit: {row.unit}." if row.unit else "")}
+    match row.kind:
+        case Kind.WHOLE:
+            return serializers.IntegerField(min_value=row.low, max_value=row.high, **options)
+        case Kind.DECIMAL:
+            return serializers.FloatField(min_value=row.low, max_value=row.high, **options)
+        case Kind.FLAG | Kind.CONFIRMATION:
+            return serializers.BooleanField(**options)
+        case Kind.MODE:
+            return serializers.ChoiceField(choices=[str(mode) for mode in Mode], **options)
+        case Kind.PATH:
+            return serializers.CharField(max_length=1_024, **options)

@@ -1,0 +1,204 @@
+"""A whole broker: the engine, its listeners, the control socket and the one-second tick, started and stopped in order.
+
+Start: lock and recover the journal, remove what dead spools left, listen, serve control.
+Stop: listen no more, tell the clients, finish the journal, close control last, so that the control plane can see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from broker_core.access import AccessPolicy
+from broker_core.access.tls import server_context
+from broker_core.clock import SystemClock
+from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.config.transports import closed_transports
+from broker_core.control.requests.actions import ActionRequests
+from broker_core.control.requests.clients import ClientRequests
+from broker_core.control.requests.instance import InstanceRequests
+from broker_core.control.requests.journals import JournalRequests
+from broker_core.control.requests.policy import PolicyRequests
+from broker_core.control.requests.replays import ReplayRequests
+from broker_core.control.requests.table import Handler, table_of
+from broker_core.control.server import ControlServer
+from broker_core.control.status import Statistics
+from broker_core.delivery.spool.parts import clean_up
+from broker_core.documents.instance import Snapshot
+from broker_core.documents.requests import Request
+from broker_core.engine.engine import TICK_MS, Engine
+from broker_core.errors import OperatorError, SluiceError
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.journal import Journal
+from broker_core.slow_clients.rules.staging import Stage
+from broker_core.transports.tcp import TcpListener
+
+log = structlog.get_logger("sluice.broker")
+TICK_S = TICK_MS / 1_000
+
+
+class Listener(Protocol):
+    """What a kind of transport must offer."""
+
+    async def listen(self) -> tuple[str, int]:
+        """Start listening; the address. Raises OSError when the port is taken."""
+
+    async def stop_listening(self) -> None:
+        """Take no new connections."""
+
+
+ListenerFactory = Callable[[Engine, TransportSettings], Listener]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPaths:
+    """Where an instance keeps its files."""
+
+    journal: Path
+    archive: Path
+    spool: Path
+    control: Path
+
+    @classmethod
+    def under(cls, home: Path, instance: str) -> BrokerPaths:
+        """The usual places below the data directory."""
+        return cls(home / "journal", home / "archive", home / "spool", home / "run" / f"{instance}.sock")
+
+
+class Broker:
+    """One running instance. `on_tick(snapshot)` is awaited once a second, for whoever reports to the control plane."""
+
+    def __init__(self, policy: PolicyDocument, paths: BrokerPaths, websocket: ListenerFactory) -> None:
+        self.paths = paths
+        self._factories: dict[str, ListenerFactory] = {"tcp": TcpListener, "websocket": websocket}
+        paths.spool.mkdir(parents=True, exist_ok=True)
+        clock = SystemClock()
+        journal = Journal.open(paths.journal, policy.instance.name, paths.archive, journal_options(policy), stopwatch=clock.seconds)
+        # Only the holder of the journal's lock may touch files of this instance's name.
+        clean_up(paths.spool, policy.instance.name)
+        self.engine = Engine(journal, policy, paths.spool, host_memory(), memory_ulimit(), clock)
+        self.statistics = Statistics(self.engine)
+        self._listeners: dict[str, tuple[TransportSettings, Listener]] = {}
+        self._ports: dict[str, int] = {}
+        self._control = ControlServer(paths.control, self._handlers())
+        self._ticking: asyncio.Task[None] | None = None
+        self.on_shut_down: Callable[[], None] | None = None
+        """How an action ends the process; set by whoever runs it."""
+
+    async def start(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None = None) -> None:
+        """Listen and tick. Raises OperatorError port_taken, and nothing stays open."""
+        try:
+            await self._listen(self.engine.policy)
+            await self._control.listen()
+        except SluiceError:
+            await self.stop()
+            raise
+        self.engine.spawn(self.engine.settle.run())
+        self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
+        log.info("broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict())
+
+    def _handlers(self) -> dict[type[Request[Any]], Handler]:
+        """Who answers which request of the control plane."""
+        return table_of(
+            InstanceRequests(self.statistics),
+            ClientRequests(self.engine, self.statistics),
+            ReplayRequests(self.engine),
+            JournalRequests(self.engine, self.paths.archive),
+            PolicyRequests(self.engine, self.apply),
+            ActionRequests(self.engine.dispatch, self),
+        )
+
+    async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
+        """Put a revision in force without a restart: limits at once, transports started and stopped as it says."""
+        if policy.instance.name != self.engine.instance:
+            raise OperatorError("bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}.")
+        await self._listen(policy)
+        self.engine.apply(policy, stage)
+        self.engine.journal.use(journal_options(policy))
+        log.info("policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None)
+
+    async def _listen(self, policy: PolicyDocument) -> None:
+        wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
+        check_access(policy)
+        self.engine.logons.apply(policy)  # before a transport opens that asks for more than it did
+        for name in closed_transports([settings for settings, _ in self._listeners.values()], policy.transports):
+            _, listener = self._listeners.pop(name)
+            await listener.stop_listening()
+            self.engine.roster.close_transport(name)
+        for name, settings in wanted.items():
+            if name not in self._listeners:
+                listener = self._factories[settings.kind](self.engine, settings)
+                try:
+                    _, port = await listener.listen()
+                except OSError as problem:
+                    self.engine.logons.apply(self.engine.policy)
+                    raise OperatorError(
+                        "port_taken", f"Transport {name} can't listen on {settings.host}:{settings.port}: {problem}.",
+                        "Stop what listens there, or give the transport another port.",
+                    ) from None
+                self._listeners[name] = (settings, listener)
+                self._ports[name] = port
+        self.statistics.transports = [
+            {"name": t.name, "kind": t.kind, "host": t.host, "port": self._ports.get(t.name, t.port), "enabled": t.enabled}
+            for t in policy.transports
+        ]
+
+    async def _tick(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                snapshot = await self.statistics.second()
+                self.engine.tick()
+                if on_tick is not None:
+                    await on_tick(snapshot)
+            except Exception:
+                # The tick judges slow clients; one failure, such as a Redis that is away, must not end it.
+                log.exception("tick_failed")
+
+    async def stop(self) -> None:
+        """Stop in order. Nothing that was acknowledged is lost."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticking
+        for _, listener in self._listeners.values():
+            await listener.stop_listening()
+        self._listeners.clear()
+        await self.engine.close()
+        await self._control.close()
+        log.info("broker_stopped", instance=self.engine.instance)
+
+
+def journal_options(policy: PolicyDocument) -> JournalOptions:
+    """JournalSize and PreallocatedJournalFiles."""
+    return JournalOptions(policy.instance.journal_size, policy.instance.preallocated_files)
+
+
+def check_access(policy: PolicyDocument) -> None:
+    """Raise what is wrong with users, entitlements and certificates before anything of a revision is in force."""
+    AccessPolicy(policy)
+    for transport in policy.transports:
+        if transport.enabled and transport.tls is not None:
+            server_context(transport.tls)
+
+
+def host_memory() -> int:
+    """Memory of this machine, in bytes."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1_024
+    raise OperatorError("no_memory_figure", "/proc/meminfo has no MemTotal.", "Set MessageMemoryLimit.")
+
+
+def memory_ulimit() -> int | None:
+    """The resident memory this process may use, in bytes (`ulimit -m`); None when there is no limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
+    return None if soft == resource.RLIM_INFINITY else soft

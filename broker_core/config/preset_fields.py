@@ -1,0 +1,235 @@
+"""The settings of the four systems that operators know: one table each.
+
+A row says what the setting is called here and by its own system, what it means, its unit, bounds and default.
+Whoever reads, compiles, types, sends, shows or documents such a setting draws from these rows: `config`,
+`slow_clients.rules.presets`, the console's forms and tables, the API's serializers. What docs/slow-clients.md
+prints and what the console's importers read is tested against them. Sources: seeds 000 (AMPS), 001 (XAP),
+003 (ActiveMQ), 004 (Qpid).
+
+Whom an entry is for (`topic`, `transport`) isn't a setting, and not in the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from broker_core.config.reading import Reader
+from broker_core.config.rules import MAX_MS
+from broker_core.config.vocabulary import Mode, Unit
+
+MAX_PREFETCH: Final = 32_767
+"""The most messages of one subscription that may be on their way without an acknowledgement."""
+MAX_BYTES: Final = 2**62
+MAX_COUNT: Final = 2**53
+"""Beyond it JSON's readers in browsers lose digits."""
+DEFAULT_MEMORY_PERCENT: Final = 10
+"""Of the host's memory and of the ulimit, the lower: AMPS's default of MessageMemoryLimit."""
+DEFAULT_DISK_LIMIT: Final = 10**9
+"""AMPS's 1GB."""
+DEFAULT_CLIENT_MAX_CAPACITY: Final = 50
+MODE_MEANING: Final = "In shadow its decisions are recorded and nothing is done."
+
+
+class Kind(StrEnum):
+    """What a setting's value is."""
+
+    WHOLE = "whole number"
+    DECIMAL = "number"
+    FLAG = "true or false"
+    CONFIRMATION = "true or false, to confirm another setting"
+    PATH = "absolute path"
+    MODE = "off, shadow or enforce"
+
+
+@dataclass(frozen=True, slots=True)
+class PresetField:
+    """One setting.
+
+    word            its system's own name; "" for what Sluice adds
+    unit            "" for what has none
+    low, high       bounds of numbers, both allowed
+    default         None: there is no such limit, or it is worked out; `default_words` says which
+    default_words   what the default comes to
+    """
+
+    name: str
+    word: str
+    meaning: str
+    kind: Kind = Kind.WHOLE
+    unit: str = ""
+    low: int = 0
+    high: int = 0
+    default: Any = None
+    default_words: str = ""
+
+    @property
+    def default_text(self) -> str:
+        """The default as operators read it: `30000`, `false`, `-1 (any number)`, `no limit`."""
+        if self.default is None:
+            return self.default_words
+        text = str(self.default).lower()
+        return f"{text} ({self.default_words})" if self.default_words else text
+
+    @property
+    def help_text(self) -> str:
+        """Meaning and default in a line."""
+        return f"{self.meaning} Default: {self.default_text}."
+
+
+Table = Mapping[str, PresetField]
+
+
+def _table(*rows: PresetField) -> Table:
+    return MappingProxyType({row.name: row for row in rows})
+
+
+def _mode() -> PresetField:
+    return PresetField("mode", "", MODE_MEANING, Kind.MODE, default=Mode.ENFORCE)
+
+
+AMPS_POOL: Final = _table(
+    PresetField(
+        "message_memory_limit", "MessageMemoryLimit",
+        "What the messages of a pool’s clients may take in memory together. Over it, of the clients that aren’t "
+        "offlined the one that holds most is offlined; then the next, until the pool is within.",
+        unit=Unit.BYTES, low=1, high=MAX_BYTES,
+        default_words=f"the lower of {DEFAULT_MEMORY_PERCENT} % of the host’s memory and {DEFAULT_MEMORY_PERCENT} % of "
+        "what the process may use",
+    ),
+    PresetField(
+        "message_disk_limit", "MessageDiskLimit",
+        "What the spools of a pool’s offlined clients may take together. Over it, the client with the largest spool is "
+        "disconnected; then the next, until the pool is within.",
+        unit=Unit.BYTES, low=1, high=MAX_BYTES,
+        default_words=f"{DEFAULT_DISK_LIMIT // 10**9} GB or the memory limit, whichever is higher",
+    ),
+    PresetField(
+        "message_disk_path", "MessageDiskPath", "The directory in which spools are written: an absolute path.", Kind.PATH,
+        default_words="the spool directory under SLUICE_HOME",
+    ),
+)  # fmt: skip
+
+AMPS_CLIENT: Final = _table(
+    PresetField(
+        "client_max_capacity", "ClientMaxCapacity",
+        "The share one client may use: of the memory limit before it is offlined; of the disk limit after, where it is "
+        "disconnected.",
+        unit="%", low=1, high=100, default=DEFAULT_CLIENT_MAX_CAPACITY,
+    ),
+    PresetField(
+        "client_message_age_limit_ms", "ClientMessageAgeLimit",
+        "A client whose oldest message has waited longer, in memory or on disk, is disconnected.",
+        unit=Unit.MILLISECONDS, low=1, high=MAX_COUNT, default_words="no limit",
+    ),
+)  # fmt: skip
+
+XAP: Final = _table(
+    PresetField("enabled", "slow-consumer.enabled", "Whether slow consumers are looked for.", Kind.FLAG, default=False),
+    PresetField(
+        "throughput", "slow-consumer.throughput", "What a client must take while there is something for it.",
+        unit=Unit.BYTES_PER_SECOND, low=1, high=MAX_COUNT, default=5_000,
+    ),
+    PresetField(
+        "latency", "slow-consumer.latency", "The time it has to recover.",
+        unit=Unit.MILLISECONDS, low=1, high=MAX_MS, default=500,
+    ),
+    PresetField(
+        "retries", "slow-consumer.retries", "How many times within the latency it is looked at again.",
+        unit=Unit.TIMES, low=1, high=1_000, default=3,
+    ),
+    _mode(),
+)  # fmt: skip
+
+ACTIVEMQ: Final = _table(
+    PresetField(
+        "prefetch", "topicPrefetch", "Messages that may be unacknowledged.",
+        unit=Unit.MESSAGES, low=1, high=MAX_PREFETCH, default_words="what the subscription asks for",
+    ),
+    PresetField(
+        "constant_pending_message_limit_strategy", "constantPendingMessageLimitStrategy limit",
+        "Messages kept beyond the prefetch; older ones are discarded.",
+        unit=Unit.MESSAGES, low=-1, high=MAX_COUNT, default=-1, default_words="all are kept",
+    ),
+    PresetField(
+        "prefetch_rate_pending_message_limit_strategy", "prefetchRatePendingMessageLimitStrategy multiplier",
+        "The same as a multiple of the prefetch, such as 2.5. The lower of the two counts.",
+        Kind.DECIMAL, high=1_000_000, default_words="none",
+    ),
+    PresetField(
+        "abort_slow_consumer_strategy", "abortSlowConsumerStrategy", "Whether slow consumers are aborted.",
+        Kind.FLAG, default=False,
+    ),
+    PresetField(
+        "max_slow_count", "maxSlowCount", "How often a consumer may be slow before it is aborted.",
+        unit=Unit.TIMES, low=-1, high=2**31 - 1, default=-1, default_words="any number",
+    ),
+    PresetField(
+        "max_slow_duration", "maxSlowDuration", "How long it may be slow without a pause; -1 is any time.",
+        unit=Unit.MILLISECONDS, low=-1, high=MAX_MS, default=30_000,
+    ),
+    PresetField(
+        "check_period", "checkPeriod", "The time between two looks.",
+        unit=Unit.MILLISECONDS, low=100, high=MAX_MS, default=30_000,
+    ),
+    PresetField(
+        "abort_connection", "abortConnection", "true closes its connection, false asks the client to close it.",
+        Kind.FLAG, default=False,
+    ),
+    _mode(),
+)  # fmt: skip
+
+QPID: Final = _table(
+    PresetField(
+        "depth", "depth", "Bytes of the bodies of what a subscription is owed: it waits, or is delivered but not acknowledged.",
+        unit=Unit.BYTES, low=1, high=MAX_BYTES, default_words="no limit",
+    ),
+    PresetField(
+        "message_age", "messageAge", "How old the oldest message is that it is owed.",
+        unit=Unit.MILLISECONDS, low=1, high=MAX_MS, default_words="no limit",
+    ),
+    PresetField(
+        "message_count", "messageCount", "Messages that it is owed.",
+        unit=Unit.MESSAGES, low=1, high=MAX_COUNT, default_words="no limit",
+    ),
+    PresetField(
+        "delete_persistent", "delete-persistent", "Whether durable subscriptions are deleted too; false lets them alone.",
+        Kind.FLAG, default=False,
+    ),
+    PresetField(
+        "confirm_delete", "", "Needed with delete_persistent: what a durable subscription is owed is lost.",
+        Kind.CONFIRMATION, default=False,
+    ),
+    _mode(),
+)  # fmt: skip
+
+AMPS: Final[Table] = MappingProxyType({**AMPS_POOL, **AMPS_CLIENT})
+"""For the instance and for each transport: what its pool's clients share, and what one of them may use."""
+PRESETS: Final[Mapping[str, Table]] = MappingProxyType({"amps": AMPS, "xap": XAP, "activemq": ACTIVEMQ, "qpid": QPID})
+
+
+def defaults(table: Table) -> dict[str, Any]:
+    """What holds where no entry says anything, by name. A confirmation isn't laid over others, and not among them."""
+    return {name: row.default for name, row in table.items() if row.kind is not Kind.CONFIRMATION}
+
+
+def read_settings(reader: Reader, table: Table, source: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The table's settings out of a document's object, by name; None for what isn't set. Problems go to the reader."""
+    return {name: _read(reader, row, source, where) for name, row in table.items()}
+
+
+def _read(reader: Reader, row: PresetField, source: Mapping[str, Any], where: str) -> Any:
+    match row.kind:
+        case Kind.WHOLE:
+            return reader.number(source, row.name, where, row.low, row.high)
+        case Kind.DECIMAL:
+            return reader.decimal(source, row.name, where, row.low, row.high)
+        case Kind.FLAG | Kind.CONFIRMATION:
+            return reader.flag(source, row.name, where)
+        case Kind.MODE:
+            return reader.choice(source, row.name, where, Mode)
+        case Kind.PATH:
+            return reader.path(source, row.name, where)

@@ -1,0 +1,65 @@
+"""Subscriptions with acknowledgements: the window they open with, and the commands that empty it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker_core.bookmark import After, parse_bookmark
+from broker_core.connections.member import Member
+from broker_core.connections.ports import Services
+from broker_core.delivery.backlog import Backlog
+from broker_core.delivery.lane import Lane
+from broker_core.delivery.window import DEFAULT_PREFETCH, AckMode, Window
+from broker_core.errors import ClientError
+from broker_core.protocols import commands
+
+
+def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, prefetch: int | None) -> int:
+    """Give a subscription that acknowledges its lane. `prefetch` is the policy's, for one that names none.
+
+    A durable subscription acknowledges always: what it hasn't acknowledged is what it gets when it comes back.
+    Returns the window's size, 0 for a subscription without acknowledgements.
+    """
+    word = command.ack or ("auto" if command.durable else None)
+    if word is None:
+        return 0
+    window = Window(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
+    backlog.lanes[stream] = Lane(stream, window)
+    return window.prefetch
+
+
+def acknowledge(connection: Member, services: Services, command: commands.Acknowledge) -> None:
+    """Carry out an `ack`. ClientError unknown_subscription, bad_ack or bad_bookmark; what came before the error in the
+    command is acknowledged."""
+    target = connection.subscriptions.get(command.id)
+    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
+    if target is None or lane is None or lane.window is None:
+        raise ClientError("unknown_subscription", f"There is no subscription {command.id!r} with acknowledgements.",
+                          'Subscribe with "ack":"client".', c="ack", id=command.id)
+    try:
+        for first, last in _numbers(lane.window, command, services.facilities.instance):
+            connection.backlog.acknowledge(target.stream, first, last)
+    except ClientError as error:
+        error.details.update(c="ack", id=command.id)
+        raise
+    finally:
+        connection.backlog.go_on()
+        services.judging.acknowledged(connection, target)
+
+
+def _numbers(window: Window, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:
+    if command.upto is not None:
+        yield command.upto, command.upto
+    elif command.bookmark is not None:
+        number = window.number_of(_sequence(command.bookmark, instance))
+        if number:
+            yield number, number
+    yield from command.numbers
+
+
+def _sequence(text: str, instance: str) -> int:
+    start = parse_bookmark(text)
+    mine = [b.sequence for b in start.bookmarks if b.origin == instance] if isinstance(start, After) else []
+    if not mine:
+        raise ClientError("bad_ack", f"{text[:80]!r} isn't the bookmark of a message.", "Acknowledge by upto or numbers.")
+    return mine[0]

@@ -1,0 +1,350 @@
+"""One client's connection: reads its commands, holds its subscriptions, and answers.
+
+A command that can't be done is answered with an error and loses nobody else's data. Frames or logons that can't be
+trusted end the connection, after an error that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import assert_never
+
+import structlog
+
+from broker_core.access import EVERYTHING
+from broker_core.bookmark import Bookmark
+from broker_core.connections.acknowledging import acknowledge, open_window
+from broker_core.connections.identity import Identity
+from broker_core.connections.inbox import Hold, Inbox, Item
+from broker_core.connections.notices import Notices, Settled
+from broker_core.connections.ports import Services
+from broker_core.connections.publisher import Publisher
+from broker_core.connections.resume_tokens import Held
+from broker_core.delivery.account import NOTHING, Account, Cause
+from broker_core.delivery.backlog import Backlog, Ending
+from broker_core.delivery.lifecycle import ClientState, Event, next_state
+from broker_core.delivery.sink import Sink
+from broker_core.errors import ClientError, SluiceError
+from broker_core.protocols import commands, replies
+from broker_core.protocols.close_codes import come_back_after_ms
+from broker_core.protocols.names import check_client_name
+from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, parse_command
+from broker_core.replay.client_subscription import ClientSubscription
+
+log = structlog.get_logger("sluice.connection")
+MAX_UNREAD_REPLIES = 1_000
+"""Answers that may wait for a peer whose socket takes nothing."""
+
+
+NOTHING_OWED = Ending(NOTHING, NOTHING, 0)
+
+
+class Connection:
+    """One connection, from its first byte to its last. Others know it as a `Member`."""
+
+    def __init__(self, services: Services, transport: str, sink: Sink) -> None:
+        self.services = services
+        self._clock = services.facilities.clock
+        self.transport = transport
+        self.sink = sink
+        self.backlog = Backlog(self, sink, services.facilities)
+        self.notices = Notices(sink)
+        self.name = ""
+        self.user = ""
+        self.identity: Identity | None = None
+        self.rights = EVERYTHING
+        self.inbox = Inbox(sink, self._take, self._clock)
+        self.connected_at = self._clock.now_ns()
+        self.heard_at = self._clock.monotonic_ms()
+        self.heartbeat_ms = 0
+        self.spoke_at = self.heard_at
+        self.publishing = Publisher(self, self.inbox, services)
+        self.subscriptions: dict[str, ClientSubscription] = {}
+        self.last_stream = 0
+        self._unread_replies = 0
+
+    @property
+    def logged_on(self) -> bool:
+        return self.name != ""
+
+    @property
+    def closed(self) -> bool:
+        return self.backlog.state is ClientState.CLOSED
+
+    # From the transport.
+
+    def receive(self, items: Iterable[Item]) -> None:
+        """What the transport has read, in order. Taken now or in later turns, see `inbox`."""
+        self.heard_at = self._clock.monotonic_ms()
+        self.inbox.put(items)
+
+    def _take(self, item: Item) -> None:
+        try:
+            if isinstance(item, ClientError):
+                self.fail(item)
+            elif isinstance(item, str) or item.kind == COMMAND:
+                text = item if isinstance(item, str) else item.payload
+                if self.closed:
+                    self._last_words(text)
+                else:
+                    self._command(parse_command(text))
+            elif not self.closed:
+                self.publishing.publish_batch(item.payload)
+        except ClientError as error:
+            self._refuse(error)
+        except Exception:
+            # What one client sends must not end the turn in which others' commands are taken.
+            log.exception("command_failed", client=self.name)
+            self.close("internal_error", "What this client sent couldn't be carried out.")
+
+    def _last_words(self, payload: bytearray | str) -> None:
+        """From a client that is being closed only its answer to the notice counts."""
+        with contextlib.suppress(ClientError):
+            command = parse_command(payload)
+            if isinstance(command, commands.Told):
+                self.notices.heard(command.decision)
+
+    def on_writable(self) -> None:
+        """The transport takes bytes again."""
+        if not self.closed:
+            self.backlog.on_writable()
+
+    def on_closed(self) -> None:
+        """The transport is gone. What it had read before counts."""
+        self.inbox.end(self._gone)
+
+    def _gone(self) -> None:
+        self.notices.lost()
+        self.leave("closed")
+
+    # Answers.
+
+    def reply(self, reply: replies.Reply) -> None:
+        """Send an answer; it doesn't wait behind deliveries.
+
+        A peer that asks and never reads would make answers pile up below the outbox, so their number is bounded.
+        """
+        if self.closed:
+            return
+        self._unread_replies = 0 if self.sink.writable else self._unread_replies + 1
+        if self._unread_replies > MAX_UNREAD_REPLIES:
+            self.leave("bad_command")
+            self.sink.close("bad_command", "It asks and doesn't read the answers.")
+            return
+        self.spoke_at = self._clock.monotonic_ms()
+        self.sink.send_reply(reply)
+
+    def _refuse(self, error: ClientError) -> None:
+        # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection.
+        if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch"):
+            self.fail(error)
+        else:
+            self.reply(replies.error_reply(error))
+
+    def fail(self, error: SluiceError) -> None:
+        """Say what was wrong and end the connection."""
+        if not self.closed:
+            self.reply(replies.error_reply(error))
+            self.close(error.code, error.sentence, error.fix, error.details.get("retry_after_ms"))
+
+    def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None:
+        """End the connection with a last word. Everything that waits for it is forgotten."""
+        if not self.closed:
+            self._say_closing(code, message, fix, retry_after_ms)
+            self.leave(code)
+            self.sink.close(code, message)
+
+    def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None:
+        """Tell a client that has left why; its connection is closed when it says that it knows, or at the deadline."""
+        code, message = notice.code, notice.message
+
+        def close(told: str) -> None:
+            self.services.roster.parting.discard(self)
+            self.sink.close(code, message)
+            settled(told)
+
+        self.services.roster.parting.add(self)
+        self.notices.tell(identity, notice, close)
+        self._say_closing(code, message, "", notice.retry_after_ms)
+
+    def leave(self, why: str) -> Ending:
+        """Everything of this client ends; only its last words are still sent. What was owed to it, all together. Calling it
+        twice is harmless."""
+        services = self.services
+        services.roster.leave(self)
+        if self.closed:
+            return NOTHING_OWED
+        services.judging.left(self)
+        for target in self.subscriptions.values():
+            self._put_down(target)
+        ending = self.backlog.close()
+        services.roster.gone.merge(self.backlog.account)
+        for target in self.subscriptions.values():
+            services.subscribing.remove(target)
+        if self.logged_on:
+            services.events.add(self._clock.now_ns(), self.name, "disconnect", why)
+        return ending
+
+    def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
+        come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms
+        self.sink.send_reply(replies.Closing(code=code, message=message, fix=fix, retry_after_ms=come_back))
+
+    # Commands.
+
+    def _command(self, command: commands.Command) -> None:
+        try:
+            self._carry_out(command)
+        except ClientError as error:
+            raise commands.about(error, command) from None
+
+    def _carry_out(self, command: commands.Command) -> None:
+        match command:
+            case commands.Logon():
+                self._logon(command)
+            case _ if not self.logged_on:
+                raise ClientError("not_logged_on", "The first command must be a logon.",
+                                  'Send {"c":"logon","name":"..."} first.')
+            case commands.Publish():
+                self.publishing.publish_one(command)
+            case commands.Subscribe():
+                self.services.subscribing.subscribe(self, command)
+            case commands.Unsubscribe():
+                self._unsubscribe(command)
+            case commands.Pause() | commands.Resume() | commands.Rate():
+                self.services.control.command(self, command, self.services.managed)
+            case commands.Flush():
+                self.publishing.flush(command.id)
+            case commands.Heartbeat():
+                self.reply(replies.Heartbeat())
+            case commands.Acknowledge():
+                acknowledge(self, self.services, command)
+            case commands.Renew():
+                self.services.leases.renew(self, command.id, self._clock.monotonic_ms())
+            case commands.Told():
+                self.notices.heard(command.decision)
+            case _:
+                assert_never(command)
+
+    def _logon(self, command: commands.Logon) -> None:
+        if self.logged_on:
+            raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
+        identity = self.services.logons.identify(self, command)
+        if identity is not None:
+            self._log_on(command, identity)
+        else:
+            self.inbox.hold(Hold.LOGON)
+
+    def identified(self, command: commands.Logon, identity: Identity) -> None:
+        """It is known who this is: log on, and take what came meanwhile."""
+        try:
+            self._log_on(command, identity)
+        except ClientError as error:
+            self._refuse(commands.about(error, command))
+        self.inbox.release(Hold.LOGON)
+
+    def _log_on(self, command: commands.Logon, identity: Identity) -> None:
+        self.services.logons.check_name(self, command, identity)
+        self.identity, self.rights, self.user = identity, identity.rights, identity.user
+        check_client_name(command.name)
+        self.services.refused.check(command.name, self._clock.monotonic_ms())
+        self.services.roster.log_on(self, command.name)
+        self.name = command.name
+        self.services.judging.joined(self)
+        self.services.events.add(self._clock.now_ns(), self.name, "connect", "live")
+        self.heartbeat_ms = command.heartbeat_ms or 0
+        self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
+        self.reply(replies.Ack(
+            ack="processed", of="logon", id=command.id, name=self.name, instance=self.services.facilities.instance,
+            version=PROTOCOL_VERSION, sequence=self.services.publishing.publisher_sequence(self.name), max_frame=MAX_FRAME,
+            heartbeat_ms=self.heartbeat_ms or None,
+        ))
+
+    # What waits for it. Satisfies `delivery.ports.Owner`.
+
+    def changed(self) -> None:
+        self.services.judging.changed(self)
+
+    def went_live(self) -> None:
+        self.services.judging.went_live(self)
+        self.services.events.add(self._clock.now_ns(), self.name, "offline_stop", "live")
+
+    @property
+    def account(self) -> Account:
+        """What became of everything that was for it."""
+        return self.backlog.account
+
+    # Subscriptions.
+
+    def add(self, target: ClientSubscription, command: commands.Subscribe) -> None:
+        """Enter a subscription that can begin. Its window is there before its first delivery."""
+        self.subscriptions[target.id] = target
+        self.backlog.enter(target)
+        target.durable, target.snapshot_key = command.durable or "", command.snapshot_key
+        prefetch = self.services.judging.prefetch_of(self, command.topic)
+        self.services.judging.begun(self, target, open_window(self.backlog, target.stream, command, prefetch))
+
+    def _unsubscribe(self, command: commands.Unsubscribe) -> None:
+        """End a subscription; a durable one is kept unless the client says delete. ClientError unknown_subscription."""
+        target = self.subscriptions.get(command.id)
+        if target is None:
+            raise ClientError("unknown_subscription", f"There is no subscription {command.id!r}.",
+                              "Use the id it was subscribed with.", c="unsubscribe", id=command.id)
+        ending = self.end(target, Cause.UNSUBSCRIBED, "")
+        if target.durable and command.delete:
+            self.services.durables.delete(self.name, target.durable)
+        self.reply(replies.Ack(
+            ack="processed", of="unsubscribe", id=command.id, bookmark=self.resume_bookmark(ending),
+            kept=ending.kept.messages or None, lost=ending.lost.messages or None,
+        ))
+
+    def cancel(self, target: ClientSubscription, rule: str) -> Ending:
+        """A policy, an operator, or the end of its lease, ends a subscription; the caller tells the client."""
+        return self.end(target, Cause.CANCELLED, rule)
+
+    def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
+        """End a subscription: what is owed to it is gone, and entered in the ledger. `cause` None: it was given all it asked
+        for. Twice is harmless."""
+        if self.subscriptions.pop(target.id, None) is None:
+            return NOTHING_OWED
+        self._put_down(target)
+        ending = self.backlog.leave(target, cause, rule) if cause is not None else self.backlog.finish(target)
+        self.services.subscribing.remove(target)
+        self.services.judging.over(self, target)
+        self.services.events.add(
+            self._clock.now_ns(), self.name, "unsubscribe", self.backlog.state.value,
+            topic=target.topic, filter=target.filter_text or "",
+        )
+        self.changed()
+        return ending
+
+    def _put_down(self, target: ClientSubscription) -> None:
+        """Note where a subscription stands while it still stands there: what is ended counts as if it had everything."""
+        self.services.managed.closed(target)
+        if target.durable:
+            self.services.durables.closed(target)
+        if target.lease_ms:
+            self.services.leases.end(target)
+
+    def subscription_of(self, stream: int) -> ClientSubscription | None:
+        """The subscription of a stream; None when it has ended."""
+        found = self.backlog.recipients.get(stream)
+        return self.subscriptions.get(found.id) if found is not None else None
+
+    def resume_bookmark(self, ending: Ending) -> str | None:
+        """The bookmark after which a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
+        return self.bookmark_before(ending.first) if ending.first else None
+
+    def bookmark_before(self, sequence: int) -> str:
+        """The bookmark after which a new subscription goes on with that record."""
+        return str(Bookmark(self.services.facilities.instance, sequence - 1))
+
+    def resume_token(self) -> str:
+        """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""
+        services = self.services
+        held = [
+            Held(target.id, target.topic, target.filter_text, services.subscribing.position(target))
+            for target in self.subscriptions.values()
+            if services.subscribing.is_kept(target)
+        ]
+        return services.tokens.make(self.name, held, self._clock.now_ns() // 1_000_000)

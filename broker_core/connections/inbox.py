@@ -1,0 +1,118 @@
+"""What a client has sent and its connection hasn't taken: handed over in order, a part in each turn of the loop.
+
+A read brings up to 256 KiB, which may be thousands of commands. Carried out in one go they would hold everybody else's messages
+up for as long. So a connection has a budget of time a turn; what is left is taken in the next, after all others have had theirs,
+and the client isn't read from until nothing is left. Whether a client is read from is decided here alone, because
+there is more than one reason not to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from broker_core.errors import ClientError
+from broker_core.protocols.native import Frame
+
+if TYPE_CHECKING:
+    from broker_core.clock import Clock
+    from broker_core.delivery.sink import Sink
+
+TURN_NS = 2_000_000
+"""How long one client's commands may keep the loop in a turn; the last one begun is finished. Some 60 small publishes; a large
+batch is one, so that a turn more for each costs it nothing that could be measured."""
+
+Item = Frame | str | ClientError
+"""A frame, a command as text, or why nothing more can be read."""
+
+
+class Hold(Enum):
+    """Why nothing is taken from a client for now."""
+
+    LOGON = "its logon is being checked"
+    JOURNAL = "the disk is behind what was published"
+
+
+class Inbox:
+    """One connection's. `take` is called for each item and may raise nothing."""
+
+    def __init__(self, sink: Sink, take: Callable[[Item], None], clock: Clock) -> None:
+        self._sink = sink
+        self._take = take
+        self._clock = clock
+        self._waiting: deque[Item] = deque()
+        self._holds: set[Hold] = set()
+        self._reading = True
+        self._taking = False
+        self._scheduled = False
+        self._spent_ns = 0
+        """Of the budget, up to `_stopped_at`. Time in which nothing is taken gives it back: then others have had their turn."""
+        self._stopped_at = 0
+        self._ended: Callable[[], None] | None = None
+
+    def put(self, items: Iterable[Item]) -> None:
+        """Take what was read: now what the budget allows, the rest in later turns."""
+        self._waiting.extend(items)
+        if not self._scheduled:
+            self._hand_over()
+
+    def hold(self, why: Hold) -> None:
+        """Take nothing more, also in this turn, until it is released."""
+        self._holds.add(why)
+        self._settle_reading()
+
+    def release(self, why: Hold) -> None:
+        """A reason not to go on is gone."""
+        self._holds.discard(why)
+        if not self._scheduled:
+            self._hand_over()
+
+    def end(self, ended: Callable[[], None]) -> None:
+        """Nothing more will come: `ended` is called when everything has been taken, at the latest in later turns.
+
+        What came behind a logon that is still being checked is from nobody, and forgotten.
+        """
+        if Hold.LOGON in self._holds:
+            self._waiting.clear()
+        self._holds.clear()
+        self._ended = ended
+        if not self._scheduled:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._taking:
+            return  # called by what is being taken
+        self._taking = True
+        began = now = self._clock.monotonic_ns()
+        spent = max(self._spent_ns - (began - self._stopped_at), 0)
+        try:
+            while self._waiting and not self._holds and spent + now - began < TURN_NS:
+                self._take(self._waiting.popleft())
+                now = self._clock.monotonic_ns()
+        finally:
+            self._taking = False
+        self._spent_ns, self._stopped_at = spent + now - began, now
+        if self._waiting and not self._holds:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._settle_reading()
+        if self._ended is not None and not self._waiting:
+            ended, self._ended = self._ended, None
+            ended()
+
+    def _next_turn(self) -> None:
+        self._scheduled = False
+        self._spent_ns = 0
+        self._hand_over()
+
+    def _settle_reading(self) -> None:
+        reading = not self._holds and not self._waiting
+        if reading != self._reading:
+            self._reading = reading
+            if reading:
+                self._sink.resume_reading()
+            else:
+                self._sink.pause_reading()

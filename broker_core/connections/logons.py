@@ -1,0 +1,175 @@
+"""Logons: who a client is, and what it may do. Passwords are checked in threads, guesses are answered slowly.
+
+A transport without authentication takes anybody, and everybody there has the rights of nobody in particular. Others
+take a token, a password or the certificate of the TLS handshake. A refusal never says which part was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from broker_core.access import AccessPolicy, Attempts, Refusals, password_matches
+from broker_core.config import PolicyDocument
+from broker_core.config.transports import closed_transports
+from broker_core.connections.identity import Identity
+from broker_core.connections.member import Member
+from broker_core.connections.roster import Roster
+from broker_core.delivery.ports import Facilities
+from broker_core.errors import ClientError
+from broker_core.protocols import commands
+
+log = structlog.get_logger("sluice.logons")
+CHECKERS = 2
+"""Passwords that are checked at a time: each takes a core and 16 MiB."""
+MAX_WAITING = 200
+"""Passwords that may wait to be checked; after them logons are told to come back."""
+_NOBODY = f"scrypt$16384$8$1${'A' * 22}==${'A' * 86}=="
+"""Checked in place of the hash of a user who isn't there, so that the time says nothing."""
+
+
+class Logons:
+    """The door of one instance."""
+
+    def __init__(self, facilities: Facilities, roster: Roster, policy: PolicyDocument) -> None:
+        self._clock = facilities.clock
+        self._spawn = facilities.spawn
+        self._roster = roster
+        self._access = AccessPolicy(policy)
+        self._attempts = Attempts()
+        self.refusals = Refusals()
+        """For the audit; whoever stores it takes them."""
+        self._checkers = ThreadPoolExecutor(CHECKERS, "passwords")
+        self._waiting = 0
+
+    def apply(self, policy: PolicyDocument) -> None:
+        """Put a revision in force. Clients whose rights it changes are closed, and log on again with the new ones."""
+        self._access = AccessPolicy(policy)
+        for connection in self._changed(self._access):
+            connection.close("access_changed", "What you may do here was changed.", "Log on again.")
+
+    def _changed(self, access: AccessPolicy) -> Iterator[Member]:
+        """Those who may do something else there. A transport that is gone closes its clients itself, and says so."""
+        for connection in self._roster:
+            identity, transport = connection.identity, connection.transport
+            if identity is None or access.authentication(transport) is None:
+                continue
+            if access.rights(transport, identity.known_as).basis != identity.rights.basis:
+                yield connection
+
+    def cut_off(self, before: PolicyDocument, after: PolicyDocument) -> dict[str, str]:
+        """The clients that would be closed if another policy came into force, by name, with the code they would be told.
+
+        Raises OperatorError bad_policy when its access can't be used.
+        """
+        closed = closed_transports(before.transports, after.transports)
+        codes = {one.name: "transport_closed" for one in self._roster.clients.values() if one.transport in closed}
+        codes |= {one.name: "access_changed" for one in self._changed(AccessPolicy(after)) if one.name in self._roster.clients}
+        return dict(sorted(codes.items()))
+
+    def close(self) -> None:
+        """Check no more passwords."""
+        self._checkers.shutdown(wait=False, cancel_futures=True)
+
+    def identify(self, connection: Member, command: commands.Logon) -> Identity | None:
+        """Who it is; None when that takes a while: then `connection.identified` or `connection.fail` is called.
+
+        Raises ClientError too_many_attempts or too_many_logons.
+        """
+        try:
+            return self._identify(connection, command)
+        except ClientError as error:
+            self._note(connection, command, error)
+            raise
+
+    def _identify(self, connection: Member, command: commands.Logon) -> Identity | None:
+        proof = self._access.authentication(connection.transport)
+        if proof is None:
+            raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
+        if proof == "none":
+            return Identity(command.user or "", False, self._access.rights(connection.transport, ""))
+        wait = self._attempts.wait_ms(_address(connection), command.user or "", self._clock.monotonic_ms())
+        if wait:
+            raise ClientError("too_many_attempts", "Logons from there failed too often.", "Wait, and use the right secret.",
+                              retry_after_ms=wait)
+        if proof == "password":
+            self._begin_check(connection, command)
+            return None
+        user = self._user(connection, command, proof)
+        if user is None or command.user not in (None, user):
+            self._spawn(self._refuse(connection, command, proof))
+            return None
+        return self._known(connection, command, user)
+
+    def check_name(self, connection: Member, command: commands.Logon, identity: Identity) -> None:
+        """Whether a client may take its name. Raises ClientError bad_client_name or name_taken."""
+        try:
+            self._check_name(command.name, identity)
+        except ClientError as error:
+            self._note(connection, command, error)
+            raise
+
+    def _check_name(self, name: str, identity: Identity) -> None:
+        if not self._access.may_be(identity.known_as, name):
+            raise ClientError("bad_client_name", f"The user {identity.user} may not log on as {name}.",
+                              "The user's `clients` in the access policy say which names it may take.")
+        before = self._roster.clients.get(name)
+        if before is None or before.identity is None or not before.identity.proven:
+            return
+        if before.identity.known_as != identity.known_as:
+            raise ClientError("name_taken", f"A client of another user is connected as {name}.", "Use a name of your own.")
+
+    def _user(self, connection: Member, command: commands.Logon, proof: str) -> str | None:
+        if proof == "token":
+            return self._access.user_of_token(command.token) if command.token else None
+        return self._access.user_of_certificate(connection.sink.peer_names)
+
+    def _known(self, connection: Member, command: commands.Logon, user: str) -> Identity:
+        self._attempts.succeeded(_address(connection), command.user or "")
+        return Identity(user, True, self._access.rights(connection.transport, user))
+
+    def _begin_check(self, connection: Member, command: commands.Logon) -> None:
+        if self._waiting >= MAX_WAITING:
+            raise ClientError("too_many_logons", "Too many clients log on at this moment.", "Come back in a moment.",
+                              retry_after_ms=1_000)
+        self._waiting += 1
+        self._spawn(self._check(connection, command))
+
+    async def _check(self, connection: Member, command: commands.Logon) -> None:
+        user, password = command.user or "", command.password or ""
+        known = self._access.password_hash(user)
+        try:
+            matches = await asyncio.get_running_loop().run_in_executor(
+                self._checkers, password_matches, password, known or _NOBODY
+            )
+        finally:
+            self._waiting -= 1
+        # Asked again: a revision may have come meanwhile.
+        if matches and known is not None and known == self._access.password_hash(user):
+            if not connection.closed:
+                connection.identified(command, self._known(connection, command, user))
+            return
+        await self._refuse(connection, command, "password")
+
+    async def _refuse(self, connection: Member, command: commands.Logon, proof: str) -> None:
+        delay = self._attempts.failed(_address(connection), command.user or "", self._clock.monotonic_ms())
+        log.warning("logon_refused", transport=connection.transport, remote=connection.sink.remote,
+                    client=command.name, user=command.user, proof=proof)
+        error = ClientError("bad_logon", f"This transport asks for a {proof}, and yours isn't accepted.", "Ask the operator for it.")
+        self._note(connection, command, error)
+        await asyncio.sleep(delay / 1_000)
+        connection.fail(commands.about(error, command))
+
+    def _note(self, connection: Member, command: commands.Logon, error: ClientError) -> None:
+        minute = self._clock.now_ns() // 60_000_000_000
+        self.refusals.add(
+            minute, _address(connection), connection.transport, error.code, command.user or "", command.name or ""
+        )
+
+
+def _address(connection: Member) -> str:
+    """The peer's address without its port."""
+    return connection.sink.remote.rpartition(":")[0]

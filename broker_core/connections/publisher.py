@@ -1,0 +1,98 @@
+"""What one client publishes: its batches on their way to the disk, and the flushes that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from broker_core import batch as batches
+from broker_core.batch import Batch
+from broker_core.connections.inbox import Hold, Inbox
+from broker_core.connections.member import Member
+from broker_core.connections.ports import Services
+from broker_core.errors import ClientError
+from broker_core.protocols import commands, replies
+
+
+class Publisher:
+    """The publishing side of a connection."""
+
+    def __init__(self, connection: Member, inbox: Inbox, services: Services) -> None:
+        self._connection = connection
+        self._inbox = inbox
+        self._services = services
+        self.messages = 0
+        self.uncommitted = 0
+        """Batches that aren't durable yet."""
+        self._waiting: list[replies.Ack] = []
+        """Answers to flushes, and to repeats of what may be on its way to the disk."""
+        self._reading = True
+
+    def publish_batch(self, payload: bytearray) -> None:
+        """A frame of records. ClientError bad_batch, bad_topic, not_logged_on, not_entitled."""
+        if not self._connection.logged_on:
+            raise ClientError("not_logged_on", "The first command must be a logon.", "Log on before publishing.")
+        batch = Batch.parse(payload)
+        self.messages += batch.count
+        try:
+            self._connection.rights.check_publish(batch.topics)
+            self._services.publishing.publish(self._connection, batch, ())
+        except ClientError as error:
+            if batch.first_publisher_sequence:
+                error.details |= {"first": batch.first_publisher_sequence, "sequence": batch.last_publisher_sequence}
+            error.details["c"] = "publish"
+            raise
+
+    def publish_one(self, command: commands.Publish) -> None:
+        """One record in a command. ClientErrors as `publish_batch`."""
+        built = batches.build_one_topic(self._connection.name, command.topic, [command.body()], command.sequence or 0)
+        self.messages += 1
+        answers = [replies.Ack(ack=ack, of="publish", id=command.id) for ack in command.ack]
+        try:
+            self._connection.rights.check_publish((command.topic,))
+            self._services.publishing.publish(self._connection, Batch.parse(built, verify=False), answers)
+        except ClientError as error:
+            error.details |= {"c": "publish", "id": command.id}
+            raise
+
+    def submitted(self) -> None:
+        """One of its batches is on its way to the disk; read no more from it while too much is."""
+        self.uncommitted += 1
+        if self._services.publishing.congested and self._reading:
+            self._reading = False
+            self._inbox.hold(Hold.JOURNAL)
+            self._services.publishing.wait_for_room(self._connection)
+
+    def may_read(self) -> None:
+        """There is room for what it publishes again."""
+        if not self._reading:
+            self._reading = True
+            self._inbox.release(Hold.JOURNAL)
+
+    def committed(self, number: int) -> None:
+        """That many of its batches are done; answer what waited for them."""
+        self.uncommitted -= number
+        if self.uncommitted == 0 and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for answer in waiting:
+                self._connection.reply(answer)
+
+    def flush(self, id: str) -> None:
+        """Answer when everything published so far is durable."""
+        self._waiting.append(replies.Ack(ack="completed", of="flush", id=id))
+        self.committed(0)
+
+    def answer_when_committed(self, answers: Sequence[replies.Ack]) -> None:
+        """To a repeat of what is on disk or on its way there: nothing is called persisted before it is."""
+        for answer in answers:
+            if answer.ack == "processed":
+                self._connection.reply(answer)
+            else:
+                self._waiting.append(answer)
+        self.committed(0)
+
+    def handed_on(self, answers: Sequence[replies.Ack]) -> None:
+        """What no journal keeps is processed and never persisted, whatever was asked for."""
+        if answers:
+            self._connection.reply(msgspec.structs.replace(answers[0], ack="processed"))

@@ -1,0 +1,104 @@
+"""Resume tokens: what a client that is dropped takes along, so that it can go on where it was.
+
+    base64url(JSON) . base64url(HMAC-SHA256 of it)        RFC 4648 without padding, RFC 2104
+
+The JSON holds the instance, the client, when the token expires, and each subscription's id, topic, filter and
+position. A token is for the client it was given to; nothing of it is stored at the broker but the key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from broker_core.errors import ClientError
+from broker_core.journal.files import Files, replace_durably
+
+VALID_MS: Final = 24 * 3_600_000
+MAX_TOKEN: Final = 8_000
+"""Characters; subscriptions that don't fit are left out, the last first."""
+KEY_BYTES: Final = 32
+
+
+class Held(NamedTuple):
+    """One subscription in a token; `position` is the sequence of the first record it hasn't been sent."""
+
+    id: str
+    topic: str
+    filter: str | None
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeToken:
+    """A token's content, checked."""
+
+    client: str
+    subscriptions: tuple[Held, ...]
+
+
+class Tokens:
+    """Makes and reads the tokens of one instance."""
+
+    def __init__(self, instance: str, key: bytes) -> None:
+        self._instance = instance
+        self._key = key
+
+    def make(self, client: str, subscriptions: list[Held], now_ms: int) -> str:
+        """A token; "" when there is nothing to resume."""
+        listed = list(subscriptions)
+        while listed:
+            content = {"i": self._instance, "c": client, "e": now_ms + VALID_MS, "s": [list(held) for held in listed]}
+            text = _encode(orjson.dumps(content))
+            token = f"{text}.{_encode(self._sign(text))}"
+            if len(token) <= MAX_TOKEN:
+                return token
+            listed = listed[: len(listed) * 3 // 4]
+        return ""
+
+    def read(self, token: str, client: str, now_ms: int) -> ResumeToken:
+        """The content. ClientError bad_resume_token or resume_token_expired."""
+        text, _, signature = token.partition(".")
+        try:
+            genuine = hmac.compare_digest(_decode(signature), self._sign(text))
+            content: dict[str, Any] = orjson.loads(_decode(text)) if genuine else {}
+        except (ValueError, UnicodeEncodeError):
+            content = {}
+        if content.get("i") != self._instance or content.get("c") != client:
+            raise ClientError("bad_resume_token", "The resume token isn't of this instance and client.",
+                              "Give the token as it was in the notice, or subscribe without one.")
+        if now_ms > content["e"]:
+            raise ClientError("resume_token_expired", "The resume token has expired.",
+                              "Subscribe from a bookmark, or without one.")
+        return ResumeToken(client, tuple(Held(*held) for held in content["s"]))
+
+    def _sign(self, text: str) -> bytes:
+        return hmac.new(self._key, text.encode(), hashlib.sha256).digest()
+
+
+def key_at(path: Path) -> bytes:
+    """The instance's key, made the first time, readable by its owner only."""
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        key = secrets.token_bytes(KEY_BYTES)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(Files(), path, key, 0o600)
+    return key
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))

@@ -1,0 +1,54 @@
+"""Who is connected: every connection, and the clients among them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from broker_core.connections.member import Member
+from broker_core.delivery.account import Account
+
+MAX_CONNECTIONS = 20_000
+
+
+class Roster:
+    """One instance's."""
+
+    def __init__(self) -> None:
+        self.connections: set[Member] = set()
+        self.clients: dict[str, Member] = {}
+        """Those that are logged on."""
+        self.parting: set[Member] = set()
+        """Clients that were told why they are closed, and may still answer."""
+        self.gone = Account()
+        """What became of everything that was for clients that have left."""
+        self.on_connected: Callable[[Member], None] | None = None
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self.connections))
+
+    def connected(self, connection: Member) -> None:
+        """A transport has a new connection; it is closed at once when there are too many."""
+        self.connections.add(connection)
+        if self.on_connected is not None:
+            self.on_connected(connection)
+        if len(self.connections) > MAX_CONNECTIONS:
+            connection.close("too_many_connections", f"This instance takes {MAX_CONNECTIONS} connections.")
+
+    def log_on(self, connection: Member, name: str) -> None:
+        """A client takes a name. One of the same name that is connected is told, and replaced."""
+        before = self.clients.get(name)
+        if before is not None:
+            before.close("client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}.")
+        self.clients[name] = connection
+
+    def leave(self, connection: Member) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if self.clients.get(connection.name) is connection:
+            del self.clients[connection.name]
+
+    def close_transport(self, name: str) -> None:
+        """A transport was disabled or moved: its clients are told and closed."""
+        for connection in self:
+            if connection.transport == name:
+                connection.close("transport_closed", f"The transport {name} was closed by an operator.")

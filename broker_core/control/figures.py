@@ -1,0 +1,198 @@
+"""The figures of a subscription, read in one place: its account, its lag, and what the broker does for it.
+
+Everything that the control plane is told of a subscription comes from `figures_of`, and everything of a client from those of
+its subscriptions, so that no two of them can disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypedDict
+
+from broker_core.connections.member import Member
+from broker_core.delivery.account import Account, sum_of
+from broker_core.delivery.lifecycle import ClientState
+from broker_core.documents.clients import Delivery
+from broker_core.errors import JournalError
+from broker_core.journal.journal import Journal
+from broker_core.replay.client_subscription import ClientSubscription, Peer
+from broker_core.replay.frontier import Frontier
+
+_AWAY = {ClientState.OFFLINED: Delivery.OFFLINED, ClientState.DRAINING: Delivery.DRAINING}
+_ONE_BATCH = 1
+"""Bytes to read for the first batch alone."""
+
+
+class Figures(NamedTuple):
+    """One subscription at one moment."""
+
+    account: Account
+    delivery: Delivery
+    lag_messages: int
+    """Records it isn't sent yet: they wait, or its replay comes to them."""
+    lag_bytes: int
+    oldest_at: int
+    """From when the oldest waiting delivery's age counts, ns; 0: nothing waits."""
+    behind_at: int
+    """When the oldest record it hasn't been sent was accepted, ns; 0: there is none."""
+    unacked: int
+    window_full_since: int
+    """ns; 0 while there is room."""
+
+
+class AmountFields(TypedDict):
+    """The fields of an entry that say what became of messages."""
+
+    matched_messages: int
+    matched_bytes: int
+    acknowledged_messages: int
+    acknowledged_bytes: int
+    in_flight_messages: int
+    in_flight_bytes: int
+    waiting_messages: int
+    waiting_bytes: int
+    gone: dict[str, int]
+    gone_bytes: int
+    delivered_messages: int
+    lost_messages: int
+
+
+def amount_fields(account: Account) -> AmountFields:
+    """An account as an entry tells it."""
+    matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
+    waiting, lost = account.waiting, account.lost
+    return {
+        "matched_messages": matched.messages, "matched_bytes": matched.nbytes,
+        "acknowledged_messages": acknowledged.messages, "acknowledged_bytes": acknowledged.nbytes,
+        "in_flight_messages": in_flight.messages, "in_flight_bytes": in_flight.nbytes,
+        "waiting_messages": waiting.messages, "waiting_bytes": waiting.nbytes,
+        "gone": {cause.value: what.messages for cause, what in account.gone.items()} if account.gone else {},
+        "gone_bytes": lost.nbytes, "delivered_messages": account.delivered.messages,
+        "lost_messages": lost.messages,
+    }  # fmt: skip
+
+
+class Reading:
+    """Reads figures, and remembers what a journal said of places that don't move."""
+
+    def __init__(self, journal: Journal, frontier: Frontier) -> None:
+        self._journal = journal
+        self._frontier = frontier
+        self._accepted: dict[ClientSubscription, tuple[int, int]] = {}
+
+    def client(self, connection: Member) -> dict[str, Figures]:
+        """The figures of all its subscriptions, by their ids."""
+        connection.backlog.look()
+        oldest = _oldest(connection)
+        return {
+            id: self._figures(connection, target, oldest.get(target.stream, 0))
+            for id, target in connection.subscriptions.items()
+        }
+
+    def account(self, connection: Member, figures: Sequence[Figures]) -> Account:
+        """A client's account: of its subscriptions, and of those that have ended."""
+        ended = connection.backlog.ended
+        if len(figures) == 1 and not ended.matched.messages:
+            return figures[0].account
+        return sum_of((ended, *(one.account for one in figures)))
+
+    def forget(self, connected: Mapping[str, Member]) -> None:
+        """Keep nothing of clients that have left."""
+        for target in [one for one in self._accepted if connected.get(one.peer.name) is not one.peer]:
+            del self._accepted[target]
+
+    def _figures(self, connection: Member, target: ClientSubscription, oldest_at: int) -> Figures:
+        lane, account = connection.backlog.lanes.get(target.stream), target.account
+        waiting, behind = account.waiting, self._behind(target)
+        return Figures(
+            account,
+            delivery_of_subscription(target),
+            waiting.messages + behind,
+            waiting.nbytes,
+            oldest_at,
+            self._accepted_at(target, waiting.messages + behind) if target.cursor.reading else oldest_at,
+            account.in_flight.messages if connection.backlog.acknowledges(target.stream) else 0,
+            lane.full_since if lane is not None else 0,
+        )
+
+    def _behind(self, target: ClientSubscription) -> int:
+        """Records of the log that it has yet to come to, and that aren't known to be for it or not."""
+        cursor, goal = target.cursor, self._frontier.durable
+        if not cursor.reading or not cursor.begun:
+            return 0
+        if cursor.span is not None:
+            goal = min(goal, cursor.span.last)
+        return max(goal - max(cursor.next_sequence, target.account.matched_upto + 1) + 1, 0)
+
+    def _accepted_at(self, target: ClientSubscription, lag: int) -> int:
+        """When the record was accepted that it is at in the log. One that moves has noted it; of one that stands it is read
+        once."""
+        if not lag:
+            return 0
+        if target.recorded_at and not target.cursor.paused:
+            return target.recorded_at
+        at = target.position(self._frontier.durable)
+        known = self._accepted.get(target)
+        if known is None or known[0] != at:
+            known = self._accepted[target] = (at, self._read_accepted_at(at))
+        return known[1]
+
+    def _read_accepted_at(self, sequence: int) -> int:
+        try:
+            batches = self._journal.read(
+                max(sequence, self._journal.first_sequence), _ONE_BATCH, self._frontier.durable
+            )
+        except JournalError:
+            return 0  # it is removed at this moment; the replay finds out and says so
+        return batches[0].accepted_at if batches else 0
+
+
+def _oldest(connection: Member) -> dict[int, int]:
+    """From when the age of each stream's oldest waiting delivery counts, ns."""
+    backlog, made = connection.backlog, dict[int, int]()
+    for entry in backlog.outbox:
+        made.setdefault(entry.stream, entry.accepted_at)
+    for stream, lane in backlog.lanes.filled.items():
+        made[stream] = min(made.get(stream, lane.oldest_at), lane.oldest_at)
+    if backlog.offline is not None:
+        oldest = backlog.offline.chunk_oldest_at or backlog.offline.spool.oldest_at
+        for stream, tally in backlog.offline.tallies().items():
+            if tally.messages:
+                made[stream] = min(made.get(stream, oldest), oldest)
+    return made
+
+
+def is_paused(target: ClientSubscription) -> bool:
+    """By its client, by an operator, or by a policy."""
+    lanes = target.peer.backlog.lanes
+    lane = lanes.get(target.stream) if lanes else None
+    return target.cursor.paused or (lane is not None and lane.paused)
+
+
+def delivery_of_subscription(target: ClientSubscription) -> Delivery:
+    """What the broker does for a subscription. Offlined and draining are its client's: one spool serves them all."""
+    return _away(target.peer) or _own_delivery(target)
+
+
+def _own_delivery(target: ClientSubscription) -> Delivery:
+    """The same of one whose client is live."""
+    if is_paused(target):
+        return Delivery.PAUSED
+    return Delivery.REPLAYING if target.cursor.reading else Delivery.LIVE
+
+
+def delivery_of(connection: Member) -> Delivery:
+    """What the broker does for a client: always what it does for one of its subscriptions, if there is any."""
+    if (away := _away(connection)) is not None:
+        return away
+    all_paused = bool(connection.subscriptions)
+    for target in connection.subscriptions.values():
+        its = _own_delivery(target)
+        if its is Delivery.REPLAYING:
+            return its
+        all_paused = all_paused and its is Delivery.PAUSED
+    return Delivery.PAUSED if all_paused else Delivery.LIVE
+
+
+def _away(peer: Peer) -> Delivery | None:
+    return _AWAY.get(peer.backlog.state)

@@ -1,0 +1,119 @@
+"""How a client fares with what it is sent: one word, and how long until it has caught up. Pure, but for what it remembers of
+the last seconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from broker_core.documents.clients import Health
+
+LOOKS: Final = 10
+"""Seconds over which it is told whether a lag grows."""
+STALLED_MS: Final = 1_000
+"""A socket that takes nothing for so long, with something waiting, is stalled."""
+SILENT_MS: Final = 5_000
+"""So is a window that has been full for so long."""
+GROWN: Final = 1.1
+"""A lag that became so many times as large within the seconds looked at grows; less is noise."""
+FLAPS: Final = 3
+FLAPPING_NS: Final = 600 * 1_000_000_000
+"""Offlined FLAPS times within this time."""
+
+
+class Seen(NamedTuple):
+    """What is known of a subscription."""
+
+    lag_messages: int
+    lag_before: int | None
+    """The oldest lag of the seconds looked at; None when it wasn't looked at before."""
+    paused: bool = False
+    paced: bool = False
+    """Delivered at a rate that was asked for: waiting isn't its client's doing."""
+    blocked_ms: int = 0
+    window_full_ms: int = 0
+    flapping: bool = False
+
+
+def health_of(seen: Seen) -> Health:
+    """The one word."""
+    if seen.paused:
+        return Health.PAUSED
+    if seen.flapping:
+        return Health.FLAPPING
+    if not seen.lag_messages:
+        return Health.KEEPS_UP
+    if seen.blocked_ms >= STALLED_MS or seen.window_full_ms >= SILENT_MS:
+        return Health.STALLED
+    if seen.paced:
+        return Health.KEEPS_UP
+    if seen.lag_before is None:
+        return Health.UNKNOWN
+    return Health.FALLING_BEHIND if seen.lag_messages > GROWN * seen.lag_before else Health.KEEPS_UP
+
+
+def worst(healths: Iterable[Health]) -> Health:
+    """Of a client's subscriptions; one without any keeps up."""
+    return min(healths, key=lambda one: one.rank, default=Health.KEEPS_UP)
+
+
+class Lags:
+    """The lags of clients that have one, of the last seconds, by subscription; and when they were offlined."""
+
+    def __init__(self) -> None:
+        self._lags: dict[str, dict[str, deque[tuple[int, int]]]] = {}
+        self._offlined: dict[str, deque[int]] = {}
+
+    def note(self, client: str, now: int, lags: Mapping[str, int]) -> None:
+        """Look at a client, once a second: messages that each subscription lags by."""
+        known = self._lags.setdefault(client, {})
+        for id, lag in lags.items():
+            if lag:
+                known.setdefault(id, deque(maxlen=LOOKS)).append((now, lag))
+            else:
+                known.pop(id, None)
+        for id in known.keys() - lags.keys():
+            del known[id]
+        if not known:
+            del self._lags[client]
+
+    def offlined(self, client: str, now: int) -> None:
+        """It was offlined."""
+        self._offlined.setdefault(client, deque(maxlen=FLAPS)).append(now)
+
+    def flaps(self, client: str, now: int) -> bool:
+        """Whether it was offlined again and again."""
+        moments = self._offlined.get(client)
+        return moments is not None and len(moments) == FLAPS and now - moments[0] < FLAPPING_NS
+
+    def before(self, client: str, id: str) -> int | None:
+        """The oldest lag known; None when it wasn't looked at for two seconds."""
+        known = self._of(client, id)
+        return known[0][1] if len(known) > 1 else None
+
+    def caught_up_in_s(self, client: str, id: str) -> float | None:
+        """Seconds until nothing waits, at the pace of the last seconds; None when it doesn't get nearer.
+
+        What is drained less what arrives is by how much the lag shrinks, so that is what is measured.
+        """
+        known = self._of(client, id)
+        if len(known) < 2:
+            return None
+        (began, most), (now, lag) = known[0], known[-1]
+        if lag >= most or now <= began:
+            return None
+        return round(lag * (now - began) / 1e9 / (most - lag), 1)
+
+    def _of(self, client: str, id: str) -> Sequence[tuple[int, int]]:
+        return self._lags.get(client, {}).get(id) or ()
+
+    def rests(self, client: str) -> None:
+        """Nothing waits for it."""
+        self._lags.pop(client, None)
+
+    def forget(self, connected: Mapping[str, object]) -> None:
+        """Keep nothing of clients that have left."""
+        for kept in (self._lags, self._offlined):
+            for name in [name for name in kept if name not in connected] if len(kept) > len(connected) else ():
+                del kept[name]

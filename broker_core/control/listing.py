@@ -1,0 +1,54 @@
+"""A page of a broker's clients: filtered, sorted and cut here, so that of 10,000 only the page is sent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker_core.documents import columns
+from broker_core.documents.clients import ClientEntry, ClientsPage, Health
+from broker_core.documents.requests import PageClients
+from broker_core.errors import OperatorError
+from broker_core.names import name_fits
+
+
+def page(everyone: Sequence[ClientEntry], asked: PageClients) -> ClientsPage:
+    """The part that is asked for, of those that fit. Raises OperatorError bad_sort."""
+    found = in_order([one for one in everyone if _fits(one, asked)], asked.sort or columns.DEFAULT_SORT)
+    return ClientsPage(total=len(found), clients=found[asked.offset : asked.offset + asked.limit])
+
+
+def in_order(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]:
+    """Sorted by a column's key, downwards after "-"; health by how bad it is, the worst first.
+
+    Entries without a value come last either way; ties go by lag, the greatest first, then by name.
+    """
+    field, down = sort.removeprefix("-"), sort.startswith("-")
+    known = columns.sort_fields()
+    if field not in known:
+        raise OperatorError("bad_sort", f"Clients can't be sorted by {field[:50]!r}.", f"Use {', '.join(known)}.")
+    value = _value_of(field)
+    found = sorted(entries, key=lambda one: (-one.seconds_behind, one.name))
+    empty = [one for one in found if getattr(one, field) is None]
+    filled = [one for one in found if getattr(one, field) is not None]
+    filled.sort(key=value, reverse=down)
+    return filled + empty
+
+
+def _value_of(field: str) -> Callable[[ClientEntry], Any]:
+    def value(one: ClientEntry) -> Any:
+        found = getattr(one, field)
+        return found.rank if isinstance(found, Health) else found
+
+    return value
+
+
+def _fits(one: ClientEntry, asked: PageClients) -> bool:
+    return (
+        (not asked.state or one.state == asked.state)
+        and (not asked.delivery or one.delivery == asked.delivery)
+        and (not asked.health or one.health == asked.health)
+        and (not asked.transport or one.transport == asked.transport)
+        and (not asked.search or asked.search.casefold() in one.name.casefold())
+        and (asked.patterns is None or any(name_fits(pattern, one.name) for pattern in asked.patterns))
+    )

@@ -1,0 +1,1 @@
+"""The control plane's requests, by what they are about."""

@@ -1,0 +1,117 @@
+"""The journal: its segments, what is done with them, and the messages in it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from broker_core.clock import Clock
+from broker_core.control import browsing
+from broker_core.documents import requests
+from broker_core.documents.journals import (
+    JournalAction,
+    JournalPlan,
+    PlannedSegment,
+    Removal,
+    SegmentEntry,
+    SkippedSegment,
+    Swapped,
+)
+from broker_core.documents.messages import BrowsedPage
+from broker_core.engine.dispatch import Dispatch
+from broker_core.errors import OperatorError
+from broker_core.journal import retention
+from broker_core.journal.journal import Journal
+from broker_core.replay.frontier import Frontier
+
+
+class Logged(Protocol):
+    """What these requests need of a broker."""
+
+    @property
+    def instance(self) -> str: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def frontier(self) -> Frontier: ...
+    @property
+    def dispatch(self) -> Dispatch: ...
+
+
+class JournalRequests:
+    """Answers about the journal. Work on files happens in threads."""
+
+    def __init__(self, broker: Logged, archive: Path) -> None:
+        self._broker = broker
+        self._archive = archive
+        # One swap at a time: each is several steps on the same directory.
+        self._swapping = asyncio.Lock()
+
+    async def journals(self, asked: requests.ListJournals) -> list[SegmentEntry]:
+        """All segments."""
+        journal = self._broker.journal
+        pins = journal.pins()
+        return [
+            SegmentEntry(
+                name=segment.name, path=str(segment.path), state=segment.state, compressed=segment.compressed,
+                first_sequence=segment.first_sequence, last_sequence=segment.last_sequence,
+                first_at=segment.first_at, last_at=segment.last_at, bytes=segment.nbytes, records=segment.records,
+                pinned_by=[pin.owner for pin in pins if pin.sequence <= segment.last_sequence],
+            )
+            for segment in journal.segments()
+        ]  # fmt: skip
+
+    async def plan(self, asked: requests.PlanJournals) -> JournalPlan:
+        """What an action would take."""
+        plan = self._plan(asked.action, asked.age_s)
+        return JournalPlan(
+            action=asked.action,
+            chosen=[segment.name for segment in plan.chosen],
+            segments=[
+                PlannedSegment(
+                    name=segment.name, path=str(segment.path), bytes=segment.nbytes, records=segment.records,
+                    first_sequence=segment.first_sequence, last_sequence=segment.last_sequence,
+                )
+                for segment in plan.chosen
+            ],
+            skipped=[SkippedSegment(name=one.name, why=one.why, reason=one.reason) for one in plan.skipped],
+            bytes=plan.nbytes,
+            archive_directory=str(self._archive),
+        )  # fmt: skip
+
+    async def swap(self, asked: requests.SwapJournal) -> Swapped:
+        """Use a prepared file. JournalError, OperatorError of the journal's swaps."""
+        journal = self._broker.journal
+        swap = {"archive": journal.archive_swap, "compress": journal.compress_swap}[asked.action]
+        async with self._swapping:
+            await asyncio.to_thread(swap, asked.name, Path(asked.prepared))
+        return Swapped(name=asked.name, action=asked.action)
+
+    async def remove(self, asked: requests.RemoveJournals) -> Removal:
+        """For good. OperatorError journal_in_use."""
+        async with self._swapping:
+            # Planned again here: a replay may have begun since the caller's plan.
+            plan = self._plan("remove", asked.age_s)
+            allowed = {segment.name for segment in plan.chosen}
+            refused = [name for name in asked.names if name not in allowed]
+            if refused:
+                why = {skipped.name: skipped.why for skipped in plan.skipped}
+                raise OperatorError("journal_in_use", f"{refused[0]} can't be removed: {why.get(refused[0], 'unknown')}.",
+                                    "Plan again.", refused=refused)
+            receipt = await asyncio.to_thread(self._broker.journal.remove, asked.names)
+        return msgspec.convert(receipt.as_dict(), Removal)
+
+    async def browse(self, asked: requests.Browse) -> BrowsedPage:
+        """Messages of a topic. ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone."""
+        broker = self._broker
+        wanted = browsing.wanted(broker.journal, asked, broker.dispatch.topics.decoder_of)
+        return await asyncio.to_thread(browsing.browse, broker.journal, broker.instance, wanted, broker.frontier.durable)
+
+    def _plan(self, action: JournalAction, age_s: float) -> retention.Plan:
+        now, journal = self._broker.clock.now_ns(), self._broker.journal
+        return retention.plan(action, journal.segments(), now - int(age_s * 1e9), journal.pins(), now)

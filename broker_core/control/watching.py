@@ -1,0 +1,200 @@
+"""What happens in a broker, for whoever automates it: only what is wanted, in a queue of bounded size.
+
+Clients' events and decisions are heard on the broker's own topics, messages on the patterns that are asked for: each
+ear is a subscription inside the broker, so what nobody wants costs nothing. What doesn't fit the queue is counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from broker_core.batch import Batch, Rows
+from broker_core.bookmark import Bookmark
+from broker_core.delivery.receiver import Receiver
+from broker_core.delivery.shared import Shared
+from broker_core.documents.records import ClientEvent, DecisionEntry
+from broker_core.errors import ClientError
+from broker_core.filters import compile_filter
+from broker_core.names import BROKER_NAME, CLIENTS_TOPIC, DECISIONS_TOPIC
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.topics import TopicPattern
+
+if TYPE_CHECKING:
+    from broker_core.connections.member import Member
+    from broker_core.engine.engine import Engine
+
+CAPACITY = 2_000
+MOST_DATA = 65_536
+"""Characters of a message's body in an event; the rest is cut."""
+CLIENT_EVENTS = {"connect": "logon"}
+"""Where the broker's word for an event isn't AMPS's: its clients connect when they log on."""
+_TOLD = ("action", "reason", "rule", "sentence", "mode")
+
+
+class Happened(NamedTuple):
+    """One event: its kind, AMPS's variables, and what it is recognised by."""
+
+    kind: str
+    variables: dict[str, str]
+    facts: dict[str, str]
+
+
+class Listening(NamedTuple):
+    """Messages that are wanted: `kind` is publish or deliver."""
+
+    kind: str
+    topic: str
+    filter: str
+
+
+class Watch:
+    """The events of one instance. Belongs to the loop. `dropped` counts what the queue had no room for, since the start."""
+
+    def __init__(self, engine: Engine, capacity: int = CAPACITY) -> None:
+        self._engine = engine
+        self.capacity = capacity
+        self._queue: deque[Happened] = deque()
+        self._kinds: frozenset[str] = frozenset()
+        self._ears: dict[Listening, Subscription[Receiver]] = {}
+        self._users: dict[str, str] = {}
+        self.dropped = 0
+        engine.roster.on_connected = self._connected
+
+    def want(self, kinds: Iterable[str], messages: Iterable[Listening]) -> None:
+        """From now on hear these kinds of events and these messages, and nothing else."""
+        self._kinds = frozenset(kinds)
+        wanted = set(messages)
+        if self._kinds - {"connect", "decision"}:
+            wanted.add(Listening("clients", CLIENTS_TOPIC, ""))
+        if "decision" in self._kinds:
+            wanted.add(Listening("decisions", DECISIONS_TOPIC, ""))
+        registry = self._engine.subscriptions.registry
+        for gone in self._ears.keys() - wanted:
+            registry.remove(self._ears.pop(gone))
+        for new in wanted - self._ears.keys():
+            try:
+                self._ears[new] = self._subscription(new)
+            except ClientError:
+                continue  # checked when the action was saved; one that another release can't read is left out
+            registry.add(self._ears[new])
+
+    def happened(self, kind: str, variables: dict[str, str], facts: dict[str, str] | None = None) -> None:
+        """Queue an event."""
+        if len(self._queue) >= self.capacity:
+            self.dropped += 1
+        else:
+            self._queue.append(Happened(kind, variables, facts or {}))
+
+    def take(self) -> list[Happened]:
+        """What happened since the last time."""
+        taken = list(self._queue)
+        self._queue.clear()
+        return taken
+
+    @property
+    def room(self) -> int:
+        """Events that the queue can still take."""
+        return self.capacity - len(self._queue)
+
+    def _subscription(self, listening: Listening) -> Subscription[Receiver]:
+        pattern = TopicPattern.parse(listening.topic)
+        chosen = compile_filter(listening.filter) if listening.filter else None
+        return Subscription(_Ear(self, self._engine, listening), "", 0, pattern, chosen)
+
+    def _connected(self, connection: Member) -> None:
+        if "connect" in self._kinds:
+            # Nobody has logged on yet: as in AMPS, the connection's own name stands for the client's.
+            name = f"{connection.transport}-{connection.sink.remote}"
+            self.happened("connect", {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name})
+
+    def client_events(self, bodies: Iterable[bytes]) -> None:
+        """Records of `$SLUICE.clients`."""
+        for body in bodies:
+            event = msgspec.json.decode(body, type=ClientEvent)
+            kind, name = CLIENT_EVENTS.get(event.event, event.event), event.client
+            connection = self._engine.roster.clients.get(name)
+            if kind == "logon" and connection is not None:
+                self._users[name] = connection.user
+            user = self._users.pop(name, "") if kind == "disconnect" else self._users.get(name, "")
+            if kind not in self._kinds:
+                continue
+            variables = {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name, "AMPS_AUTHENTICATION_ID": user}
+            if kind in ("subscribe", "unsubscribe"):
+                variables |= {"AMPS_TOPIC": event.topic or "", "AMPS_FILTER": event.filter or "", "AMPS_OPTIONS": ""}
+            if kind == "disconnect":
+                variables["SLUICE_REASON"] = event.state
+            self.happened(kind, variables)
+
+    def decisions(self, bodies: Iterable[bytes]) -> None:
+        """Records of `$SLUICE.decisions`."""
+        for body in bodies:
+            decision = msgspec.json.decode(body, type=DecisionEntry)
+            told = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in _TOLD}
+            self.happened("decision", {"AMPS_CLIENT_NAME": decision.client, **told})
+
+
+class _Ear:
+    """A receiver inside the broker: nothing is queued for it."""
+
+    def __init__(self, watch: Watch, engine: Engine, listening: Listening) -> None:
+        self._watch = watch
+        self._engine = engine
+        self._listening = listening
+
+    def receive(self, shared: Shared, rows: Rows | None) -> None:
+        """A batch of which these rows (None: all) fit the pattern and the filter."""
+        batch = shared.batch
+        match self._listening.kind:
+            case "clients":
+                self._watch.client_events(_bodies(batch, rows))
+            case "decisions":
+                self._watch.decisions(_bodies(batch, rows))
+            case "publish":
+                # What actions publish starts no action, so that none can call itself: custom events are for that.
+                if batch.publisher_name != BROKER_NAME or batch.topics[0].startswith("$"):
+                    self._heard(batch, rows, batch.publisher_name)
+            case _:
+                self._delivered(batch, rows)
+
+    def missed(self) -> None:
+        """Whoever listens has missed an event, as when too many wait."""
+        self._watch.dropped += 1
+
+    def _delivered(self, batch: Batch, rows: Rows | None) -> None:
+        """The same rows once for each client that is sent them."""
+        for subscription, sent in self._engine.subscriptions.registry.match(batch):
+            target = subscription.client
+            if not isinstance(target, ClientSubscription) or (target.journaled_only and not batch.header.first_sequence):
+                continue
+            both = rows if sent is None else sent if rows is None else np.intersect1d(rows, sent)
+            self._heard(batch, both, target.peer.name)
+
+    def _heard(self, batch: Batch, rows: Rows | None, client: str) -> None:
+        chosen = range(batch.count) if rows is None else rows.tolist()
+        fitting = chosen[: self._watch.room]
+        self._watch.dropped += len(chosen) - len(fitting)
+        facts = {"topic": self._listening.topic, "filter": self._listening.filter}
+        for row in fitting:
+            self._watch.happened(self._listening.kind, _message(self._engine.instance, batch, row, client), facts)
+
+
+def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, str]:
+    body = batch.body(row)
+    first = batch.header.first_sequence
+    return {
+        "AMPS_TOPIC": batch.topics[int(batch.topic_indexes[row]) - 1],
+        "AMPS_DATA": body.decode("utf-8", "replace")[:MOST_DATA],
+        "AMPS_DATA_LENGTH": str(len(body)),
+        "AMPS_BOOKMARK": str(Bookmark(instance, int(batch.sequences()[row]))) if first else "",
+        "AMPS_CLIENT_NAME": client,
+    }
+
+
+def _bodies(batch: Batch, rows: Rows | None) -> list[bytes]:
+    return batch.bodies() if rows is None else [batch.body(row) for row in rows.tolist()]

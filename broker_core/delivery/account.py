@@ -1,0 +1,295 @@
+"""One subscription's account: what became of every message that was for it. Everything that is said of it reads this.
+
+    matched = acknowledged by the peer + in flight (handed over, not acknowledged) + waiting + gone (by cause)
+
+holds at every moment, in messages and in bytes of bodies, for what the log keeps and for what it doesn't alike. Only
+`matched`, what was handed over, what was acknowledged and what is gone are counted; the rest follows from them, so that
+no two figures can disagree. What waits lies in memory, in the spool, or in the log only: given back to the log to be read
+again, it goes on waiting, and reading it again doesn't match it a second time (`Reread`).
+
+"Acknowledged by the peer" is the application's word where a subscription has a window, otherwise that of the peer's kernel
+(`peer_progress`). The unit is the batch: nothing here is done per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from broker_core.batch import Batch, Rows
+
+
+class Cause(StrEnum):
+    """Why messages will not be delivered."""
+
+    DISCARDED = "discarded"
+    """A policy discarded the oldest."""
+    CONFLATED = "conflated"
+    """A later message of the same key took its place."""
+    CONFLATED_AS_ASKED = "conflated_as_asked"
+    """The same, because the subscriber asked for conflation: nothing is lost by it."""
+    EXPIRED = "expired"
+    """It waited longer than a policy allows."""
+    DISCONNECTED = "disconnected"
+    """The connection ended, and no bookmark brings it back."""
+    KEPT = "kept_in_log"
+    """The connection or the subscription ended: a bookmark brings it back, as long as the log holds it."""
+    UNSUBSCRIBED = "unsubscribed"
+    """The subscription was ended by its client."""
+    CANCELLED = "cancelled"
+    """A policy, or the end of its lease, ended the subscription."""
+    REMOVED = "removed"
+    """It was to be read from the log, and has been removed there or is damaged."""
+
+
+class Amount(NamedTuple):
+    """Messages, and the bytes of their bodies."""
+
+    messages: int = 0
+    nbytes: int = 0
+
+    def plus(self, other: Amount) -> Amount:
+        """Both together."""
+        return Amount(self.messages + other.messages, self.nbytes + other.nbytes)
+
+    def minus(self, other: Amount) -> Amount:
+        """The difference."""
+        return Amount(self.messages - other.messages, self.nbytes - other.nbytes)
+
+
+NOTHING = Amount()
+
+
+def amount_of(batch: Batch) -> Amount:
+    """All of a batch."""
+    return Amount(batch.count, batch.header.bodies_length)
+
+
+@dataclass(slots=True)
+class Side:
+    """One half of an account: of what the log keeps, or of what it doesn't. Plain sums that only grow, but for `handed`,
+    which shrinks by what didn't leave after all."""
+
+    matched: int = 0
+    matched_bytes: int = 0
+    handed: int = 0
+    handed_bytes: int = 0
+    acknowledged: int = 0
+    acknowledged_bytes: int = 0
+    lost_waiting: Amount = NOTHING
+    """Gone before it was handed over."""
+    lost_in_flight: Amount = NOTHING
+    """Gone after it was handed over: the peer hasn't acknowledged it."""
+
+    @property
+    def waiting(self) -> Amount:
+        """Not handed over yet."""
+        lost = self.lost_waiting
+        return Amount(self.matched - self.handed - lost.messages, self.matched_bytes - self.handed_bytes - lost.nbytes)
+
+    @property
+    def in_flight(self) -> Amount:
+        """Handed over and not acknowledged."""
+        lost = self.lost_in_flight
+        return Amount(
+            self.handed - self.acknowledged - lost.messages, self.handed_bytes - self.acknowledged_bytes - lost.nbytes
+        )
+
+
+@dataclass(slots=True)
+class Account:
+    """What was for one subscription. Those who deliver write it; everybody reads it."""
+
+    journaled: Side = field(default_factory=Side)
+    unjournaled: Side = field(default_factory=Side)
+    gone: dict[Cause, Amount] = field(default_factory=dict)
+    matched_upto: int = 0
+    """Sequence of the last journaled record that was counted as matched: what is read again up to it isn't new."""
+    in_log: Amount = NOTHING
+    """The part of what waits that is in the log only: it was given back, or came while the subscription was behind."""
+
+    def side(self, journaled: bool) -> Side:
+        """The half that such messages belong to."""
+        return self.journaled if journaled else self.unjournaled
+
+    # What happens.
+
+    def match(self, batch: Batch) -> None:
+        """A batch is for the subscription; of journaled ones only what hasn't been counted before is new."""
+        header = batch.header
+        messages, nbytes, first = header.count, header.bodies_length, header.first_sequence
+        if not first:
+            side = self.unjournaled
+        else:
+            side = self.journaled
+            if first > self.matched_upto:  # almost always
+                self.matched_upto = batch.last_sequence
+            else:
+                fresh = fresh_of(batch, self.matched_upto)
+                self.in_log = self.in_log.minus(Amount(messages, nbytes).minus(fresh))
+                messages, nbytes = fresh
+                self.matched_upto = max(self.matched_upto, batch.last_sequence)
+        side.matched += messages
+        side.matched_bytes += nbytes
+
+    def match_rows(self, batch: Batch, rows: Rows | None) -> Amount:
+        """Some rows of a batch (None: all) are for the subscription, and held back to be conflated. How much that is."""
+        what = amount_of(batch) if rows is None else Amount(len(rows), int(batch.rows["body"][rows].sum(dtype="u8")))
+        side = self.side(batch.header.first_sequence > 0)
+        side.matched += what.messages
+        side.matched_bytes += what.nbytes
+        self.matched_upto = max(self.matched_upto, batch.last_sequence)
+        return what
+
+    def match_in_log(self, batch: Batch) -> None:
+        """The same for what isn't queued: the subscription is behind, and will read it from the log."""
+        fresh = fresh_of(batch, self.matched_upto)
+        self.journaled.matched += fresh.messages
+        self.journaled.matched_bytes += fresh.nbytes
+        self.matched_upto = max(self.matched_upto, batch.last_sequence)
+        self.in_log = self.in_log.plus(fresh)
+
+    def give_back(self, batch: Batch) -> None:
+        """A queued batch of the log isn't queued any more: it will be read again."""
+        self.in_log = self.in_log.plus(amount_of(batch))
+
+    def hand_over(self, batch: Batch) -> None:
+        """A batch was given to the transport."""
+        header = batch.header
+        side = self.journaled if header.first_sequence else self.unjournaled
+        side.handed += header.count
+        side.handed_bytes += header.bodies_length
+
+    def acknowledge(self, messages: int, nbytes: int, journaled: bool) -> None:
+        """The peer has so much more."""
+        side = self.journaled if journaled else self.unjournaled
+        side.acknowledged += messages
+        side.acknowledged_bytes += nbytes
+
+    def lose_waiting(self, cause: Cause, what: Amount, journaled: bool) -> None:
+        """What waited will not be delivered."""
+        if what.messages:
+            side = self.side(journaled)
+            side.lost_waiting = side.lost_waiting.plus(what)
+            self._lose(cause, what)
+
+    def lose_in_flight(self, cause: Cause, what: Amount, journaled: bool) -> None:
+        """What was handed over was not acknowledged, and never will be."""
+        if what.messages:
+            side = self.side(journaled)
+            side.lost_in_flight = side.lost_in_flight.plus(what)
+            self._lose(cause, what)
+
+    def _lose(self, cause: Cause, what: Amount) -> None:
+        self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
+
+    # What is said of it.
+
+    @property
+    def matched(self) -> Amount:
+        """All that was for the subscription."""
+        kept, other = self.journaled, self.unjournaled
+        return Amount(kept.matched + other.matched, kept.matched_bytes + other.matched_bytes)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was for it yet: then every other figure is nothing too."""
+        return not (self.journaled.matched or self.unjournaled.matched)
+
+    @property
+    def delivered(self) -> Amount:
+        """Handed over, whether or not the peer has acknowledged it."""
+        kept, other = self.journaled, self.unjournaled
+        return Amount(kept.handed + other.handed, kept.handed_bytes + other.handed_bytes)
+
+    @property
+    def acknowledged(self) -> Amount:
+        """What the peer has."""
+        kept, other = self.journaled, self.unjournaled
+        return Amount(
+            kept.acknowledged + other.acknowledged, kept.acknowledged_bytes + other.acknowledged_bytes
+        )
+
+    @property
+    def in_flight(self) -> Amount:
+        """Handed over and not acknowledged."""
+        return self.journaled.in_flight.plus(self.unjournaled.in_flight)
+
+    @property
+    def waiting(self) -> Amount:
+        """Not handed over yet: in memory, in the spool, or in the log only."""
+        return self.journaled.waiting.plus(self.unjournaled.waiting)
+
+    @property
+    def owed(self) -> Amount:
+        """Waiting, or in flight: what rules call a backlog."""
+        return self.waiting.plus(self.in_flight)
+
+    @property
+    def lost(self) -> Amount:
+        """Gone, and not because the subscriber asked for it."""
+        return total(what for cause, what in self.gone.items() if cause is not Cause.CONFLATED_AS_ASKED)
+
+    def merge(self, other: Account) -> None:
+        """All of another account: of a client whose subscriptions come and go."""
+        for mine, its in ((self.journaled, other.journaled), (self.unjournaled, other.unjournaled)):
+            if not its.matched:
+                continue
+            mine.matched += its.matched
+            mine.matched_bytes += its.matched_bytes
+            mine.handed += its.handed
+            mine.handed_bytes += its.handed_bytes
+            mine.acknowledged += its.acknowledged
+            mine.acknowledged_bytes += its.acknowledged_bytes
+            mine.lost_waiting = mine.lost_waiting.plus(its.lost_waiting)
+            mine.lost_in_flight = mine.lost_in_flight.plus(its.lost_in_flight)
+        self.in_log = self.in_log.plus(other.in_log)
+        for cause, what in other.gone.items():
+            self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
+
+
+def fresh_of(batch: Batch, upto: int) -> Amount:
+    """What of a journaled batch has a greater sequence."""
+    if batch.last_sequence <= upto:
+        return NOTHING
+    first = int(batch.sequences().searchsorted(upto, side="right"))
+    return Amount(batch.count - first, int(batch.rows["body"][first:].sum(dtype="u8")))
+
+
+def total(amounts: Iterable[Amount]) -> Amount:
+    """All of them together."""
+    messages = nbytes = 0
+    for amount in amounts:
+        messages += amount.messages
+        nbytes += amount.nbytes
+    return Amount(messages, nbytes)
+
+
+def sum_of(accounts: Iterable[Account]) -> Account:
+    """One account of them all: a client's, from those of its subscriptions."""
+    made = Account()
+    for one in accounts:
+        if not one.untouched:  # of a client's thousand subscriptions that are most
+            made.merge(one)
+    return made
+
+
+def delivered_of(accounts: Iterable[Account]) -> Amount:
+    """What was handed over of all of them: asked for every second, of everybody."""
+    messages = nbytes = 0
+    for one in accounts:
+        kept, other = one.journaled, one.unjournaled
+        messages += kept.handed + other.handed
+        nbytes += kept.handed_bytes + other.handed_bytes
+    return Amount(messages, nbytes)
+
+
+def parts(account: Account) -> Iterator[tuple[str, Amount]]:
+    """The named parts of `matched`, for whoever shows or checks them."""
+    yield "acknowledged", account.acknowledged
+    yield "in_flight", account.in_flight
+    yield "waiting", account.waiting
+    for cause, what in account.gone.items():
+        yield cause.value, what

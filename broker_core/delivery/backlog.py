@@ -1,0 +1,543 @@
+"""What waits for one client, and its way to the socket: outbox and lanes in memory, spool on disk, live again.
+
+    LIVE      offer → lane or outbox → send → socket
+    OFFLINED  offer → spool; nothing is sent
+    DRAINING  offer → spool; `offline` sends from the spool's front as fast as the socket takes it
+
+The order of a subscription's deliveries never changes: what waits goes to the spool whole and first, everything new
+goes behind it, and the client is live again only when the spool is empty.
+
+What becomes of each subscription's messages stands in its account, which is written here: matched when they are offered,
+handed over when the socket takes them, acknowledged when the peer has them, and gone, with a row in the ledger, when they
+are given up (`lose` and `leave` alone).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from broker_core.bookmark import Bookmark
+from broker_core.delivery.account import NOTHING, Account, Amount, Cause, delivered_of, sum_of
+from broker_core.delivery.entry import OutboxEntry, of_log
+from broker_core.delivery.in_flight import InFlight
+from broker_core.delivery.lane import Lane
+from broker_core.delivery.lanes import Lanes
+from broker_core.delivery.ledger import Tally
+from broker_core.delivery.lifecycle import ClientState, Event, next_state
+from broker_core.delivery.offline import Offline
+from broker_core.delivery.outbox import Outbox
+from broker_core.delivery.ports import Facilities, Owner, Recipient
+from broker_core.delivery.sink import PULL_BYTES, Sink
+from broker_core.delivery.spool.spool import Spool
+from broker_core.slow_clients.evaluate.signals import Waiting
+
+LANE_BYTES = PULL_BYTES // 8
+"""What one lane may move to the outbox before its neighbours have their turn."""
+
+
+class Ending(NamedTuple):
+    """What a subscription leaves behind that has ended: what the log keeps and what nothing brings back, of all that its
+    peer hasn't acknowledged; `first` is the sequence to go on with, 0 when it has had everything that the log keeps."""
+
+    kept: Amount
+    lost: Amount
+    first: int
+
+
+class Backlog:
+    """One client's deliveries. Satisfies `slow_clients.evaluate.signals.Backlog`."""
+
+    def __init__(self, owner: Owner, sink: Sink, facilities: Facilities) -> None:
+        self._owner = owner
+        self._sink = sink
+        self._facilities = facilities
+        self.recipients: dict[int, Recipient] = {}
+        """The client's subscriptions by stream."""
+        self._ended = Account()
+        """Of the subscriptions that it had."""
+        self._finished: dict[int, Recipient] = {}
+        """Those that were given all they asked for, while some of it is on its way."""
+        self.outbox = Outbox()
+        self.lanes = Lanes()
+        """Of the few subscriptions that have one."""
+        self.in_flight = InFlight()
+        self.conflated_bytes = 0
+        """What conflated subscriptions hold back; kept by `conflating`."""
+        self.offline: Offline | None = None
+        self.state = ClientState.CONNECTED
+        self.offlined_at = 0
+        self.unwritable_since = 0
+        """From when the transport has taken nothing more, ns: it passes on what it was handed; 0 while it takes."""
+        self.blocked_since = 0
+        """From when the peer's kernel has acknowledged nothing while something is on its way to it, ns, as far as looks tell;
+        0: it has all. A transport that takes nothing says little: a peer may be taking steadily what that was handed."""
+        self._taken = 0
+        """Bytes that the peer's kernel had acknowledged at the last look."""
+        self.touched: set[int] = set()
+        """Streams with a lane for which something came or was acknowledged, since whoever judges looked last."""
+        self._paced: list[tuple[Sequence[int], asyncio.Future[None]]] = []
+
+    # What is said of it.
+
+    @property
+    def account(self) -> Account:
+        """All of the client's subscriptions together, those that have ended too. Made when asked for."""
+        return sum_of((self.ended, *(one.account for one in self.recipients.values())))
+
+    @property
+    def ended(self) -> Account:
+        """Of the subscriptions that it had."""
+        if not self._finished:
+            return self._ended
+        return sum_of((self._ended, *(one.account for one in self._finished.values())))
+
+    @property
+    def delivered(self) -> Amount:
+        """What of all of them was handed over."""
+        return delivered_of((self.ended, *[one.account for one in self.recipients.values()]))
+
+    @property
+    def spool(self) -> Spool | None:
+        """The backlog on disk; None while the client is live."""
+        return self.offline.spool if self.offline is not None else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: outbox, lanes, what is held back, and what is on its way back from the spool."""
+        nbytes = self.outbox.nbytes + self.conflated_bytes
+        if self.lanes.filled:
+            nbytes += self.lanes.nbytes
+        return nbytes if self.offline is None else nbytes + self.offline.memory_bytes
+
+    @property
+    def messages(self) -> int:
+        """Messages in memory."""
+        chunk = self.offline.chunk_messages if self.offline is not None else 0
+        return self.outbox.messages + self.lanes.messages + chunk
+
+    @property
+    def spool_bytes(self) -> int:
+        """Bytes of the spool file."""
+        return self.offline.spool.disk_bytes if self.offline is not None else 0
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of the connection that the peer has acknowledged; what that means for the accounts is noted."""
+        self.look()
+        return self._taken
+
+    @property
+    def lump_bytes(self) -> int:
+        """The step in which the peer's window moves; 0 while that isn't known."""
+        return self._sink.lump_bytes
+
+    @property
+    def owed(self) -> Amount:
+        """Waiting here or in flight. What waits in the log only makes nobody slow."""
+        messages = nbytes = 0
+        for one in self.recipients.values():
+            (some, size), (out, unread) = one.account.owed, one.account.in_log
+            messages += some - out
+            nbytes += size - unread
+        return Amount(messages, nbytes)
+
+    @property
+    def owed_messages(self) -> int:
+        return self.owed.messages
+
+    @property
+    def owed_bytes(self) -> int:
+        return self.owed.nbytes
+
+    @property
+    def oldest_at(self) -> int:
+        """From when the oldest waiting delivery's age counts, ns; 0 when nothing waits."""
+        oldest = self.outbox.oldest_at
+        if self.lanes.filled or self.offline is not None:
+            moments = [oldest, *self.lanes.oldest()]
+            if self.offline is not None:
+                moments += (self.offline.chunk_oldest_at, self.offline.spool.oldest_at)
+            oldest = min((moment for moment in moments if moment), default=0)
+        return oldest
+
+    @property
+    def unacked_at(self) -> int:
+        """From when the age of the oldest delivery counts that was handed over and isn't acknowledged, ns; 0: there is none."""
+        return min((at for at in (self.in_flight.oldest_at, *self.lanes.unacked_since()) if at), default=0)
+
+    def waiting_of(self, stream: int) -> tuple[int, int, int]:
+        """What waits in memory for one subscription: messages, bytes, and from when the oldest one's age counts (0: none)."""
+        lane = self.lanes.get(stream)
+        return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
+
+    def waiting(self) -> Waiting:
+        """The counts for a decision: of all that isn't acknowledged, as far as it isn't in the log only."""
+        account, spooled = sum_of(one.account for one in self.recipients.values()), self._spooled_messages
+        owed = account.owed.messages - account.in_log.messages
+        first = min((first for first in self.firsts().values() if first), default=0)
+        return Waiting(
+            max(owed - spooled, 0), spooled,
+            account.unjournaled.waiting.messages + account.unjournaled.in_flight.messages,
+            str(Bookmark(self._facilities.instance, first - 1)) if first else "", self.blocked_since,
+        )
+
+    @property
+    def _spooled_messages(self) -> int:
+        spool = self.spool
+        if spool is None:
+            return 0
+        return sum(spool.tallies[stream].messages for stream in spool.tallies.keys() & self.recipients.keys())
+
+    def firsts(self) -> dict[int, int]:
+        """For each subscription of which a journaled record waits here or isn't acknowledged: the first one's sequence."""
+        found = self.in_flight.firsts()
+
+        def note(stream: int, first: int) -> None:
+            if first:
+                found[stream] = min(found.get(stream, first), first)
+
+        for entry in self.outbox:
+            note(entry.stream, entry.batch.first_sequence)
+        for stream, lane in self.lanes.items():
+            note(stream, lane.first_sequence)
+            if lane.window is not None:
+                note(stream, lane.window.first_unacked)
+        if self.offline is not None:
+            for stream, tally in self.offline.tallies().items():
+                note(stream, tally.first)
+        return found
+
+    def first_of(self, stream: int) -> int:
+        """The same for one subscription; 0 when there is none."""
+        lane = self.lanes.get(stream)
+        window = lane.window if lane is not None else None
+        firsts = [
+            window.first_unacked if window is not None else self.in_flight.first_of(stream),
+            lane.first_sequence if lane is not None else 0, self.outbox.first_sequence_of(stream),
+        ]
+        if self.offline is not None:
+            firsts.append(self.offline.first_of(stream))
+        return min((first for first in firsts if first), default=0)
+
+    # The way in and out.
+
+    def enter(self, recipient: Recipient) -> None:
+        """A subscription begins."""
+        self.recipients[recipient.stream] = recipient
+
+    def offer(self, entry: OutboxEntry) -> None:
+        """What matched a subscription, queued behind everything that waits."""
+        self.recipients[entry.stream].account.match(entry.batch)
+        self.put(entry)
+
+    def put(self, entry: OutboxEntry) -> None:
+        """The same for what has been counted as matched before."""
+        if self.offline is None and not self.lanes:  # almost always
+            self.outbox.offer(entry)
+        else:
+            if entry.stream in self.lanes:
+                self.touched.add(entry.stream)
+            if self.offline is not None:
+                self.offline.keep(entry)
+            else:
+                self.queue(entry)
+        self._owner.changed()
+
+    def queue(self, entry: OutboxEntry) -> None:
+        """Queue one delivery in memory, in its lane if it has one."""
+        lane = self.lanes.get(entry.stream)
+        if lane is None:
+            self.outbox.offer(entry)
+        else:
+            self.lanes.offer(lane, entry)
+
+    def hold_back(self, nbytes: int) -> None:
+        """A conflated subscription holds so much more, or less."""
+        self.conflated_bytes += nbytes
+        self._owner.changed()
+
+    def send(self) -> None:
+        """Hand the socket what it takes of what waits for a live client."""
+        if self.offline is None:
+            self.send_waiting()
+
+    def send_waiting(self) -> None:
+        """Hand the socket what it takes of what waits in memory."""
+        sink, outbox = self._sink, self.outbox
+        while sink.writable:
+            if self.lanes.filled:
+                for entry in self.lanes.pull(LANE_BYTES, self._facilities.clock.now_ns()):
+                    outbox.offer(entry)
+            if not outbox.nbytes:
+                break
+            waited = outbox.nbytes
+            entries = outbox.pull(PULL_BYTES)
+            self._send(entries, waited - outbox.nbytes)
+        if sink.writable:
+            self.unwritable_since = 0
+            if self._paced:
+                self._wake_paced()
+        elif self.unwritable_since == 0:
+            self.unwritable_since = self._facilities.clock.now_ns()
+
+    def _send(self, entries: list[OutboxEntry], nbytes: int) -> None:
+        sink, recipients, lanes, in_flight = self._sink, self.recipients, self.lanes, self.in_flight
+        ends_at = sink.handed_bytes
+        sink.send_entries(entries)
+        framing = (sink.handed_bytes - ends_at - nbytes) // len(entries)
+        for entry in entries:
+            ends_at += entry.nbytes + framing
+            recipient = recipients.get(entry.stream)
+            if recipient is None:
+                continue
+            account = recipient.account
+            account.hand_over(entry.batch)
+            if not lanes or (lane := lanes.get(entry.stream)) is None or lane.window is None:
+                in_flight.hand_over(ends_at, account, entry)
+        if in_flight.many:
+            self.look()
+
+    def look(self) -> None:
+        """Note what the peer has acknowledged. Cheap while nothing is on its way."""
+        handed = self._sink.handed_bytes
+        if self._taken < handed:
+            taken = self._sink.taken_bytes()
+            if taken >= handed:
+                self.blocked_since = 0
+            elif taken > self._taken or not self.blocked_since:
+                self.blocked_since = self._facilities.clock.now_ns()
+            self._taken = taken
+            self.in_flight.taken(taken)
+        for stream, one in list(self._finished.items()) if self._finished else ():
+            if not one.account.in_flight.messages:
+                self._ended.merge(one.account)
+                del self._finished[stream]
+
+    def on_writable(self) -> None:
+        """The socket takes bytes again."""
+        self.unwritable_since = 0
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Something that held deliveries back has changed: the socket, a window, a pause."""
+        if self.state is ClientState.LIVE:
+            self.send_waiting()
+        elif self.offline is not None:
+            self.send_waiting()
+            self.offline.wake()
+        self._owner.changed()
+
+    async def room(self, streams: Sequence[int] = ()) -> None:
+        """Wait until the client has taken everything and is live: how replays are paced by the socket.
+
+        Where the subscriptions of these streams have lanes, until nothing waits there either.
+        """
+        while self.state is not ClientState.CLOSED and not self.has_room_for(streams):
+            waiter = asyncio.get_running_loop().create_future()
+            self._paced.append((streams, waiter))
+            await waiter
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the client is live and has taken everything, lanes apart."""
+        return self.offline is None and not self.outbox.nbytes and self._sink.writable
+
+    def has_room_for(self, streams: Sequence[int]) -> bool:
+        """The same, and nothing waits in the lanes of these subscriptions."""
+        return self.has_room and self.lanes.filled.keys().isdisjoint(streams)
+
+    def take_back(self, stream: int) -> list[OutboxEntry]:
+        """Take a subscription's unsent deliveries of the log out again: it goes on reading there, from the first of them.
+
+        What stands before something that the log doesn't bring back stays, and is sent first.
+        """
+        if self.offline is not None:
+            return []
+        lane = self.lanes.get(stream)
+        taken = self.outbox.take_of_log(stream) if lane is None else self._take_from(lane)
+        account = self.recipients[stream].account
+        for entry in taken:
+            account.give_back(entry.batch)
+        self._owner.changed()
+        return taken
+
+    def _take_from(self, lane: Lane) -> list[OutboxEntry]:
+        self._back_to_lane(lane)
+        waits = lane.take_all()
+        taken = of_log(waits)
+        for entry in waits[: len(waits) - len(taken)]:
+            self.lanes.offer(lane, entry)
+        self.lanes.settle(lane.stream)
+        return taken
+
+    def _back_to_lane(self, lane: Lane) -> None:
+        """What the lane has given and the socket hasn't taken waits there again, before the rest."""
+        unsent = self.outbox.take_stream(lane.stream)
+        if unsent:
+            lane.put_back(unsent)
+            self.lanes.filled[lane.stream] = lane
+
+    def take_unsent(self) -> list[OutboxEntry]:
+        """Take everything that waits in memory, each subscription's in its order: it goes to the spool."""
+        return self.lanes.take_all(self.outbox.take_all())
+
+    def _wake_paced(self) -> None:
+        waiters, self._paced = self._paced, []
+        for streams, waiter in waiters:
+            if self.state is not ClientState.CLOSED and not self.lanes.filled.keys().isdisjoint(streams):
+                self._paced.append((streams, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+
+    # Lanes and windows.
+
+    def acknowledges(self, stream: int) -> bool:
+        """Whether a subscription says itself what it has."""
+        lane = self.lanes.get(stream)
+        return lane is not None and lane.window is not None
+
+    def acknowledge(self, stream: int, first: int, last: int) -> None:
+        """A subscription with a window acknowledges messages by number. ClientError bad_ack; `go_on` sends what it made
+        room for."""
+        lane, account = self.lanes[stream], self.recipients[stream].account
+        assert lane.window is not None
+        # What the window has let through and the socket hasn't taken can't have been received.
+        lane.window.check(first, last, account.delivered.messages)
+        done = lane.window.acknowledge(first, last)
+        account.acknowledge(*done.journaled, journaled=True)
+        account.acknowledge(*done.unjournaled, journaled=False)
+        self.touched.add(stream)
+
+    def lane(self, stream: int) -> Lane:
+        """The lane of a subscription, made when it has none: what waits for it moves there."""
+        lane = self.lanes.get(stream)
+        if lane is None:
+            lane = self.lanes[stream] = Lane(stream)
+            for entry in self.outbox.take_stream(stream):
+                self.queue(entry)
+        return lane
+
+    # What is given up.
+
+    def discard_oldest(self, stream: int, messages: int, nbytes: int, rule: str) -> int:
+        """Discard the oldest of a subscription's waiting messages, at least so many and of so many bytes of bodies, as far
+        as they are in memory; how many that were."""
+        lane, tally = self.lane(stream), Tally()
+        self._back_to_lane(lane)
+        for entry in lane.discard_oldest(messages, nbytes):
+            tally.add_entry(entry)
+        self.lose(stream, tally, Cause.DISCARDED, rule)
+        self.lanes.settle(stream)
+        return tally.messages
+
+    def lose_entries(self, entries: Iterable[OutboxEntry], cause: Cause, rule: str = "") -> None:
+        """Deliveries that will not be made, of any subscriptions."""
+        tallies: dict[int, Tally] = {}
+        for entry in entries:
+            tallies.setdefault(entry.stream, Tally()).add_entry(entry)
+        for stream, tally in tallies.items():
+            self.lose(stream, tally, cause, rule)
+
+    def lose(self, stream: int, what: Tally, cause: Cause, rule: str) -> None:
+        """Some of a subscription's waiting messages will not be delivered: into its account, and into the ledger."""
+        recipient = self.recipients.get(stream)
+        if recipient is None or not what.messages:
+            return
+        for part, journaled in zip(what.parted(), (False, True), strict=True):
+            if part.messages:
+                named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
+                recipient.account.lose_waiting(named, Amount(part.messages, part.nbytes), journaled)
+                self._enter(recipient, part, named, rule)
+
+    def leave(self, recipient: Recipient, cause: Cause, rule: str) -> Ending:
+        """A subscription ends: what of it waits or isn't acknowledged is gone, and where it would go on is said."""
+        self.look()
+        stream, account = recipient.stream, recipient.account
+        # Whoever is owed nothing needn't be looked for among what is on its way to others: many may end at once.
+        holds = account.owed.messages > account.in_log.messages
+        ending = self._end(recipient, self.first_of(stream) if holds else 0, cause, rule)
+        if holds:
+            self.outbox.take_stream(stream)
+            self.in_flight.end(stream)
+        self.lanes.end(stream)
+        del self.recipients[stream]
+        return ending
+
+    def finish(self, recipient: Recipient) -> Ending:
+        """A subscription has been given all it asked for: what its peer doesn't have yet is on its way, and not gone. With a
+        window nobody acknowledges it any more."""
+        if recipient.account.waiting.messages or self.acknowledges(recipient.stream):
+            return self.leave(recipient, Cause.UNSUBSCRIBED, "")
+        self.lanes.end(recipient.stream)
+        self._finished[recipient.stream] = self.recipients.pop(recipient.stream)
+        return Ending(NOTHING, NOTHING, 0)
+
+    def _end(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
+        """`waiting` is the sequence of the first record that waits or isn't acknowledged; 0: none."""
+        account, first = recipient.account, recipient.first_needed(waiting)
+        kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
+        for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
+            if not amount.messages:
+                continue
+            named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
+            account.lose_waiting(named, side.waiting, journaled)
+            account.lose_in_flight(named, side.in_flight, journaled)
+            sequences = (first, max(account.matched_upto, first)) if journaled else (0, 0)
+            tally = Tally()
+            tally.add(amount.messages, amount.nbytes, *sequences)
+            self._enter(recipient, tally, named, rule)
+        account.in_log = Amount()
+        self._ended.merge(account)
+        return Ending(kept, lost, first)
+
+    def _enter(self, recipient: Recipient, what: Tally, cause: Cause, rule: str) -> None:
+        self._facilities.ledger.enter(
+            self._facilities.clock.now_ns(), self._owner.name, recipient.id, recipient.topic, cause, rule, what
+        )
+
+    # Offline, drain, live again.
+
+    def go_offline(self, spool: Spool) -> None:
+        """Move everything that waits to the spool, in order, and drain it from now on when the client reads."""
+        self.state = next_state(self.state, Event.OFFLINE)
+        self.offlined_at = self._facilities.clock.now_ns()
+        self.offline = Offline(self, self._owner, self._sink, self._facilities, spool)
+        self.offline.start(self.take_unsent())
+        self._owner.changed()
+
+    def back_to_live(self) -> None:
+        """The spool is empty."""
+        self.state = next_state(self.state, Event.DRAINED)
+        self._end_offline()
+        self.offlined_at = 0
+        self._owner.went_live()
+        self.send_waiting()
+        self._owner.changed()
+
+    def _end_offline(self) -> None:
+        offline, self.offline = self.offline, None
+        if offline is not None:
+            offline.close()
+
+    def close(self) -> Ending:
+        """Give up everything that isn't acknowledged, and remove the spool. All that was owed, together."""
+        kept = lost = NOTHING
+        if self.state is ClientState.CLOSED:
+            return Ending(kept, lost, 0)
+        self.state = next_state(self.state, Event.CLOSE)
+        self.look()
+        waiting, firsts = self.firsts(), list[int]()
+        for stream, recipient in (self.recipients | self._finished).items():
+            ending = self._end(recipient, waiting.get(stream, 0), Cause.DISCONNECTED, "")
+            kept, lost = kept.plus(ending.kept), lost.plus(ending.lost)
+            if ending.first:
+                firsts.append(ending.first)
+        self.recipients.clear()
+        self._finished.clear()
+        self.outbox.take_all()
+        self._end_offline()
+        self.lanes.clear()
+        self._wake_paced()
+        return Ending(kept, lost, min(firsts, default=0))

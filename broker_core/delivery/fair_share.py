@@ -1,0 +1,84 @@
+"""How replays share the loop, the reader thread and the memory, and how they spare live delivery.
+
+Without live traffic a replay goes as fast as its client. While messages are being published, all replays together
+stand in one line: a turn (one chunk read, checked and handed to a socket) is followed by a rest that is some times as
+long, so that they take a fixed share of the loop however many they are and however fast their clients read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker_core.clock import Clock
+
+FIRST_CHUNK = 16 * 1024
+"""Journal bytes of a replay's first turn, and after its client stopped reading."""
+LARGEST_CHUNK = 1024 * 1024
+LARGEST_BESIDE_LIVE = 128 * 1024
+"""Bytes of a turn while messages are published: a bound on how long one keeps the loop."""
+CHUNKS_BUDGET = 8 * 1024 * 1024
+"""Bytes that the chunks of all replays may have together, each counted once, as long as each has FIRST_CHUNK."""
+TAKEN_BEFORE = 16
+"""How many times a chunk's bytes a client must have taken before its chunks are as large."""
+CUT_BEFORE = 512 * 1024
+"""Bytes that a client must have taken since it last stopped before larger batches than its chunks are passed uncut. The
+kernels take some 300 KB for one that reads nothing; for one that reads, cutting each batch would cost more than sending it."""
+READS_AT_ONCE = 32
+"""Chunks that were asked of the reader thread and aren't taken yet: a thousand replays that begin together would otherwise
+each have one in memory. Those read ahead for fast clients come on top."""
+REST = 3.0
+"""A turn's rest beside live traffic, in lengths of a turn: a quarter of the loop is the replays'."""
+BUSY_FOR_S = 0.1
+"""For so long after messages came or were delivered there is live traffic."""
+
+
+class FairShare:
+    """The replays of one instance."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.replays = 0
+        self.in_line = 0
+        """Replays that wait for a turn."""
+        self._live_until = 0.0
+        self._free_at = 0.0
+        self._usual_s = 0.0005
+        self._line = asyncio.Lock()
+        self.reads = asyncio.Semaphore(READS_AT_ONCE)
+
+    def live(self) -> None:
+        """Messages have come from a client, or were delivered live."""
+        self._live_until = self._clock.seconds() + BUSY_FOR_S
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is live traffic to be spared."""
+        return self._clock.seconds() < self._live_until
+
+    @property
+    def largest(self) -> int:
+        """Bytes that a chunk may have now."""
+        return LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK
+
+    def grown(self, chunk_bytes: int, taken_bytes: int) -> int:
+        """The next chunk of a replay whose client took the last one at once, and so much since it last stopped."""
+        largest = min(self.largest, taken_bytes // TAKEN_BEFORE)
+        return max(min(chunk_bytes * 2, largest, CHUNKS_BUDGET // max(self.replays, 1)), FIRST_CHUNK)
+
+    async def mine(self) -> None:
+        """Wait for a turn; at once when there is nothing live to be spared."""
+        if not self.busy:
+            return
+        self.in_line += 1
+        try:
+            async with self._line:
+                left = self._free_at - self._clock.seconds()
+                if left > 0:
+                    await asyncio.sleep(left)
+                self._free_at = self._clock.seconds() + self._usual_s * (1 + REST)
+        finally:
+            self.in_line -= 1
+
+    def took(self, seconds: float) -> None:
+        """So long a turn was."""
+        self._usual_s += (seconds - self._usual_s) / 8

@@ -1,0 +1,247 @@
+"""An offlined client's way back: its spool, and the task that drains it as fast as the client takes it.
+
+What is pulled from the spool is on its way through the reader thread for a moment. It counts as waiting until it is
+queued in memory, and then until it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from broker_core.delivery.account import Cause
+from broker_core.delivery.drain import Drain
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.lanes import Lanes
+from broker_core.delivery.ledger import Tally
+from broker_core.delivery.lifecycle import ClientState, Event, next_state
+from broker_core.delivery.outbox import Outbox
+from broker_core.delivery.ports import Facilities, Owner, Recipient
+from broker_core.delivery.sink import PULL_BYTES, Sink
+from broker_core.delivery.spool.bring_back import unload
+from broker_core.delivery.spool.entries import SpoolEntry
+from broker_core.delivery.spool.spool import Spool
+from broker_core.errors import JournalError
+from broker_core.journal.held import Pin
+
+log = structlog.get_logger("sluice.offline")
+STALLED_AFTER_S = 1.0
+"""A draining client that takes nothing for this long counts as offlined again."""
+
+
+class Waits(Protocol):
+    """The client's backlog, which this is a part of: `Backlog`."""
+
+    state: ClientState
+    outbox: Outbox
+    lanes: Lanes
+
+    @property
+    def recipients(self) -> Mapping[int, Recipient]: ...
+    def queue(self, entry: OutboxEntry) -> None: ...
+    def send_waiting(self) -> None: ...
+    def take_unsent(self) -> list[OutboxEntry]: ...
+    def lose_entries(self, entries: Iterable[OutboxEntry], cause: Cause, rule: str = "") -> None: ...
+    def back_to_live(self) -> None: ...
+
+
+class Offline:
+    """One client's time on disk, from the decision until its spool is empty."""
+
+    def __init__(self, backlog: Waits, owner: Owner, sink: Sink, facilities: Facilities, spool: Spool) -> None:
+        self._backlog = backlog
+        self._owner = owner
+        self._sink = sink
+        self._facilities = facilities
+        self.spool = spool
+        self._drain = Drain(facilities, spool, self._leave_out_ended)
+        self._pin: Pin | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wakened = asyncio.Event()
+
+    # The chunk that has left the spool and isn't queued yet.
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of what is in flight, and of copies that were on their way and were given back."""
+        chunk = self._drain.chunk
+        return self.spool.held_bytes + (chunk.nbytes if chunk is not None else 0)
+
+    @property
+    def chunk_messages(self) -> int:
+        chunk = self._drain.chunk
+        return chunk.messages if chunk is not None else 0
+
+    @property
+    def chunk_oldest_at(self) -> int:
+        chunk = self._drain.chunk
+        return chunk.entries[0].accepted_at if chunk is not None and chunk.entries else 0
+
+    @property
+    def chunk_first(self) -> int:
+        """The journal's sequences before this one aren't needed; 0 when nothing of it is journaled."""
+        chunk = self._drain.chunk
+        return chunk.first if chunk is not None and chunk.messages > chunk.copied_messages else 0
+
+    def tallies(self) -> dict[int, Tally]:
+        """Everything that waits here, by stream."""
+        tallies = {stream: replace(tally) for stream, tally in self.spool.tallies.items() if tally.messages}
+        chunk = self._drain.chunk
+        if chunk is not None:
+            _tell(tallies, chunk.entries, chunk.first)
+        return tallies
+
+    def first_of(self, stream: int) -> int:
+        """A sequence no waiting record of a subscription is before; 0 when none waits."""
+        tally = self.tallies().get(stream)
+        return tally.first if tally is not None else 0
+
+    # In.
+
+    def start(self, entries: Sequence[OutboxEntry]) -> None:
+        """Take what waited in memory, and drain from now on whenever the client reads."""
+        # Of lanes one comes after another, so the first entry needn't be the oldest.
+        oldest = min((entry.batch.first_sequence for entry in entries if entry.source is not None), default=0)
+        if oldest:
+            self._keep_log(oldest)
+        for number, entry in enumerate(entries):
+            self.keep(entry)
+            if self._backlog.state is ClientState.CLOSED:
+                self._backlog.lose_entries(entries[number + 1 :], Cause.DISCONNECTED)
+                return
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
+
+    def keep(self, entry: OutboxEntry) -> None:
+        """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
+        self._drain.came_bytes += entry.nbytes
+        if entry.rows is None and self.spool.extend(entry):
+            return
+        try:
+            self._to_spool(entry)
+        except JournalError as error:
+            self._backlog.lose_entries([entry], Cause.DISCONNECTED)
+            self._owner.fail(error)
+
+    def _to_spool(self, entry: OutboxEntry) -> None:
+        if entry.source is None:
+            self.spool.append_copy(entry.stream, entry.batch)
+            return
+        if self._pin is None:
+            self._keep_log(entry.batch.first_sequence)
+        self.spool.append_reference(
+            entry.stream, entry.source, entry.source_length, entry.count, entry.accepted_at,
+            entry.batch.first_sequence, entry.rows, entry.nbytes, entry.batch.last_sequence,
+        )
+
+    def _keep_log(self, sequence: int) -> None:
+        """What the spool refers to must stay in the log from this record on."""
+        self._pin = self._facilities.journal.pin(sequence, f"spool of {self._owner.name}")
+
+    # Out.
+
+    def wake(self) -> None:
+        """The socket or a window takes more."""
+        self._wakened.set()
+
+    async def _run(self) -> None:
+        """From OFFLINED to LIVE, or to a closed connection."""
+        try:
+            while await self._until_wanted() and (self._drain.chunk is not None or not self.spool.empty):
+                await self._bring_back()
+            if self._backlog.state is not ClientState.CLOSED:
+                self._task = None
+                self._backlog.back_to_live()
+        except JournalError as error:
+            self._owner.fail(error)
+        except Exception:
+            # Nobody awaits this task: a client whose backlog can't come back must not wait for it in silence.
+            log.exception("drain_failed", client=self._owner.name)
+            self._owner.close("internal_error", "What waited for this client on disk couldn't be brought back.")
+
+    async def _bring_back(self) -> None:
+        """Deliver the next chunk."""
+        facilities, drain = self._facilities, self._drain
+        await drain.turn()
+        began = facilities.clock.seconds()
+        self._let_go()
+        drain.start()
+        assert drain.chunk is not None
+        loaded = await drain.chunk.reading
+        if self._backlog.state is ClientState.CLOSED:
+            return
+        drain.chunk = None
+        for entry in loaded:
+            if entry.stream in self._backlog.recipients:
+                self._backlog.queue(entry)
+        self._backlog.send_waiting()
+        if self.wanted:
+            drain.grow()
+        if drain.pays and not self.spool.empty:
+            drain.start()
+        facilities.share.took(facilities.clock.seconds() - began)
+        self._owner.changed()
+
+    def _let_go(self) -> None:
+        """What was sent isn't needed from the journal any more. Everything else may have to be read again."""
+        first = self.chunk_first or self.spool.first_sequence
+        if self._pin is not None and first and not self._backlog.outbox.messages and not self._backlog.lanes.messages:
+            self._pin.move(first)
+
+    def _leave_out_ended(self, entries: list[SpoolEntry]) -> list[SpoolEntry]:
+        """What is for subscriptions that ended meanwhile needn't be read; their accounts say already that it is gone."""
+        return [entry for entry in entries if entry.stream in self._backlog.recipients]
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the client takes more than waits for it in memory."""
+        return self._sink.writable and not self._backlog.outbox.nbytes and self._backlog.lanes.nbytes < PULL_BYTES
+
+    async def _until_wanted(self) -> bool:
+        """Wait for the client; say so in the state. False when it closed meanwhile."""
+        backlog = self._backlog
+        while not self.wanted and backlog.state is not ClientState.CLOSED:
+            self._wakened.clear()
+            try:
+                async with asyncio.timeout(STALLED_AFTER_S if backlog.state is ClientState.DRAINING else None):
+                    await self._wakened.wait()
+            except TimeoutError:
+                self.stalled()
+        if backlog.state is ClientState.OFFLINED:
+            backlog.state = next_state(backlog.state, Event.READING)
+            self._drain.reads(True)
+        return backlog.state is not ClientState.CLOSED
+
+    def stalled(self) -> None:
+        """A draining client has stopped reading: what it wasn't sent waits on disk again."""
+        backlog, chunk = self._backlog, self._drain.stop()
+        backlog.state = next_state(backlog.state, Event.OFFLINE)
+        unsent = backlog.take_unsent()
+        firsts = [one.batch.first_sequence for one in unsent if one.source is not None]
+        entries = unload(unsent)
+        if chunk is not None:
+            entries += chunk.entries
+            firsts.append(chunk.first)
+        self.spool.put_back(entries, min((first for first in firsts if first), default=0))
+        self._owner.changed()
+
+    def close(self) -> None:
+        """Remove the spool and let go of the journal."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._drain.stop()
+        self.spool.close(remove=True)
+        if self._pin is not None:
+            self._pin.release()
+            self._pin = None
+
+
+def _tell(tallies: dict[int, Tally], entries: Sequence[SpoolEntry], first: int) -> None:
+    """Add entries by stream. No journaled record of them is before `first`."""
+    for entry in entries:
+        known = first if entry.batch is None else entry.batch.first_sequence
+        tallies.setdefault(entry.stream, Tally()).add(entry.count, entry.nbytes, known, known)

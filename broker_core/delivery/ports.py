@@ -1,0 +1,76 @@
+"""What delivery needs of those above it, and what the rooms of one instance share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from broker_core.clock import Clock
+from broker_core.delivery.account import Account
+from broker_core.delivery.fair_share import FairShare
+from broker_core.delivery.ledger import Ledger
+from broker_core.errors import SluiceError
+from broker_core.journal.journal import Journal
+from broker_core.journal.reader_thread import ReaderThread
+
+
+class Recipient(Protocol):
+    """A subscription, as far as its deliveries go."""
+
+    account: Account
+
+    @property
+    def id(self) -> str:
+        """The client's word for it."""
+
+    @property
+    def topic(self) -> str:
+        """What it asked for."""
+
+    @property
+    def stream(self) -> int:
+        """Its number on the connection."""
+
+    def first_needed(self, waiting: int) -> int:
+        """Sequence of the record it would go on with, if the first that waits or is in flight is `waiting` (0: none)."""
+
+
+class Owner(Protocol):
+    """The client whose deliveries these are."""
+
+    @property
+    def name(self) -> str:
+        """Its unique name."""
+
+    def changed(self) -> None:
+        """What waits for it has changed: it is measured, and judged, at the end of the turn."""
+
+    def went_live(self) -> None:
+        """Its spool is empty."""
+
+    def fail(self, error: SluiceError) -> None:
+        """It can't be served: tell it, and end the connection."""
+
+    def close(self, code: str, message: str) -> None:
+        """End the connection with a last word."""
+
+
+class Spawn(Protocol):
+    """Starts a task that ends with the instance."""
+
+    def __call__(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Facilities:
+    """What the rooms of one instance share: the log and the thread that reads it, the time, the loop's fair share."""
+
+    instance: str
+    clock: Clock
+    journal: Journal
+    reader: ReaderThread
+    share: FairShare
+    ledger: Ledger
+    spawn: Spawn

@@ -1,0 +1,71 @@
+"""The port between the engine and a transport: what a transport must offer for one connection.
+
+A transport below it (asyncio's for TCP, daphne's for WebSocket) takes what it is handed. When it holds more than
+TRANSPORT_HIGH_BYTES that the kernel hasn't taken (daphne's has its own measure) it clears `writable`, and calls
+`Connection.on_writable` when it has drained. So whatever a client doesn't read waits in the outbox,
+where policy sees it, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.protocols.replies import Reply
+
+TRANSPORT_HIGH_BYTES = 1
+"""Bytes asyncio may hold below the outbox and still be writable. As good as none: what it holds of a batch keeps the whole
+batch in memory, and each of a thousand waiting replays would hold two. The kernel's own buffer keeps the line busy meanwhile.
+Not 0: uvloop's TLS pauses at the limit, plain asyncio above it, and would then never resume."""
+PULL_BYTES = 64 * 1024
+"""Bytes handed to a transport at once: a call for each costs more than the copy."""
+
+
+class Sink(Protocol):
+    """One connection's way out."""
+
+    protocol: str
+    remote: str
+    writable: bool
+    peer_names: frozenset[str]
+    """Names in the certificate that the peer showed in its TLS handshake."""
+
+    @property
+    def flushed(self) -> bool:
+        """Whether the kernel has everything that was handed over."""
+
+    @property
+    def handed_bytes(self) -> int:
+        """Bytes written to this connection since its start: deliveries and replies with their framing, before TLS."""
+
+    def taken_bytes(self) -> int:
+        """How many of these the peer's kernel has acknowledged: looked up now, for a tick and the end, not per message.
+
+        Never less than before, never too much; what is under way under TLS counts as if it were plain. All of them when
+        nothing is under way, and the last known once the socket is closed.
+        """
+
+    @property
+    def lump_bytes(self) -> int:
+        """The largest step in which `taken_bytes` moves while the peer reads steadily, as far as known; 0 while its window
+        has never been seen shut. Who reads at some rate is silent for up to lump_bytes / rate."""
+
+    @property
+    def network_limited(self) -> bool:
+        """Whether what waits has waited for the network lately, more than for the peer to open its window."""
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        """Hand deliveries to the transport, in order. Called only while `writable`."""
+
+    def send_reply(self, reply: Reply) -> None:
+        """Send an ack, an error or a notice. Small, and allowed while not writable: the caller bounds them."""
+
+    def pause_reading(self) -> None:
+        """Stop taking bytes from the peer."""
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+
+    def close(self, code: str, message: str) -> None:
+        """Send what was handed over as far as the peer takes it within a moment, then close."""

@@ -1,0 +1,111 @@
+"""Spool entries brought back as deliveries, and deliveries that weren't sent as spool entries again.
+
+`load` runs in the reader thread. Its unit is the stretch: what neighbouring entries refer to stands behind one another in
+the journal, and is one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from broker_core.batch import Batch
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.spool.entries import Run, SpoolEntry
+from broker_core.journal.journal import Journal
+from broker_core.journal.segment import Position
+
+STRETCH_BYTES = 1024 * 1024
+
+
+class _Stretch:
+    """The batches of one read, by offset."""
+
+    def __init__(self, journal: Journal, segment: int, start: int, end: int) -> None:
+        self._journal = journal
+        self._segment = segment
+        self.end = end
+        self._batches = dict(journal.read_span(Position(segment, start), end - start))
+
+    def holds(self, entry: SpoolEntry) -> bool:
+        segment, offset = entry.position
+        return segment == self._segment and offset in self._batches and offset + entry.length <= self.end
+
+    def batches(self, entry: SpoolEntry) -> Iterator[tuple[Position, Batch]]:
+        """The batches an entry refers to. JournalError when one of them is damaged."""
+        segment, offset = entry.position
+        end = offset + entry.length
+        while offset < end:
+            position = Position(segment, offset)
+            batch = self._batches.get(offset)
+            if batch is None:  # the read has stopped at damage; this says which
+                batch = self._journal.read_at(position, end - offset)
+            yield position, batch
+            offset += batch.nbytes
+
+
+def load(journal: Journal, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
+    """The deliveries of these entries, in order; JournalErrors as `Journal.read_span`."""
+    loaded: list[OutboxEntry] = []
+    stretch: _Stretch | None = None
+    for number, entry in enumerate(entries):
+        if entry.batch is not None:
+            loaded.append(OutboxEntry(
+                entry.stream, entry.batch, None, None, 0, entry.count, entry.nbytes, entry.accepted_at
+            ))
+            continue
+        if stretch is None or not stretch.holds(entry):
+            segment, start = entry.position
+            stretch = _Stretch(journal, segment, start, _end(entries, number))
+        for position, batch in stretch.batches(entry):
+            loaded.append(_delivery(entry, position, batch))
+    return loaded
+
+
+def _end(entries: Sequence[SpoolEntry], number: int) -> int:
+    """Where the stretch that begins with an entry ends."""
+    segment, start = entries[number].position
+    end = start + entries[number].length
+    for entry in entries[number + 1 :]:
+        if entry.batch is not None:
+            continue
+        (other, offset), following = entry.position, entry.position.offset + entry.length
+        if other != segment or not start <= offset <= end or following - start > STRETCH_BYTES:
+            break
+        end = max(end, following)
+    return end
+
+
+def _delivery(entry: SpoolEntry, position: Position, batch: Batch) -> OutboxEntry:
+    part = batch if entry.rows is None else batch.select(entry.rows)
+    # A run keeps the first one's moment; those behind it were accepted later.
+    at = max(entry.accepted_at, batch.accepted_at)
+    return OutboxEntry(entry.stream, part, entry.rows, position, batch.nbytes, part.count, part.nbytes, at)
+
+
+def unload(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
+    """The entries that would bring these back: references without their batches, neighbours in one."""
+    entries: list[SpoolEntry] = []
+    run: Run | None = None
+    for one in deliveries:
+        if one.source is None or one.rows is not None:
+            run = None
+            entries.append(_entry(one))
+        elif run is not None and run.joins(one.stream, one.source, one.source_length, one.count):
+            entries[-1] = _reference(run)
+        else:
+            run = Run(one.stream, one.source, one.source_length, one.count, one.accepted_at)
+            entries.append(_reference(run))
+    return entries
+
+
+def _entry(one: OutboxEntry) -> SpoolEntry:
+    """Of a part of a batch, or of a copy."""
+    counts = (one.count, one.nbytes, one.accepted_at)
+    if one.source is None:
+        return SpoolEntry(one.stream, "copy", Position(0, 0), one.nbytes, None, one.batch, *counts)
+    return SpoolEntry(one.stream, "reference", Position(*one.source), one.source_length, one.rows, None, *counts)
+
+
+def _reference(run: Run) -> SpoolEntry:
+    place = Position(*run.position)
+    return SpoolEntry(run.stream, "reference", place, run.length, None, None, run.records, run.length, run.accepted_at)

@@ -1,0 +1,247 @@
+"""One offlined client's disk backlog: entries go in at the end and come out at the front, in order.
+
+A reference is 40 bytes, for one batch or for a run of them that stand behind one another in the journal; memory holds
+the counts, up to 16 KiB not yet written (`parts`), and one sequence per 1,024 entries, whatever the backlog.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_core.batch import Batch
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.ledger import Tally
+from broker_core.delivery.spool.entries import (
+    ENTRY_SIZE,
+    EntryHead,
+    Rows,
+    Run,
+    SpoolEntry,
+    decode,
+    decode_head,
+    encode_copy,
+    encode_reference,
+)
+from broker_core.delivery.spool.parts import Parts
+from broker_core.journal.files import Files
+
+BLOCK_ENTRIES = 1_024
+
+
+@dataclass(slots=True)
+class _Block:
+    """The smallest journal sequence among some consecutive entries; 0 when none of them refers to the journal."""
+
+    added: int = 0
+    waiting: int = 0
+    least: int = 0
+
+
+class Spool:
+    """The backlog of one client. Not thread-safe: it belongs to its client's task.
+
+    `backlog_bytes` counts what the client has yet to get, `disk_bytes` what the files take. `first_sequence` is
+    never above the oldest record of the journal that a waiting entry refers to; 0 when none does.
+    """
+
+    def __init__(self, path: Path, *, files: Files | None = None) -> None:
+        self.messages = 0
+        self.copied_messages = 0
+        self.backlog_bytes = 0
+        self.entries = 0
+        self.tallies: dict[int, Tally] = {}
+        """What waits, by stream; `first` is a lower bound once something was pulled."""
+        self._parts = Parts(path, files or Files())
+        self._run: Run | None = None
+        """What comes behind the parts: a reference that may become longer. Counted, and encoded when it is over."""
+        self._front: deque[SpoolEntry] = deque()
+        """What was put back: it waits before everything in the files."""
+        self.held_bytes = 0
+        """Bytes of copies in memory, because they were put back."""
+        self._blocks: deque[_Block] = deque()
+
+    @property
+    def empty(self) -> bool:
+        return self.entries == 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the files, and of what is about to be written to them."""
+        return self._parts.disk_bytes + (0 if self._run is None else ENTRY_SIZE)
+
+    @property
+    def first_sequence(self) -> int:
+        return min((block.least for block in self._blocks if block.least), default=0)
+
+    @property
+    def oldest_at(self) -> int:
+        """When the oldest waiting delivery was accepted, ns UTC; 0 when nothing waits."""
+        if self._front:
+            return self._front[0].accepted_at
+        return 0 if self.entries == 0 else self._head().accepted_at
+
+    # In.
+
+    def extend(self, entry: OutboxEntry) -> bool:
+        """Queue a whole journaled batch as a part of the last reference; False when it doesn't stand right behind that.
+
+        The way of nearly everything that comes for an offlined client, of whom there may be thousands.
+        """
+        run, source = self._run, entry.source
+        if run is None or source is None or not run.joins(entry.stream, source, entry.source_length, entry.count):
+            return False
+        tally, last = self.tallies[entry.stream], entry.batch.last_sequence
+        tally.messages += entry.count
+        tally.nbytes += entry.nbytes
+        if last > tally.last:
+            tally.last = last
+        self.messages += entry.count
+        self.backlog_bytes += entry.nbytes
+        return True
+
+    def append_reference(
+        self,
+        stream: int,
+        position: tuple[int, int],
+        length: int,
+        count: int,
+        accepted_at: int,
+        first_sequence: int,
+        rows: Rows | None = None,
+        nbytes: int | None = None,
+        last_sequence: int = 0,
+    ) -> None:
+        """Queue `count` records of the journaled batch of `length` bytes at `position`: all, or the given rows.
+
+        `nbytes` is what it counts for in the backlog; by default the batch's length. JournalError disk_full when
+        the disk takes no more: the entry isn't queued then, and those before it stay.
+        """
+        counted = length if nbytes is None else nbytes
+        if rows is None and counted == length:
+            self._append(b"")
+            self._run = Run(stream, position, length, count, accepted_at)
+        else:
+            self._append(encode_reference(stream, position, length, count, counted, accepted_at, rows))
+        self._enter(first_sequence)
+        self._count(stream, count, counted, first_sequence, last_sequence or first_sequence + count - 1)
+
+    def append_copy(self, stream: int, batch: Batch) -> None:
+        """Queue a batch that isn't journaled, whole. Errors as for a reference."""
+        self._append(encode_copy(stream, batch))
+        self._count(stream, batch.count, batch.nbytes, batch.first_sequence, batch.last_sequence)
+        self._enter(0)
+        self.copied_messages += batch.count
+
+    def _append(self, entry: bytes) -> None:
+        """Put an entry behind everything before it; b"" when a run is to begin there."""
+        self._end_run()
+        self._parts.append(entry)
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            self._parts.put(run.encode())
+
+    def _count(self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
+        tally = self.tallies.get(stream)
+        if tally is None:
+            tally = self.tallies[stream] = Tally()
+        tally.add(count, nbytes, first_sequence, last_sequence)
+        self.messages += count
+        self.backlog_bytes += nbytes
+
+    def _enter(self, first_sequence: int) -> None:
+        """One more entry; 0 when it doesn't refer to the journal."""
+        self.entries += 1
+        if not self._blocks or self._blocks[-1].added == BLOCK_ENTRIES:
+            self._blocks.append(_Block())
+        block = self._blocks[-1]
+        block.added += 1
+        block.waiting += 1
+        if first_sequence and (block.least == 0 or first_sequence < block.least):
+            block.least = first_sequence
+
+    # Out.
+
+    def pull(self, max_bytes: int) -> list[SpoolEntry]:
+        """Take the oldest entries, up to about `max_bytes` to be read for them, one at least; [] when the spool is empty.
+
+        JournalError spool_damaged when the disk gave back something else than was written.
+        """
+        taken: list[SpoolEntry] = []
+        size = 0
+        while self.entries and (not taken or size < max_bytes):
+            entry = self._take_front() if self._front else self._read_next()
+            self._uncount(entry)
+            taken.append(entry)
+            size += entry.length
+        if self.entries == 0:
+            self._parts.start_anew()
+        return taken
+
+    def put_back(self, entries: Sequence[SpoolEntry], first: int) -> None:
+        """Put what was pulled back to the front, in its order; no journaled record of it is before sequence `first`.
+
+        It waits in memory, so it should be little: a reference without what it refers to, a copy whole.
+        """
+        if not entries:
+            return
+        self._front.extendleft(reversed(entries))
+        self._blocks.appendleft(_Block(BLOCK_ENTRIES, len(entries), first))
+        self.entries += len(entries)
+        for entry in entries:
+            batch = entry.batch
+            if batch is None:
+                self._count(entry.stream, entry.count, entry.nbytes, first, first)
+            else:
+                self._count(entry.stream, entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence)
+                self.copied_messages += entry.count
+                self.held_bytes += entry.nbytes
+
+    def _take_front(self) -> SpoolEntry:
+        entry = self._front.popleft()
+        if entry.batch is not None:
+            self.held_bytes -= entry.nbytes
+        return entry
+
+    def _read_next(self) -> SpoolEntry:
+        head = self._head()
+        entry = decode(self._parts.front(head.size), 0, head)
+        self._parts.skip(head.size)
+        return entry
+
+    def _head(self) -> EntryHead:
+        """Of the first entry that wasn't put back."""
+        if not self._parts.begin():
+            self._end_run()
+            self._parts.take_memory()
+        return decode_head(self._parts.front(ENTRY_SIZE), 0)
+
+    def _uncount(self, entry: SpoolEntry) -> None:
+        tally = self.tallies[entry.stream]
+        tally.messages -= entry.count
+        tally.nbytes -= entry.nbytes
+        if entry.batch is not None and not entry.batch.first_sequence:
+            tally.unjournaled -= entry.count
+            tally.unjournaled_bytes -= entry.nbytes
+        self.entries -= 1
+        self.messages -= entry.count
+        self.backlog_bytes -= entry.nbytes
+        if entry.batch is not None:
+            self.copied_messages -= entry.count
+        block = self._blocks[0]
+        block.waiting -= 1
+        if block.waiting == 0:
+            self._blocks.popleft()
+
+    def close(self, remove: bool = True) -> None:
+        """End the spool. What waited is gone with `remove`; without, its files stay until `clean_up`."""
+        self._parts.close(remove)
+        self._run = None
+        self._front.clear()
+        self._blocks.clear()
+        self.tallies.clear()
+        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self.held_bytes = 0

@@ -1,0 +1,17 @@
+"""The documents: what crosses from one process to another as JSON, one typed struct each, in one place.
+
+    requests    what may be asked of a running broker, each with what it is answered
+    clients     clients and their subscriptions, as a broker sees them now
+    instance    a broker as a whole, and the snapshot of a second
+    records     what a broker journals about its clients: events, decisions, losses
+    replays     managed replays, and durable subscriptions
+    journals    segments, and what archiving, compressing and removing would take
+    messages    messages of topics, for whoever browses them
+    policies    whom a policy touches
+    base        what they are all made of
+    columns     the columns of the clients' table, for the API, CSV and the page
+
+The broker builds them, the control plane decodes into them, the API's schema and the page's fields are made of them. They
+know names, errors and bookmarks, and nothing of the broker. Sizes are bytes and moments ms UTC unless a name or a
+description says otherwise; counts are messages.
+"""

@@ -1,0 +1,229 @@
+"""Clients and their subscriptions, as a broker sees them now."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+from broker_core.documents.base import Document, Moment, MomentOrNone, Scalar
+
+
+class Delivery(StrEnum):
+    """What the broker does for a client or a subscription; where it does several things, the first of these."""
+
+    OFFLINED = "offlined"
+    """What waits goes to the spool; nothing is sent."""
+    DRAINING = "draining"
+    """The spool is being sent, in order."""
+    REPLAYING = "replaying"
+    """Records of the log are sent, from a bookmark on."""
+    LIVE = "live"
+    """Records are sent as they are accepted."""
+    PAUSED = "paused"
+    """Nothing is sent until it is resumed; of a client: all its subscriptions are."""
+
+
+class Health(StrEnum):
+    """What a client does with what it is sent, the worst first."""
+
+    STALLED = "stalled"
+    """It takes nothing, or acknowledges nothing, of what waits for it."""
+    FLAPPING = "flapping"
+    """It is offlined again and again."""
+    FALLING_BEHIND = "falling behind"
+    """More comes for it than it takes."""
+    UNKNOWN = "unknown"
+    """It hasn't been looked at for long enough."""
+    PAUSED = "paused"
+    """Nothing is sent to it, so nothing can be said."""
+    KEEPS_UP = "keeps up"
+    """Nothing waits for it, or it comes nearer."""
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order of looking: 0 is the worst."""
+        return _RANKS[self]
+
+
+_RANKS = {health: place for place, health in enumerate(Health)}
+
+Matched = Annotated[int, Meta(description="All that was for it: acknowledged, in flight, waiting and gone.")]
+MatchedBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
+Acknowledged = Annotated[int, Meta(description="What it has, by its own word, or else by its kernel's.")]
+AcknowledgedBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
+InFlight = Annotated[int, Meta(description="Handed over and not acknowledged.")]
+InFlightBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
+Waiting = Annotated[int, Meta(description="Not handed over yet, in memory, in the spool, or in the log only.")]
+WaitingBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
+Gone = Annotated[dict[str, int], Meta(description="Messages it will not get, by cause.")]
+GoneBytes = Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
+SecondsBehind = Annotated[
+    float, Meta(description="Age of the oldest record it hasn't been sent; of a replay, of the record it is at.")
+]
+CaughtUpIn = Annotated[
+    float | None, Meta(description="Seconds until nothing waits, as it goes now; null: nothing waits, or it doesn't get nearer.")
+]
+
+
+class SubscriptionEntry(Document, frozen=True, kw_only=True):
+    """One subscription of a client."""
+
+    id: str
+    topic: str
+    filter: str | None
+    bookmark: str | None
+    state: Annotated[Delivery, Meta(description="The same as `delivery`, by its older name.")]
+    delivery: Annotated[Delivery, Meta(description="What the broker does for it.")]
+    health: Annotated[Health, Meta(description="What its client does with it.")]
+    lag_messages: Annotated[int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")]
+    lag_bytes: Annotated[int, Meta(description="Bytes that wait for it.")]
+    lag_ms: Annotated[int, Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read.")]
+    seconds_behind: SecondsBehind
+    caught_up_in_s: CaughtUpIn
+    matched_messages: Matched
+    matched_bytes: MatchedBytes
+    acknowledged_messages: Acknowledged
+    acknowledged_bytes: AcknowledgedBytes
+    in_flight_messages: InFlight
+    in_flight_bytes: InFlightBytes
+    waiting_messages: Waiting
+    waiting_bytes: WaitingBytes
+    gone: Gone
+    gone_bytes: GoneBytes
+    delivered_messages: Annotated[int, Meta(description="Handed over, whatever became of it then.")]
+    rate: str | None
+    ack: Annotated[str | None, Meta(description="auto, client, client-individual, or null without.")]
+    prefetch: int | None
+    unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
+    durable: Annotated[str | None, Meta(description="Name of the durable subscription it is.")]
+    lease_ms: int | None
+    lost_messages: Annotated[int, Meta(description="In the loss ledger.")]
+    paused: Annotated[bool, Meta(description="By its client, an operator or a policy.")]
+
+
+class ForecastEntry(Document, frozen=True, kw_only=True):
+    """How near a rule is to acting on a client; in its own entry, the rule that comes first."""
+
+    rule: str
+    setting: str
+    action: str
+    mode: str
+    signal: str
+    value: int
+    limit: int
+    percent: Annotated[float, Meta(description="Of the limit, used now.")]
+    per_second: float
+    fires_in_ms: Annotated[int | None, Meta(description="Until it acts, what is left of a hold included; null: see `why_none`.")]
+    why_none: Annotated[str, Meta(description="Why there is no honest time; empty where there is one.")]
+    subscription: Annotated[str, Meta(description="Whose signal it is; empty: the client's or its pool's.")]
+
+
+class VerdictEntry(Document, frozen=True, kw_only=True):
+    """Why a client is slow: one verdict with its evidence."""
+
+    cause: str
+    sentence: str
+    evidence: dict[str, int]
+
+
+class LastDecision(Document, frozen=True, kw_only=True):
+    """The newest decision about a client, in short."""
+
+    id: str
+    at: Moment
+    action: str
+    mode: str
+    reason: str
+    told: str
+    sentence: str
+
+
+class ClientEntry(Document, frozen=True, kw_only=True):
+    """A client as its broker sees it now. What it lags by is the greatest of its subscriptions'; other figures are of all."""
+
+    name: str
+    delivery: Annotated[Delivery, Meta(description="What the broker does for it.")]
+    health: Annotated[Health, Meta(description="What it does: the worst of its subscriptions.")]
+    state: Annotated[Delivery, Meta(description="The same as `delivery`, by its older name.")]
+    transport: str
+    protocol: str
+    remote: str
+    user: str
+    connected_at: Moment
+    lag_messages: Annotated[int, Meta(description="Records it isn't sent yet, of the subscription furthest behind.")]
+    lag_bytes: Annotated[int, Meta(description="Bytes that wait, of that subscription with most.")]
+    lag_ms: Annotated[int, Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read.")]
+    seconds_behind: SecondsBehind
+    caught_up_in_s: CaughtUpIn
+    matched_messages: Matched
+    matched_bytes: MatchedBytes
+    acknowledged_messages: Acknowledged
+    acknowledged_bytes: AcknowledgedBytes
+    in_flight_messages: InFlight
+    in_flight_bytes: InFlightBytes
+    waiting_messages: Waiting
+    waiting_bytes: WaitingBytes
+    gone: Gone
+    gone_bytes: GoneBytes
+    outbox_bytes: Annotated[int, Meta(description="What its outbox takes of the pool's memory.")]
+    outbox_messages: int
+    spool_bytes: Annotated[int, Meta(description="What its spool takes on disk.")]
+    spool_messages: int
+    offlined_since: MomentOrNone
+    delivered_messages: Annotated[int, Meta(description="Handed over, whatever became of it then.")]
+    delivered_bytes: Annotated[int, Meta(description="Bytes of their bodies.")]
+    published_messages: int
+    rate_out_messages: Annotated[float, Meta(description="Messages handed over in the last second.")]
+    write_blocked_ms: Annotated[int, Meta(description="How long its socket has taken nothing.")]
+    pool: str
+    memory_percent: Annotated[float, Meta(description="Its share of the pool's memory limit.")]
+    disk_percent: Annotated[float, Meta(description="Its share of the pool's disk limit.")]
+    revision: Annotated[int, Meta(description="The policy revision the client is held to.")]
+    lost_messages: Annotated[int, Meta(description="In the loss ledger.")]
+    unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
+    window_full_ms: Annotated[int, Meta(description="How long a window of its subscriptions has been full.")]
+    held_bytes: Annotated[int, Meta(description="Waiting for acknowledgements, or held by a policy.")]
+    forecast: ForecastEntry | None
+    why_slow: VerdictEntry | None
+    last_decision: LastDecision | None
+    subscriptions: list[SubscriptionEntry]
+
+
+class ClientsPage(Document, frozen=True, kw_only=True):
+    """A page of clients, and how many there are of those that fit."""
+
+    total: int
+    clients: list[ClientEntry]
+
+
+class EffectiveSetting(Document, frozen=True, kw_only=True):
+    """A setting in force for a client or one of its subscriptions, and where it is set."""
+
+    setting: Annotated[str, Meta(description="As policies name it: its group, a dot, its field.")]
+    value: Annotated[Scalar, Meta(description="Null: without a limit, or as the broker chooses.")]
+    unit: Annotated[str, Meta(description="bytes, ms, messages, percent, …; empty for what isn't measured.")]
+    origin: Annotated[str, Meta(description="default, instance, or the transport, rule or topic policy that sets it.")]
+    subscription: Annotated[str, Meta(description="The subscription it is about; empty: the client.")]
+
+
+class Disconnected(Document, frozen=True, kw_only=True):
+    """A client was disconnected and told why."""
+
+    name: str
+    reason: str
+
+
+class Offlined(Document, frozen=True, kw_only=True):
+    """A client was offlined."""
+
+    name: str
+    state: Delivery
+
+
+class Steered(Document, frozen=True, kw_only=True):
+    """Subscriptions of a client were paused or resumed."""
+
+    name: str
+    subscriptions: list[str]

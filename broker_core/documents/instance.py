@@ -1,0 +1,129 @@
+"""A broker as a whole, and the snapshot of a second."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from broker_core.documents.base import Document, Moment
+from broker_core.documents.clients import ClientEntry
+from broker_core.documents.replays import ReplayEntry
+
+
+class TransportEntry(Document, frozen=True, kw_only=True):
+    """A transport, and who came in by it."""
+
+    name: str
+    kind: str
+    host: str
+    port: int
+    enabled: bool
+    clients: int
+    pool: str
+
+
+class PoolEntry(Document, frozen=True, kw_only=True):
+    """A pool: what its clients use, and may use."""
+
+    name: str
+    transports: list[str]
+    memory_used: Annotated[int, Meta(description="bytes.")]
+    memory_limit: Annotated[int, Meta(description="bytes.")]
+    disk_used: Annotated[int, Meta(description="bytes.")]
+    disk_limit: Annotated[int, Meta(description="bytes.")]
+    disk_path: str
+
+
+class Rates(Document, frozen=True, kw_only=True):
+    """What went in and out in the last second, per second."""
+
+    messages_in: float = 0.0
+    bytes_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+
+
+class Totals(Document, frozen=True, kw_only=True):
+    """The same since the start, and decisions on slow clients."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    decisions: int = 0
+    standstills: Annotated[
+        int, Meta(description="Times that a client wasn't sent what it could take: a defect of the broker's own, see its log.")
+    ] = 0
+
+
+class StageEntry(Document, frozen=True, kw_only=True):
+    """A revision that is in force for some clients first."""
+
+    base: Annotated[int, Meta(description="The revision in force for the others.")]
+    client: Annotated[str, Meta(description="Pattern of the names it is for; empty: it is for a share.")]
+    share: Annotated[int, Meta(description="Percent of the clients.")]
+
+
+class HoleEntry(Document, frozen=True, kw_only=True):
+    """Records that should be in the log and can't be read."""
+
+    segment: int
+    offset: int
+    length: int
+    first_sequence: int
+    last_sequence: int
+    why: str
+
+
+class RecoveryEntry(Document, frozen=True, kw_only=True):
+    """What opening the journal found and did."""
+
+    opened_at: Annotated[int, Meta(description="ns UTC.")] = 0
+    kept_records: int = 0
+    truncated_bytes: int = 0
+    quarantined: list[HoleEntry] = []
+    reason: str = ""
+    set_aside: list[str] = []
+    ignored: list[str] = []
+    scanned_segments: int = 0
+    seconds: float = 0.0
+    clean: bool = True
+
+
+class JournalTotals(Document, frozen=True, kw_only=True):
+    """The journal's files."""
+
+    segments: int = 0
+    bytes: int = 0
+
+
+class InstanceStatus(Document, frozen=True, kw_only=True):
+    """A broker as a whole. `durable_sequence` is of the newest record that is on disk and dispatched."""
+
+    instance: str
+    pid: int = 0
+    started_at: Moment = 0
+    uptime_s: int = 0
+    revision: int = 0
+    staged: StageEntry | None = None
+    next_sequence: int = 1
+    durable_sequence: int = 0
+    transports: list[TransportEntry] = []
+    pools: list[PoolEntry] = []
+    rates: Rates = Rates()
+    totals: Totals = Totals()
+    clients_by_state: Annotated[dict[str, int], Meta(description="Clients by `delivery`.")] = {}
+    connections: int = 0
+    recovery: RecoveryEntry = RecoveryEntry()
+    journal: JournalTotals = JournalTotals()
+
+
+class Snapshot(Document, frozen=True, kw_only=True):
+    """A broker and all its clients at one moment."""
+
+    at: Moment
+    status: InstanceStatus
+    clients: list[ClientEntry] = []
+    replays: list[ReplayEntry] | None = None
+    """None: not told."""

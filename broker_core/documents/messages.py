@@ -1,0 +1,49 @@
+"""Messages of topics, for whoever browses them, and what became of those that were published."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
+
+from broker_core.documents.base import Document, Json, Moment
+
+
+class BrowsedMessage(Document, frozen=True, kw_only=True):
+    """One message, its body as JSON, else as text, else in base64."""
+
+    bookmark: str
+    topic: str
+    at: Moment
+    bytes: int
+    data: Json = UNSET
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+
+
+class BrowsedPage(Document, frozen=True, kw_only=True):
+    """Some messages of the journal."""
+
+    messages: list[BrowsedMessage]
+    next: Annotated[str, Meta(description="The bookmark to go on after.")]
+    searched: Annotated[int, Meta(description="Records that were looked at.")]
+    complete: Annotated[bool, Meta(description="Whether there is no more, up to the newest record on disk.")]
+
+
+class Published(Document, frozen=True, kw_only=True):
+    """A message was published."""
+
+    topic: str
+
+
+class PublishedBytes(Document, frozen=True, kw_only=True):
+    """A message was published, as bytes."""
+
+    topic: str
+    bytes: int
+
+
+class Stopping(Document, frozen=True, kw_only=True):
+    """The broker stops."""
+
+    stopping: bool

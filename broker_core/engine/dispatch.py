@@ -1,0 +1,256 @@
+"""The way of a published batch: repeats left out, to the journal or past it, matched, queued, acknowledged.
+
+A batch of journaled topics waits for its group to be durable; what no journal keeps is delivered at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import structlog
+
+from broker_core import batch as batches
+from broker_core.batch import Batch
+from broker_core.connections.member import Member
+from broker_core.connections.roster import Roster
+from broker_core.delivery.ports import Facilities
+from broker_core.delivery.receiver import Receiver
+from broker_core.delivery.shared import Shared
+from broker_core.errors import ClientError, JournalError
+from broker_core.journal.acks import Publishers
+from broker_core.journal.commit_log import CommitLog, LocalLog, Pending
+from broker_core.journal.segment import Position
+from broker_core.names import BROKER_NAME
+from broker_core.protocols import replies
+from broker_core.protocols.names import check_topic
+from broker_core.replay.frontier import Frontier
+from broker_core.subscriptions.journaled_topics import JournaledTopics
+from broker_core.subscriptions.registry import Registry
+
+log = structlog.get_logger("sluice.dispatch")
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
+    the answers to its commands."""
+
+    connection: Member
+    last_publisher_sequence: int
+    answers: Sequence[replies.Ack]
+
+
+class Subscribed(Protocol):
+    """Who wants what comes: `engine.subscribing`."""
+
+    registry: Registry[Receiver]
+
+    def early(self) -> Registry[Receiver] | None:
+        """Who gets a group that has just been stamped before it is on disk; None when nobody does."""
+
+    def not_stored(self, first: int, last: int) -> None:
+        """A write failed: those who got these records early are told."""
+
+
+class Settles(Protocol):
+    """What ends a turn: `engine.settle`."""
+
+    def settle(self) -> None:
+        """Send, measure, decide and enforce, for all clients whose backlog has changed."""
+
+
+class Dispatch:
+    """What an instance's publishers send, on its way to the subscribers. The outlet of its log."""
+
+    def __init__(
+        self, facilities: Facilities, frontier: Frontier, roster: Roster, subscribed: Subscribed, settles: Settles,
+        topics: JournaledTopics,
+    ) -> None:
+        self._journal, self._clock, self._share = facilities.journal, facilities.clock, facilities.share
+        self._spawn = facilities.spawn
+        self._frontier = frontier
+        self._roster = roster
+        self._subscribed = subscribed
+        self._settles = settles
+        self.topics = topics
+        """Which are journaled, by the policy in force."""
+        self._publishers = Publishers(self._journal.publishers)
+        self._log: CommitLog[Waiting] = LocalLog(self._journal, self, self._clock)
+        self.messages_in = self.bytes_in = 0
+
+    @property
+    def congested(self) -> bool:
+        """Whether more waits for the disk than should."""
+        return self._log.full
+
+    def wait_for_room(self, connection: Member) -> None:
+        """Let a publisher be read again when the disk has caught up."""
+        self._spawn(self._resume(connection))
+
+    async def _resume(self, connection: Member) -> None:
+        await self._log.room()
+        connection.publishing.may_read()
+
+    async def barrier(self) -> None:
+        """Wait until everything published so far is durable, and delivered or refused."""
+        await self._log.barrier()
+
+    async def close(self) -> None:
+        """Finish what was published."""
+        await self._log.close()
+
+    def publisher_sequence(self, name: str) -> int:
+        """The last of a publisher's own numbers that this instance has taken."""
+        return self._publishers.get(name, 0)
+
+    # Publish.
+
+    def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
+        """Take a batch from a client. Raises ClientError bad_batch or bad_topic, and nothing of it is stored."""
+        if batch.publisher_name != connection.name:
+            raise ClientError("bad_batch", f"The batch says it is from {batch.publisher_name[:64]!r}.",
+                              "Build batches with the name that logged on.")
+        if batch.flags:
+            raise ClientError("bad_batch", f"A batch has no flags when it is published, and this one has {batch.flags:#x}.",
+                              "Build batches with the client library.", position=6)
+        topics = batch.topics
+        for topic in topics:
+            check_topic(topic)
+        self.messages_in += batch.count
+        self.bytes_in += batch.nbytes
+        fresh = self._without_repeats(connection, batch, answers)
+        if fresh is None:
+            return
+        # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
+        self._share.live()
+        passed, kept = self.topics.parts(fresh)
+        if passed is not None:
+            self._pass_on(passed)
+        if kept is not None:
+            # Of a batch of both kinds the publisher hears when the whole of it is done.
+            self._to_journal(connection, kept, answers, fresh.last_publisher_sequence)
+            return
+        connection.publishing.handed_on(answers)
+        if fresh.first_publisher_sequence:
+            connection.reply(replies.processed(fresh.first_publisher_sequence, fresh.last_publisher_sequence))
+
+    def _without_repeats(
+        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]
+    ) -> Batch | None:
+        """The part of a batch that wasn't published before, by publisher sequence; None when there is none."""
+        first = batch.first_publisher_sequence
+        if first == 0:
+            return batch
+        known, last = self._publishers.get(connection.name, 0), batch.last_publisher_sequence
+        if last <= known:
+            if connection.publishing.uncommitted:
+                connection.publishing.answer_when_committed(answers)
+            elif self._journal.publishers.get(connection.name, 0) >= last:
+                connection.reply(replies.persisted(last))
+                connection.publishing.answer_when_committed(answers)
+            else:
+                connection.publishing.handed_on(answers)
+            return None
+        self._publishers.note(connection.name, last)
+        if first > known:
+            return batch
+        rows = np.nonzero(batch.publisher_sequences() > known)[0]
+        return batch.select(rows, explicit=False)
+
+    def _to_journal(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], last: int) -> None:
+        """`last` is the publisher's number that is acknowledged with the batch."""
+        for answer in answers:
+            if answer.ack == "processed":
+                connection.reply(answer)
+        waiting = [answer for answer in answers if answer.ack == "persisted"]
+        self._log.append(Pending(batch, Waiting(connection, last, waiting)))
+        connection.publishing.submitted()
+
+    def _pass_on(self, batch: Batch) -> None:
+        """A batch that no journal keeps: deliver it now."""
+        batch.stamp(origin=self._journal.origin, epoch=self._journal.epoch, first_sequence=0, accepted_at=self._clock.now_ns())
+        self._deliver(batch, None, self._subscribed.registry)
+        self._settles.settle()
+
+    def publish_own(self, topic: str, bodies: list[bytes]) -> None:
+        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any."""
+        for start in range(0, len(bodies), batches.MAX_RECORDS):
+            built = batches.build_one_topic(BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS])
+            batch = Batch.parse(built, verify=False)
+            passed, kept = self.topics.parts(batch)
+            if passed is not None:
+                self._pass_on(passed)
+            if kept is not None:
+                self._log.append(Pending(kept))
+
+    # What comes out of the log.
+
+    def stamped(self, group: list[Pending[Waiting]]) -> None:
+        """A group has its sequences and goes to the disk: subscriptions that don't wait for that get it now."""
+        self._frontier.stamped = group[-1].batch.last_sequence
+        early = self._subscribed.early()
+        if early is not None:
+            for pending in group:
+                self._deliver(pending.batch, None, early)
+            self._settles.settle()
+
+    def applied(self, group: list[Pending[Waiting]], positions: list[Position]) -> None:
+        """A group is durable: deliver it and acknowledge it, once per publisher."""
+        acks: dict[str, int] = {}
+        done: dict[Member, int] = {}
+        registry = self._subscribed.registry
+        for pending, position in zip(group, positions, strict=True):
+            self._deliver(pending.batch, position, registry)
+            waiting = pending.owner
+            if waiting is not None:
+                owner = waiting.connection
+                done[owner] = done.get(owner, 0) + 1
+                if waiting.last_publisher_sequence:
+                    acks[owner.name] = waiting.last_publisher_sequence
+                for answer in waiting.answers:
+                    owner.reply(answer)
+        self._frontier.durable = group[-1].batch.last_sequence
+        self._settles.settle()
+        self._frontier.wake()
+        if done:
+            self._share.live()
+        for name, sequence in acks.items():
+            client = self._roster.clients.get(name)
+            if client is not None:
+                client.reply(replies.persisted(sequence))
+        for owner, number in done.items():
+            owner.publishing.committed(number)
+
+    def failed(self, group: list[Pending[Waiting]], error: JournalError) -> None:
+        """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
+        self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
+        self._frontier.stamped = self._frontier.durable
+        failed: dict[Member, list[int]] = {}
+        for pending in group:
+            waiting = pending.owner
+            if waiting is not None:
+                numbers = failed.setdefault(waiting.connection, [])
+                if waiting.last_publisher_sequence:
+                    numbers += (pending.batch.first_publisher_sequence, waiting.last_publisher_sequence)
+        for owner, numbers in failed.items():
+            # What was taken but not stored is no longer known: its republishing must not look like a repeat.
+            self._publishers.note(owner.name, self._journal.publishers.get(owner.name, 0))
+            owner.reply(replies.error_reply(
+                error, of="publish", first=min(numbers, default=None), sequence=max(numbers, default=None)
+            ))
+            owner.close(error.code, error.sentence, error.fix)
+
+    def _deliver(self, batch: Batch, position: Position | None, registry: Registry[Receiver]) -> None:
+        found = registry.match(batch)
+        if found:
+            shared = Shared(batch, position)
+            for subscription, rows in found:
+                try:
+                    subscription.client.receive(shared, rows)
+                except Exception:
+                    # The group's other subscribers, and its publishers who wait for their answers, have nothing to do with it.
+                    log.exception("delivery_failed", subscription=subscription.id, topic=batch.topics[0])
+                    subscription.client.missed()

@@ -1,0 +1,277 @@
+"""What slow-client policy decides is done here, one function for each action, and nowhere else.
+
+Each takes the connection and the decision under way. It calls `record` exactly once, at once or when the client has
+answered, with what the act brought to light: whether the client was told, and what it lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from broker_core.connections.member import Member
+from broker_core.connections.ports import Services
+from broker_core.delivery.account import NOTHING, Amount
+from broker_core.delivery.backlog import Ending
+from broker_core.delivery.latest import keep_latest
+from broker_core.delivery.lifecycle import ClientState
+from broker_core.delivery.spool.spool import Spool
+from broker_core.engine.decisions import Decisions
+from broker_core.engine.events import ClientEvents
+from broker_core.errors import OperatorError
+from broker_core.protocols import replies
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.sentences import sentence
+from broker_core.slow_clients.evaluate.telling import notice_fields
+from broker_core.slow_clients.rules.rule import Action, Mode, Signal, Unit
+from broker_core.subscriptions.keys import parse_key
+
+RETRY_AFTER_MS = 1_000
+BACKLOG: Final = frozenset({Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES})
+"""Signals that count what is delivered and not acknowledged, too."""
+log = structlog.get_logger("sluice.enforcement")
+
+
+class UnderWay:
+    """A decision while it is carried out. `identity` names it to the client, the console and the journal."""
+
+    def __init__(self, decision: Decision, identity: str, keep: Callable[[Decision, str], None]) -> None:
+        self.decision = decision
+        self.identity = identity
+        self._keep = keep
+
+    def record(self, told: str = "no", **found: Any) -> None:
+        """The act is done: keep the decision with what came to light."""
+        self._keep(replace(self.decision, told=told, **found), self.identity)
+
+
+Act = Callable[[Member, UnderWay], None]
+
+
+class Enforcement:
+    """What slow-client policy decides is done here, one method for each action; and what operators do in the same way."""
+
+    def __init__(self, services: Services, guard: SlowClientGuard, decisions: Decisions, events: ClientEvents) -> None:
+        self._services = services
+        self._clock = services.facilities.clock
+        self._guard = guard
+        self._decisions = decisions
+        self._events = events
+        self._spools = 0
+        self._acts: Final[dict[Action, Act]] = {
+            Action.NOTIFY: lambda _, act: act.record(),
+            Action.WARN: self._tell,
+            Action.CONFLATE: self._conflate,
+            Action.DISCARD_OLDEST: self._discard_oldest,
+            Action.OFFLINE: self._offline,
+            Action.CONTINUE_FROM_JOURNAL: self._continue_from_journal,
+            Action.PAUSE: self._pause,
+            Action.CANCEL_SUBSCRIPTION: self._cancel_subscription,
+            Action.ASK_TO_CLOSE: self._ask_to_close,
+            Action.DISCONNECT: self._disconnect,
+            Action.REFUSE: self._refuse,
+            Action.DELETE_DURABLE: self._delete_durable,
+        }
+
+    def carry_out(self, decision: Decision) -> None:
+        """Do what was decided, and keep the decision for everybody who asks. In shadow it is kept and nothing done."""
+        act = UnderWay(decision, self._decisions.identity(), self._decisions.keep)
+        connection = self._services.roster.clients.get(decision.client)
+        if decision.mode is Mode.SHADOW:
+            act.record()
+        elif connection is not None:
+            try:
+                self._acts[decision.action](connection, act)
+            except Exception:
+                # Others' decisions follow: one client's failure must stay its own.
+                log.exception("act_failed", client=connection.name, action=decision.action.value)
+                connection.close("internal_error", "What a policy decided about this client couldn't be carried out.")
+
+    # What is done to a backlog.
+
+    def _conflate(self, connection: Member, act: UnderWay) -> None:
+        """Keep the latest message per key of what waits."""
+        for target in _targets(connection, act.decision):
+            keep_latest(
+                connection.backlog, self._services.facilities, target.stream,
+                parse_key(target.snapshot_key or "topic").of(target.subscription.decoder_of), act.decision.rule,
+            )
+        act.record()
+
+    def _discard_oldest(self, connection: Member, act: UnderWay) -> None:
+        """Drop the oldest until the subscription is within the limit."""
+        decision = act.decision
+        lost = kept = 0
+        for target in _targets(connection, decision):
+            over = _counted(connection, target, decision.signal)
+            messages, nbytes = (
+                (over.messages - decision.limit, 0) if decision.unit is Unit.MESSAGES else (0, over.nbytes - decision.limit)
+            )
+            lost += connection.backlog.discard_oldest(target.stream, messages, nbytes, decision.rule)
+            kept += target.account.waiting.messages
+        if lost:
+            act.record(lost=lost, kept=kept)
+        connection.changed()
+
+    def _offline(self, connection: Member, act: UnderWay) -> None:
+        """Move what waits to the spool."""
+        if connection.backlog.state is ClientState.LIVE:
+            try:
+                self.move_to_spool(connection)
+            except OSError as problem:
+                act.record()
+                connection.close("disk_full", f"This client must be offlined, and its spool can't be made: {problem}.")
+                return
+        spool = connection.backlog.spool
+        act.record(kept=spool.messages if spool is not None else 0)  # what was on its way isn't in the spool
+
+    def move_to_spool(self, connection: Member) -> None:
+        """Offline a live client: what of it is of the log is read there again, everything else waits in its spool.
+
+        Raises OSError when the spool can't be made.
+        """
+        spool = self._new_spool(connection)
+        for target in list(connection.subscriptions.values()):
+            if target.returns_to_log:
+                self._services.control.fall_back(target)
+        connection.backlog.go_offline(spool)
+        for target in connection.subscriptions.values():
+            if target.conflating is not None:
+                target.conflating.offlined()
+        self._events.add(self._clock.now_ns(), connection.name, "offline_start", "offlined")
+
+    def _new_spool(self, connection: Member) -> Spool:
+        self._spools += 1
+        directory = Path(self._guard.pool_of(connection.transport).disk_path)
+        directory.mkdir(parents=True, exist_ok=True)
+        return Spool(directory / f"{self._services.facilities.instance}.{connection.name}.{self._spools}.spool")
+
+    def _continue_from_journal(self, connection: Member, act: UnderWay) -> None:
+        """Forget what waits in memory and read it from the journal instead, from the last sent position on."""
+        for target in _targets(connection, act.decision):
+            self._services.control.fall_back(target)
+        act.record()
+
+    def _pause(self, connection: Member, act: UnderWay) -> None:
+        """Send nothing of the subscription, for a time or until it is resumed."""
+        for target in _targets(connection, act.decision):
+            pause(connection, target)
+            if act.decision.for_ms:
+                asyncio.get_running_loop().call_later(act.decision.for_ms / 1_000, resume, connection, target)
+        self._tell(connection, act)
+
+    # What is done to a subscription or a connection.
+
+    def _cancel_subscription(self, connection: Member, act: UnderWay) -> None:
+        """End the subscription and say so; the client's others go on."""
+        decision, kept, lost, first = act.decision, NOTHING, NOTHING, 0
+        for target in _targets(connection, decision):
+            ending = connection.cancel(target, decision.rule)
+            kept, lost, first = kept.plus(ending.kept), lost.plus(ending.lost), ending.first or first
+            connection.reply(replies.Cancelled(
+                id=target.id, code=decision.reason.value, message=sentence(decision), decision=act.identity,
+                retry_after_ms=RETRY_AFTER_MS, kept=ending.kept.messages, lost=ending.lost.messages,
+                bookmark=connection.resume_bookmark(ending),
+            ))
+        self._note_ending(connection, act, Ending(kept, lost, first))
+        self._tell(connection, act)
+
+    def _ask_to_close(self, connection: Member, act: UnderWay) -> None:
+        """Ask the client to close. It is never closed by force: the rule asks again (seed 003), or has a wider rung."""
+        connection.reply(replies.CloseRequested(
+            code=act.decision.reason.value, message=sentence(act.decision), retry_after_ms=RETRY_AFTER_MS
+        ))
+        self._tell(connection, act)
+
+    def _disconnect(self, connection: Member, act: UnderWay) -> None:
+        """Tell the client and close its connection."""
+        self._close(connection, act, RETRY_AFTER_MS)
+
+    def _refuse(self, connection: Member, act: UnderWay) -> None:
+        """The same, and the name can't log on for a while."""
+        self._services.refused.add(connection.name, act.decision, self._clock.monotonic_ms())
+        self._close(connection, act, max(act.decision.for_ms, RETRY_AFTER_MS))
+
+    def _delete_durable(self, connection: Member, act: UnderWay) -> None:
+        """The same as a disconnect, and the durable subscription is deleted: nothing is kept for it any more."""
+        for target in _targets(connection, act.decision):
+            if target.durable:
+                self._services.durables.delete(connection.name, target.durable)
+                target.durable = ""
+        self._close(connection, act, RETRY_AFTER_MS)
+
+    def _tell(self, connection: Member, act: UnderWay) -> None:
+        connection.notices.tell(act.identity, _notice(act, None), act.record)
+
+    def _close(self, connection: Member, act: UnderWay, retry_after_ms: int) -> None:
+        token = connection.resume_token()
+        # First the end, then what is said of it: what is kept and lost is known only when nothing more is acknowledged.
+        ending = connection.leave(act.decision.reason.value)
+        self._note_ending(connection, act, ending)
+        act.decision = replace(act.decision, resume_token=token)
+        connection.close_by_decision(act.identity, _notice(act, retry_after_ms), act.record)
+
+    def _note_ending(self, connection: Member, act: UnderWay, ending: Ending) -> None:
+        act.decision = replace(
+            act.decision, kept=ending.kept.messages, lost=ending.lost.messages,
+            resume_bookmark=connection.resume_bookmark(ending) or "",
+        )
+
+
+def pause(connection: Member, target: ClientSubscription) -> None:
+    """Send nothing of a subscription until it is resumed. What comes for it waits, and counts."""
+    connection.backlog.lane(target.stream).paused = True
+
+
+def resume(connection: Member, target: ClientSubscription) -> None:
+    """Send again what a pause held back."""
+    lane = connection.backlog.lanes.get(target.stream)
+    if lane is not None and lane.paused:
+        lane.paused = False
+        connection.backlog.go_on()
+
+
+def offline_now(enforcement: Enforcement, connection: Member) -> None:
+    """An operator offlines a client, as policy would. OperatorError not_live, disk_full."""
+    if connection.backlog.state is not ClientState.LIVE:
+        raise OperatorError(
+            "not_live", f"{connection.name} is {connection.backlog.state.value} already.", "Nothing is to be done."
+        )
+    try:
+        enforcement.move_to_spool(connection)
+    except OSError as problem:
+        raise OperatorError(
+            "disk_full", f"The spool can't be made: {problem}.", "Make room, or choose another path."
+        ) from None
+
+
+def _counted(connection: Member, target: ClientSubscription, signal: Signal) -> Amount:
+    """What of a subscription a rule on that signal counts."""
+    account = target.account
+    here = account.waiting.minus(account.in_log)
+    if signal not in BACKLOG:
+        return here
+    return account.owed if connection.backlog.acknowledges(target.stream) else here.plus(account.in_flight)
+
+
+def _targets(connection: Member, decision: Decision) -> list[ClientSubscription]:
+    """The subscription a decision names, or all of the client's."""
+    if not decision.subscription:
+        return list(connection.subscriptions.values())
+    found = connection.subscriptions.get(decision.subscription)
+    return [found] if found is not None else []
+
+
+def _notice(act: UnderWay, retry_after_ms: int | None) -> replies.Notice:
+    decision = act.decision
+    return replies.Notice(
+        **notice_fields(decision), retry_after_ms=retry_after_ms, decision=act.identity,
+        subscription=decision.subscription or None, resume_token=decision.resume_token or None,
+    )

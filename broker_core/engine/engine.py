@@ -1,0 +1,198 @@
+"""One running instance without its listeners: the rooms of the engine, put together. `Broker` makes and drives it.
+
+Nobody below holds an Engine: each part is given what it needs. All of it runs on one event loop; nothing here is done per
+record, the unit is the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from broker_core.clock import Clock
+from broker_core.config import PolicyDocument
+from broker_core.connections.connection import Connection
+from broker_core.connections.leases import Leases
+from broker_core.connections.logons import Logons
+from broker_core.connections.ports import Services
+from broker_core.connections.refused_names import RefusedNames
+from broker_core.connections.resume_tokens import Tokens, key_at
+from broker_core.connections.roster import Roster
+from broker_core.delivery.fair_share import FairShare
+from broker_core.delivery.ledger import Ledger
+from broker_core.delivery.ports import Facilities
+from broker_core.delivery.sink import Sink
+from broker_core.engine.decisions import Decisions
+from broker_core.engine.dispatch import Dispatch
+from broker_core.engine.enforcement import Enforcement
+from broker_core.engine.events import ClientEvents
+from broker_core.engine.settle import Settle
+from broker_core.engine.subscribing import Subscriptions
+from broker_core.errors import JournalError
+from broker_core.journal.journal import Journal
+from broker_core.journal.reader_thread import ReaderThread
+from broker_core.protocols import replies
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.durables import Durables
+from broker_core.replay.frontier import Frontier
+from broker_core.replay.kept_file import Earlier
+from broker_core.replay.kept_positions import KeptPositions
+from broker_core.replay.managed_replays import ManagedReplays
+from broker_core.replay.replay_control import ReplayControl
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.rules.staging import Stage
+from broker_core.subscriptions.journaled_topics import JournaledTopics
+
+log = structlog.get_logger("sluice.engine")
+TICK_MS: Final = 1_000
+"""How often `tick` is called."""
+LOGON_WITHIN_MS: Final = 10_000
+"""A connection that hasn't logged on by then is closed."""
+
+
+class Engine:
+    """The parts by name; what they do together in time is below."""
+
+    def __init__(
+        self, journal: Journal, policy: PolicyDocument, spool_directory: Path, host_memory: int, ulimit: int | None,
+        clock: Clock,
+    ) -> None:
+        self.instance = journal.instance
+        self.journal = journal
+        self.clock = clock
+        self.policy = policy
+        self.started_at = clock.now_ns()
+        self._surroundings = (host_memory, ulimit, str(spool_directory))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores: asyncio.Task[None] | None = None
+        state = spool_directory.parent / "state"
+
+        self.ledger = Ledger()
+        self.events = ClientEvents()
+        self.roster = Roster()
+        self.leases = Leases()
+        self.reader = ReaderThread(clock)
+        self.share = FairShare(clock)
+        self.frontier = Frontier(journal.next_sequence - 1)
+        self.facilities = Facilities(journal.instance, clock, journal, self.reader, self.share, self.ledger, self.spawn)
+        self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
+        self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions)
+        self.kept = KeptPositions(
+            journal.directory / f"{self.instance}.kept.json",
+            Earlier(state / f"{self.instance}.durables.json", journal.directory / f"{self.instance}.replays.json"),
+            journal.pin,
+        )
+        self.durables = Durables(self.facilities, self.frontier, self.kept)
+        self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self._cancel, self.kept)
+        self.guard = SlowClientGuard(policy, *self._surroundings)
+        self.settle = Settle(self.facilities, self.frontier, self.roster, self.control, self.guard, self.events)
+        self.dispatch = Dispatch(
+            self.facilities, self.frontier, self.roster, self.subscriptions, self.settle, JournaledTopics(policy.instance)
+        )
+        self.logons = Logons(self.facilities, self.roster, policy)
+        self.services = self.subscriptions.services = Services(
+            self.facilities, self.frontier, self.roster, self.leases, RefusedNames(),
+            Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")), self.events, self.settle, self.dispatch,
+            self.subscriptions, self.control, self.durables, self.managed, self.logons,
+        )
+        self.decisions = Decisions(self.instance, self.started_at, self.events)
+        self.enforcement = self.settle.enforces = Enforcement(self.services, self.guard, self.decisions, self.events)
+
+    def connected(self, transport: str, sink: Sink) -> Connection:
+        """A transport has a new connection."""
+        connection = Connection(self.services, transport, sink)
+        self.roster.connected(connection)
+        return connection
+
+    def _cancel(self, target: ClientSubscription, rule: str) -> None:
+        client = self.roster.clients.get(target.peer.name)
+        if client is not None:
+            client.cancel(target, rule)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that ends with the instance."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # Nobody awaits these tasks: without this their failures would be known to nobody.
+            log.error("task_failed", task=getattr(task.get_coro(), "__qualname__", ""), exc_info=problem)
+
+    # In time.
+
+    def tick(self) -> None:
+        """Once a second: leases, logons that never came, heartbeats, what is to be stored."""
+        now = self.clock.monotonic_ms()
+        self.subscriptions.acknowledge()
+        self.leases.expire(now)
+        self.durables.look()
+        self.managed.look()
+        self.kept.save_soon()
+        for connection in self.roster:
+            if not connection.logged_on:
+                if now - connection.heard_at > LOGON_WITHIN_MS:
+                    connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
+            elif connection.heartbeat_ms:
+                if now - connection.heard_at > 2 * connection.heartbeat_ms + 1_000:
+                    connection.close("heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms.")
+                elif now - connection.spoke_at > connection.heartbeat_ms - TICK_MS:
+                    connection.reply(replies.Heartbeat())
+        self._publish_events()
+        if self._chores is None or self._chores.done():
+            self._chores = self.spawn(self._do_chores())
+
+    def _publish_events(self) -> None:
+        self.decisions.close_second()
+        self.events.lost(self.ledger.close_intervals(), self.instance)
+        for topic, bodies in self.events.take().items():
+            self.dispatch.publish_own(topic, bodies)
+
+    async def _do_chores(self) -> None:
+        """Have spare segments made and full ones closed, in a thread."""
+        try:
+            await asyncio.to_thread(self.journal.preallocate)
+        except JournalError as error:
+            # The journal goes on without spares, and writing says so itself when the disk is full.
+            log.warning("journal_chores_failed", code=error.code, why=error.sentence)
+
+    def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
+        """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
+        self.dispatch.topics = JournaledTopics(policy.instance)
+        self.policy = policy
+        self.settle.apply(policy, *self._surroundings, stage)
+
+    async def close(self) -> None:
+        """Tell the clients, finish what they have published, close the journal."""
+        for connection in self.roster:
+            with _going_on():
+                connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
+        for connection in list(self.roster.parting):
+            with _going_on():
+                connection.notices.lost()
+        with _going_on():
+            self._publish_events()
+        for task in list(self._tasks):
+            task.cancel()
+        self.logons.close()
+        await self.dispatch.close()
+        await self.kept.close()
+        self.reader.close()
+        self.journal.close()
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Whatever one step of the end meets, the journal and the positions are finished and closed."""
+    try:
+        yield
+    except Exception:
+        log.exception("closing_failed")

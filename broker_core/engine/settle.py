@@ -1,0 +1,312 @@
+"""The end of a turn: whoever has changed is sent what the socket takes, measured, judged; then what was decided is done.
+
+Deliveries only mark clients as changed. So a decision is never made, and nobody is ever closed, in the middle of a loop over
+clients, and each client is judged once a turn however many batches came for it. What time alone changes is looked at once
+a second, a part of the clients every PART_S, so that no turn of the loop takes long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, ParamSpec, Protocol
+
+import structlog
+
+from broker_core.config import PolicyDocument
+from broker_core.connections.member import Member
+from broker_core.connections.roster import Roster
+from broker_core.delivery.ports import Facilities
+from broker_core.engine.events import ClientEvents
+from broker_core.engine.subscription_view import LiveSubscription
+from broker_core.engine.watchdog import Watchdog
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.frontier import Frontier
+from broker_core.replay.replay_control import ReplayControl
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.accounts.watched import Watched
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.rules.staging import Stage
+
+PART_S: Final = 0.025
+PARTS: Final = 40
+"""Of a second, in which everybody is looked at once."""
+MOST_ROUNDS: Final = 8
+"""What is decided may make others change; after so many rounds of that the rest waits for the next turn."""
+BEHIND_NS: Final = 50_000_000
+"""A client whose socket has taken nothing for so long takes less than comes: its subscriptions of the log go back to it."""
+P = ParamSpec("P")
+log = structlog.get_logger("sluice.settle")
+
+
+class Enforces(Protocol):
+    """Who carries decisions out: `engine.enforcement`."""
+
+    def carry_out(self, decision: Decision) -> None:
+        """Do what was decided, or in shadow only keep it."""
+
+
+class Settle:
+    """One instance's clients as policy sees them. Satisfies `connections.ports.Judging`."""
+
+    def __init__(
+        self, facilities: Facilities, frontier: Frontier, roster: Roster, control: ReplayControl, guard: SlowClientGuard,
+        events: ClientEvents,
+    ) -> None:
+        self._clock = facilities.clock
+        self._roster = roster
+        self._control = control
+        self.guard = guard
+        self._events = events
+        self.enforces: Enforces
+        self._uses: dict[Member, PoolUse] = {}
+        self._watched: dict[tuple[Member, int], tuple[LiveSubscription, Watched]] = {}
+        """Every subscription, by client and stream, as rules see it and with what they want of it."""
+        self._dirty: dict[Member, None] = {}
+        self._scheduled = False
+        self._decided: list[Decision] = []
+        """Made between turns, and noted by the guard: done in the next round."""
+        self.watchdog = Watchdog(facilities, frontier)
+        self.late_ms = 0
+        """How late the loop ran at the last look, in ms: everybody's messages waited as long."""
+        self._part: list[Member] = []
+        self._part_size = 0
+
+    # Who is there.
+
+    def joined(self, connection: Member) -> None:
+        """A client has logged on."""
+        self._uses[connection] = self.guard.register(
+            connection.name, connection.transport, connection.backlog, connection.user
+        )
+
+    def left(self, connection: Member) -> None:
+        """A client is gone."""
+        use = self._uses.pop(connection, None)
+        if use is not None:
+            self.guard.unregister(use)
+        self._dirty.pop(connection, None)
+        for target in connection.subscriptions.values():
+            self._watched.pop((connection, target.stream), None)
+        self.watchdog.forget(connection)
+
+    def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
+        """A subscription begins; before anything is offered to it."""
+        view = LiveSubscription(connection, target, prefetch)
+        self._watched[connection, target.stream] = view, self.guard.subscribe(self._uses[connection], view)
+        self._give_lane(connection, target)
+
+    def over(self, connection: Member, target: ClientSubscription) -> None:
+        """A subscription has ended."""
+        self._watched.pop((connection, target.stream), None)
+        use = self._uses.get(connection)
+        if use is not None:
+            self.guard.unsubscribe(use, target.id)
+
+    def prefetch_of(self, connection: Member, topic: str) -> int | None:
+        """The prefetch that policy sets for a subscription; None: what it asks for."""
+        return self.guard.prefetch_of(self._uses[connection], topic)
+
+    def use_of(self, connection: Member) -> PoolUse | None:
+        """What a client takes of its pool; None before its logon and after its end."""
+        return self._uses.get(connection)
+
+    def view_of(self, connection: Member, target: ClientSubscription) -> LiveSubscription | None:
+        """A subscription as rules see it."""
+        found = self._watched.get((connection, target.stream))
+        return found[0] if found is not None else None
+
+    def went_live(self, connection: Member) -> None:
+        """A client has drained its spool."""
+        self._decided += self._measure(connection)
+        use = self._uses.get(connection)
+        if use is not None:
+            self.guard.returned(use)
+
+    def acknowledged(self, connection: Member, target: ClientSubscription) -> None:
+        """A subscription's client has acknowledged messages."""
+        view = self.view_of(connection, target)
+        if view is not None:
+            view.last_ack_at, view.acked = self._clock.now_ns(), True
+        self.changed(connection)
+
+    def apply(self, policy: PolicyDocument, host_memory: int, ulimit: int | None, disk_path: str, stage: Stage | None) -> None:
+        """Put a revision in force, and act on whoever is over its limits."""
+        self.guard.apply_policy(policy, host_memory, ulimit, disk_path, stage)
+        for connection in self._uses:
+            for target in connection.subscriptions.values():
+                self._give_lane(connection, target)
+        self.look_at_all()
+
+    def _give_lane(self, connection: Member, target: ClientSubscription) -> None:
+        """What waits for a subscription that rules look at is kept apart from its neighbours', so that it can be told."""
+        found = self._watched.get((connection, target.stream))
+        if found is not None and found[1].judged:
+            connection.backlog.lane(target.stream)
+            connection.backlog.touched.add(target.stream)
+            self.changed(connection)
+
+    # The end of a turn.
+
+    def changed(self, connection: Member) -> None:
+        """What waits for a client has changed: look at the end of the turn."""
+        self._dirty[connection] = None
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.settle)
+
+    def settle(self) -> None:
+        """Send, measure, decide and enforce, for all clients that have changed.
+
+        What one client's turn raises ends that client alone: it can't be served, or policy can't see what it takes. The
+        others go on in the same turn, and what was decided about them is done.
+        """
+        self._scheduled = True  # what changes meanwhile is looked at here
+        try:
+            for _ in range(MOST_ROUNDS):
+                changed, self._dirty = self._dirty, {}
+                if not changed:
+                    break
+                self._settle_round(changed)
+        finally:
+            # Whatever happens above, somebody settles those that have changed.
+            self._scheduled = bool(self._dirty)
+            if self._scheduled:
+                asyncio.get_running_loop().call_soon(self.settle)
+
+    def _settle_round(self, changed: Iterable[Member]) -> None:
+        for connection in changed:
+            if not connection.closed:
+                self._guarded(connection, "What waits for this client couldn't be sent.", connection.backlog.send)
+        # Sending marks nobody's neighbours; what it changed of these is measured now.
+        for connection in changed:
+            self._dirty.pop(connection, None)
+        decisions, self._decided = self._decided, []
+        for connection in changed:
+            self._guarded(connection, "What this client takes couldn't be judged.", self._judge, connection, decisions)
+        self._enforce(decisions)
+
+    def _guarded(self, connection: Member, failed: str, do: Callable[P, object], *given: P.args, **named: P.kwargs) -> None:
+        """Do something of one client; when it can't be done, log why and close that client."""
+        try:
+            do(*given, **named)
+        except Exception:
+            log.exception("settling_failed", client=connection.name, why=failed)
+            try:
+                connection.close("internal_error", failed)
+            except Exception:
+                # Even then it must not be looked at for ever.
+                log.exception("closing_failed", client=connection.name)
+                self.left(connection)
+
+    def _enforce(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            try:
+                self.enforces.carry_out(decision)
+            except Exception:
+                log.exception("decision_failed", client=decision.client, action=decision.action.value)
+
+    def _judge(self, connection: Member, decisions: list[Decision]) -> None:
+        """Add what policy says about what a client holds now. What was added is done, whatever fails behind it."""
+        use, backlog = self._uses.get(connection), connection.backlog
+        if use is None or connection.closed:
+            return
+        if backlog.outbox.nbytes or backlog.lanes.filled:
+            self._relieve(connection, use)
+        decisions += self._measure(connection)
+        if backlog.touched:
+            touched, backlog.touched = backlog.touched, set()
+            for stream in touched:
+                decisions += self._judge_subscription(connection, use, stream)
+
+    def _judge_subscription(self, connection: Member, use: PoolUse, stream: int) -> list[Decision]:
+        """The same about a subscription that has a lane, and for which something has happened."""
+        backlog, now = connection.backlog, self._clock.now_ns()
+        lane = backlog.lanes.get(stream)
+        if lane is not None and lane.look(now):
+            self._events.add(now, connection.name, "slow", backlog.state.value)
+        view, watched = self._watched.get((connection, stream), (None, None))
+        if view is None or watched is None or not watched.judged:
+            return []
+        if view.acked:
+            view.acked = False
+            return self.guard.acknowledged(use, watched, now)
+        if watched.alarmed:
+            backlog.look()  # what its peer has acknowledged meanwhile isn't owed
+            decision = self.guard.waiting(use, watched, now)
+            return [decision] if decision is not None else []
+        return []
+
+    def _relieve(self, connection: Member, use: PoolUse) -> None:
+        """A subscription of the log never makes its client a slow one: it goes back to reading the log (seed 002)."""
+        backlog, now = connection.backlog, self._clock.now_ns()
+        behind = backlog.unwritable_since and now - backlog.unwritable_since >= BEHIND_NS
+        grown = backlog.nbytes - use.memory
+        passes = use.memory + grown > use.memory_alarm or use.pool.memory_used + grown > use.pool.memory_ceiling
+        if not behind and not passes:
+            return
+        for target in list(connection.subscriptions.values()):
+            if target.returns_to_log and target.cursor.live and target.account.waiting.messages:
+                self._control.fall_back(target)
+        self._dirty.pop(connection, None)
+
+    def _measure(self, connection: Member) -> list[Decision]:
+        """Tell the guard what a client takes of memory and disk now."""
+        use, backlog = self._uses.get(connection), connection.backlog
+        if use is None:
+            return []
+        made, now = [], self._clock.now_ns()
+        memory = backlog.nbytes - use.memory
+        if memory > 0:
+            made.append(self.guard.queued(use, memory, now))
+        elif memory < 0:
+            self.guard.released(use, -memory)
+        disk = backlog.spool_bytes - use.disk
+        if disk > 0:
+            made.append(self.guard.spooled(use, disk, now))
+        elif disk < 0:
+            self.guard.unspooled(use, -disk)
+        return [decision for decision in made if decision is not None]
+
+    # What time changes.
+
+    def look_at_all(self) -> None:
+        """Judge everybody at once: what a changed policy made too much."""
+        self.settle()
+        self._enforce(self.guard.tick(self._clock.now_ns()))
+        self.settle()
+
+    async def run(self) -> None:
+        """Look at everybody once a second, a part every PART_S."""
+        while True:
+            before = self._clock.monotonic_ms()
+            await asyncio.sleep(PART_S)
+            self.late_ms = max(self._clock.monotonic_ms() - before - int(PART_S * 1_000), 0)
+            try:
+                self.look_at_part()
+            except Exception:
+                # One client's failure must not end the judging of all others.
+                log.exception("judging_failed")
+
+    def look_at_part(self) -> None:
+        """What the peers of the next part of the clients have taken; and decide about those whose moment has come."""
+        if not self._part:
+            self._part = list(self._uses)
+            self._part_size = -(-len(self._part) // PARTS)
+        # Taken off first: who can't be looked at must not be in everybody's way for ever.
+        part = self._part[: self._part_size]
+        del self._part[: self._part_size]
+        self.watchdog.wakes()
+        for connection in part:
+            if not connection.closed:
+                self._guarded(connection, "What this client has taken couldn't be looked up.", self._look_at, connection)
+        self._enforce(self.guard.tick_part(self._clock.now_ns()))
+
+    def _look_at(self, connection: Member) -> None:
+        backlog = connection.backlog
+        backlog.look()
+        # Only where the socket takes nothing: what it would take and isn't given is for the watchdog to find.
+        if backlog.unwritable_since and not connection.sink.writable and (backlog.outbox.nbytes or backlog.lanes.filled):
+            self.changed(connection)
+        self.watchdog.look(connection)

@@ -1,0 +1,320 @@
+"""Where subscriptions of connected clients begin, how they come to live delivery, and where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from broker_core.bookmark import Bookmark, Range, parse_bookmark
+from broker_core.connections.member import Member
+from broker_core.connections.ports import Services
+from broker_core.connections.subscribe_start import needs_preparing, prepare
+from broker_core.delivery.account import NOTHING, Cause
+from broker_core.delivery.conflating import Conflating
+from broker_core.delivery.conflation import parse_conflation
+from broker_core.delivery.ledger import Tally
+from broker_core.delivery.receiver import Receiver
+from broker_core.errors import ClientError
+from broker_core.filters import compile_filter
+from broker_core.filters.message_types import Decoder
+from broker_core.protocols import commands, replies
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.cursor import Cursor, Step
+from broker_core.replay.gaps import REMOVED, gap_reply
+from broker_core.replay.pacer import parse_rate
+from broker_core.replay.resume_points import resume_points
+from broker_core.replay.span import Found, Log, Span, find_span
+from broker_core.subscriptions.journaled_topics import JournaledTopics
+from broker_core.subscriptions.registry import Registry
+from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.topics import TopicPattern
+
+MAX_SUBSCRIPTIONS = 1_000
+"""Subscriptions of one client at a time."""
+MAX_STREAM = 65_535
+"""Stream numbers aren't used again on a connection, so a late delivery can't reach the wrong subscription."""
+
+
+class Subscriptions:
+    """An instance's subscriptions. `registry` holds those that batches are matched for: the live ones, and those that
+    were live and fell behind; one that replays from its beginning enters when it has caught up. Whoever listens inside
+    the broker is in it too."""
+
+    def __init__(self, topics: Callable[[], JournaledTopics]) -> None:
+        """`topics` says which are journaled now."""
+        self._topics = topics
+        self.registry = Registry[Receiver](self._decoder_of)
+        # Those with durability `live`: they get a group before it is on disk. They enter with a whole group.
+        self._early = Registry[Receiver](self._decoder_of)
+        self._entering: list[ClientSubscription] = []
+        self._bookmarked: set[ClientSubscription] = set()
+        self.services: Services
+
+    def _decoder_of(self, topic: str) -> Decoder | None:
+        return self._topics().decoder_of(topic)
+
+    @property
+    def _instance(self) -> str:
+        return self.services.facilities.instance
+
+    # Begin.
+
+    def subscribe(self, connection: Member, command: commands.Subscribe) -> None:
+        """Begin a subscription, at once or when it is prepared. ClientErrors as `_add`, too_many_subscriptions."""
+        self._check(connection, command)
+        if connection.last_stream >= MAX_STREAM:
+            raise _too_many(command)
+        connection.last_stream += 1
+        stream = connection.last_stream
+        if needs_preparing(command):
+            self.services.facilities.spawn(prepare(connection, self.services, command, stream, self._topics(), self._begin))
+        else:
+            self._begin(connection, command, stream)
+
+    def _check(self, connection: Member, command: commands.Subscribe) -> None:
+        if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
+            raise _too_many(command)
+        if command.id in connection.subscriptions:
+            raise ClientError("bad_command", f"There is a subscription {command.id!r} already.",
+                              "Unsubscribe it first, or use another id.", c="subscribe", id=command.id)
+
+    def _begin(self, connection: Member, command: commands.Subscribe, stream: int) -> None:
+        """Start a subscription whose preparations are done; ClientErrors as `_add`."""
+        services, clock = self.services, self.services.facilities.clock
+        try:
+            self._check(connection, command)  # again: others may have begun while it was prepared
+            target = self._add(connection, command, stream)
+        except ClientError as error:
+            error.details.setdefault("c", "subscribe")
+            error.details.setdefault("id", command.id)
+            raise
+        if command.durable is not None:
+            services.durables.opened(target, command.durable)
+        if command.lease_ms is not None:
+            services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
+        services.events.add(
+            clock.now_ns(), connection.name, "subscribe", connection.backlog.state.value,
+            topic=target.topic, filter=target.filter_text or "",
+        )
+
+    def _add(self, connection: Member, command: commands.Subscribe, stream: int) -> ClientSubscription:
+        """ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
+        pattern = TopicPattern.parse(command.topic)
+        chosen = compile_filter(command.filter) if command.filter else None
+        pattern, chosen, narrowed = connection.rights.subscription(pattern, chosen)
+        managed, facilities = self.services.managed, self.services.facilities
+        kept = managed.find(connection.name, command) if command.managed else None
+        if kept is not None:
+            # What operators have made of it since counts, and not what the client asked for at first.
+            command = structs.replace(
+                command, rate=kept.rate, rate_max_gap=kept.rate_max_gap, conflation=kept.conflation,
+                conflation_key=kept.conflation_key, paused=kept.paused,
+            )
+        rate = parse_rate(command.rate, command.rate_max_gap) if command.rate else None
+        conflation = parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
+        found = self._find(command, pattern) if kept is None else managed.continued(kept, command)
+        if command.managed and kept is None and found is not None:
+            kept = managed.make(connection.name, command, found.span)
+        target = ClientSubscription(
+            connection, command.topic, command.filter, command.bookmark, Cursor(found.span if found is not None else None),
+            timestamp=command.timestamp, durability="live" if command.durability == "live" else "persisted", rate=rate,
+        )
+        subscription = target.subscription = Subscription(target, command.id, stream, pattern, chosen, self._decoder_of)
+        if conflation is not None:
+            target.conflating = Conflating(facilities, connection.backlog, target, subscription, conflation)
+        if narrowed:
+            connection.reply(_notice_narrowed(command, pattern))
+        connection.add(target, command)
+        if found is None:
+            connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
+            target.cursor.step(Step.CAUGHT_UP)
+            self.registry.add(subscription)
+            return target
+        if kept is not None:
+            managed.opened(kept, target)
+        self._bookmarked.add(target)
+        self._say_where(target, command, found)
+        self._start(target, found.span, command.paused)
+        return target
+
+    def span_of(self, command: commands.Subscribe) -> Span:
+        """What of the log a bookmark names; ClientErrors as `_add`."""
+        if command.rate:
+            parse_rate(command.rate, command.rate_max_gap)
+        if command.conflation:
+            parse_conflation(command.conflation, command.conflation_key)
+        if command.filter:
+            compile_filter(command.filter)
+        found = self._find(command, TopicPattern.parse(command.topic))
+        assert found is not None
+        return found.span
+
+    def is_kept(self, target: ClientSubscription) -> bool:
+        """Whether the log keeps records of a subscription, as far as can be said."""
+        return target.subscription.pattern.exact is None or self._topics().is_journaled(target.topic)
+
+    def position(self, target: ClientSubscription) -> int:
+        """Sequence of the first record that a subscription needs again."""
+        return target.position(self.services.frontier.durable)
+
+    def _find(self, command: commands.Subscribe, pattern: TopicPattern) -> Found | None:
+        """Where a bookmark subscription begins and ends; None for one without a bookmark."""
+        if command.bookmark is None:
+            return None
+        if self._topics().covers_nothing(pattern):
+            raise ClientError("not_journaled", f"Nothing of {command.topic} is journaled, so there is nothing to replay.",
+                              "Subscribe without a bookmark, or have the topic journaled.")
+        asked = parse_bookmark(command.bookmark)
+        if command.durability == "live" and isinstance(asked, Range):
+            raise ClientError("bad_command", "live speaks of what follows a replay, and nothing follows a range.",
+                              "Leave durability out, or the end of the range.", field="durability")
+        instance, journal = self._instance, self.services.facilities.journal
+        found = find_span(asked, Log(instance, journal.first_sequence, self.services.frontier.durable))
+        if found.missing is not None and command.on_gap == "error":
+            first, last = (f"{instance}|{sequence}|" for sequence in found.missing)
+            raise ClientError("bookmark_gone", f"The records {first} to {last} were removed from the log.",
+                              "Start from 0, the oldest record, or leave on_gap out.",
+                              **{"from": first, "to": last, "oldest": f"{instance}|{journal.first_sequence}|"})
+        return found
+
+    def _say_where(self, target: ClientSubscription, command: commands.Subscribe, found: Found) -> None:
+        peer, span = target.peer, found.span
+        peer.reply(replies.Ack(
+            ack="processed", of="subscribe", id=command.id, stream=target.stream,
+            # Where it starts, so that a client that comes back before its first record misses nothing.
+            bookmark=None if span.not_before else str(Bookmark(self._instance, span.first - 1)),
+            durability=target.durability,
+        ))
+        if found.missing is not None:
+            peer.reply(gap_reply(self._instance, command.id, *found.missing, REMOVED))
+        if found.unknown:
+            peer.reply(_notice_unknown(command, found))
+        if command.durability == "fully_durable":
+            peer.reply(replies.Notice(
+                code="fully_durable_is_persisted", details={"id": command.id},
+                message="This instance doesn't replicate: fully_durable is the same as persisted here.",
+            ))
+
+    def _start(self, target: ClientSubscription, span: Span, paused: bool) -> None:
+        durable, control = self.services.frontier.durable, self.services.control
+        target.caught_up_at, target.told_upto = durable, span.first - 1
+        if paused:
+            control.hold(target)
+        elif self._starts_live(target, span, durable):
+            self.make_live(target)
+            target.completed = True
+            target.peer.reply(replies.Ack(ack="completed", of="subscribe", id=target.id))
+        else:
+            control.start([target])
+
+    @staticmethod
+    def _starts_live(target: ClientSubscription, span: Span, durable: int) -> bool:
+        """Whether nothing of the log comes before what comes; a client's that is offlined waits for its turn there."""
+        asks = span.ends or target.rate or target.managed or not target.cursor.begun
+        return span.first > durable and not asks and target.peer.backlog.offline is None
+
+    # Live, and ended. Satisfies `replay.replay.Live`.
+
+    def make_live(self, target: ClientSubscription) -> None:
+        """Hand a subscription over to live delivery. No await may stand between its last look and this."""
+        target.cursor.step(Step.CAUGHT_UP)
+        target.serving = None
+        self._settle_account(target)
+        self.registry.add(target.subscription)
+        if target.conflating is not None:
+            target.conflating.arm()
+        if target.durability == "live":
+            self._entering.append(target)
+
+    def _settle_account(self, target: ClientSubscription) -> None:
+        """It has read everything that was matched for it: what of that the log didn't have any more is lost."""
+        missing, last = target.account.in_log, target.account.matched_upto
+        if missing.messages:
+            target.account.in_log = NOTHING
+            tally = Tally()
+            tally.add(missing.messages, missing.nbytes, last, last)
+            target.peer.backlog.lose(target.stream, tally, Cause.REMOVED, "")
+
+    def early(self) -> Registry[Receiver] | None:
+        """Who gets a group that has just been stamped before it is on disk; None when nobody does.
+
+        Everything before this group has been dispatched, so this is when a subscription can change over.
+        """
+        entering, self._entering = self._entering, []
+        for target in entering:
+            if target.cursor.live and self.registry.remove(target.subscription):
+                self._early.add(target.subscription)
+        return self._early if len(self._early) else None
+
+    def take_out(self, target: ClientSubscription) -> None:
+        """End a subscription's live delivery."""
+        if not self.registry.remove(target.subscription):
+            self._early.remove(target.subscription)
+
+    def fell_back(self, target: ClientSubscription) -> int:
+        """What comes is counted for it when the log has it: it can't read it before. Up to where it was given everything."""
+        if not self._early.remove(target.subscription):
+            return self.services.frontier.durable
+        self.registry.add(target.subscription)
+        return self.services.frontier.stamped
+
+    def remove(self, target: ClientSubscription) -> None:
+        """A subscription has ended: serve it no more, live or from the log."""
+        self._bookmarked.discard(target)
+        serving, target.serving = target.serving, None
+        if serving is not None:
+            serving.leave(target)
+        self.take_out(target)
+        target.cursor.step(Step.END)
+        if target.conflating is not None:
+            target.conflating.close()
+        target.unpin()
+
+    def ended(self, target: ClientSubscription) -> None:
+        """A replay has come to its end point."""
+        target.serving = None  # it ends by itself
+        self.services.managed.completed(target)
+        connection = self.services.roster.clients[target.peer.name]
+        connection.end(target, None)
+
+    # What bookmark subscriptions are told.
+
+    def acknowledge(self) -> None:
+        """Tell those whose resume point has moved. Once a second, so that it costs nothing."""
+        for target, sequence in resume_points(self._bookmarked, self.services.frontier.durable):
+            if sequence > target.told_upto:
+                target.told_upto = sequence
+                target.peer.reply(replies.Ack(
+                    ack="persisted", of="subscribe", id=target.id, bookmark=str(Bookmark(self._instance, sequence)),
+                ))
+
+    def not_stored(self, first: int, last: int) -> None:
+        """A write failed: who got these records before they were on disk must know that the log doesn't have them."""
+        for target in [target for target in self._bookmarked if target.durability == "live" and target.cursor.live]:
+            target.peer.reply(replies.Notice(
+                code="not_stored", message="Records that were delivered to you weren't stored: the disk refused them.",
+                details={"id": target.id, "from": str(Bookmark(self._instance, first)),
+                         "to": str(Bookmark(self._instance, last))},
+            ))
+
+
+def _too_many(command: commands.Subscribe) -> ClientError:
+    return ClientError("too_many_subscriptions", f"A client has {MAX_SUBSCRIPTIONS} subscriptions at most.",
+                       "Use topic patterns, or a second client.", c="subscribe", id=command.id)
+
+
+def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.Notice:
+    names = ", ".join(map(str, found.unknown[:10]))
+    then = "it starts now" if found.from_now else "they were left out"
+    return replies.Notice(
+        code="bookmark_unknown", message=f"{names} was never in this log; in the subscription {command.id} {then}.",
+        details={"id": command.id, "unknown": [str(bookmark) for bookmark in found.unknown[:100]]},
+    )
+
+
+def _notice_narrowed(command: commands.Subscribe, pattern: TopicPattern) -> replies.Notice:
+    return replies.Notice(
+        code="narrowed", message=f"You aren't entitled to all of {command.topic}: {command.id} gets {pattern.text}.",
+        details={"id": command.id, "topics": pattern.text},
+    )

@@ -1,0 +1,121 @@
+"""A live subscription as rules see it: every figure is read from its account, its lane and its cursor when it is asked."""
+
+from __future__ import annotations
+
+from broker_core.connections.member import Member
+from broker_core.delivery.account import NOTHING, Amount
+from broker_core.delivery.lane import Lane
+from broker_core.replay.client_subscription import ClientSubscription
+
+
+class LiveSubscription:
+    """Satisfies `slow_clients.evaluate.signals.SubscriptionView`."""
+
+    def __init__(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
+        self.target = target
+        self._backlog = connection.backlog
+        self.id, self.topic = target.id, target.topic
+        self.name, self.durable = target.durable, bool(target.durable)
+        self.journaled = target.journaled_only
+        self.prefetch = prefetch
+        self.last_ack_at = 0
+        """When its client has acknowledged last, ns."""
+        self.acked = False
+        """Whether it has since it was judged last."""
+
+    @property
+    def _lane(self) -> Lane | None:
+        return self._backlog.lanes.get(self.target.stream)
+
+    @property
+    def _served_by_log(self) -> bool:
+        """Whether it is sent what its socket takes and reads the rest in the log: that makes nobody slow (seed 002). Not
+        where the application itself says what it has."""
+        return self.target.returns_to_log and not self.prefetch
+
+    @property
+    def _owed(self) -> Amount:
+        """What only waits in the log makes nobody slow, but where the application itself says what it has."""
+        if self._served_by_log:
+            return NOTHING
+        account = self.target.account
+        return account.owed if self.prefetch else account.owed.minus(account.in_log)
+
+    @property
+    def backlog_bytes(self) -> int:
+        return self._owed.nbytes
+
+    @property
+    def backlog_messages(self) -> int:
+        return self._owed.messages
+
+    @property
+    def outbox_bytes(self) -> int:
+        return self._backlog.waiting_of(self.target.stream)[1] if not self._served_by_log else 0
+
+    @property
+    def outbox_messages(self) -> int:
+        return self._backlog.waiting_of(self.target.stream)[0] if not self._served_by_log else 0
+
+    @property
+    def conflation_bytes(self) -> int:
+        return self.target.conflating.nbytes if self.target.conflating is not None else 0
+
+    @property
+    def oldest_at(self) -> int:
+        stream, spool = self.target.stream, self._backlog.spool
+        spooled = spool is not None and (tally := spool.tallies.get(stream)) is not None and tally.messages
+        waits = self._backlog.oldest_at if spooled else self._backlog.waiting_of(stream)[2]
+        return min((at for at in (waits, self._unacked_at) if at), default=0)
+
+    @property
+    def _unacked_at(self) -> int:
+        """From when the age of the oldest counts that is delivered and not acknowledged, ns; 0: there is none."""
+        lane = self._lane
+        if lane is not None and lane.window is not None:
+            return lane.window.oldest_accepted_at
+        return self._backlog.in_flight.oldest_of(self.target.stream) if self.target.account.in_flight.messages else 0
+
+    @property
+    def unacked_messages(self) -> int:
+        return self.target.account.in_flight.messages if self.prefetch else 0
+
+    @property
+    def unacked_since(self) -> int:
+        lane = self._lane
+        return lane.window.oldest_at if lane is not None and lane.window is not None else 0
+
+    @property
+    def acked_at(self) -> int:
+        lane = self._lane
+        owed_since = lane.window.owed_since if lane is not None and lane.window is not None else 0
+        return max(self.last_ack_at, owed_since)
+
+    @property
+    def window_full_since(self) -> int:
+        lane = self._lane
+        return lane.full_since if lane is not None else 0
+
+    @property
+    def window_full_count(self) -> int:
+        lane = self._lane
+        return lane.times_full if lane is not None else 0
+
+    @property
+    def blocked_since(self) -> int:
+        account = self.target.account
+        due = account.waiting.messages or (not self.prefetch and account.in_flight.messages)
+        return self._backlog.blocked_since if due else 0
+
+    @property
+    def paused(self) -> bool:
+        lane = self._lane
+        return self.target.cursor.paused or (lane is not None and lane.paused)
+
+    @property
+    def rate_limited(self) -> bool:
+        return self.target.rate is not None
+
+    @property
+    def replaying(self) -> bool:
+        return self.target.cursor.reading

@@ -1,0 +1,1 @@
+"""What reads the log without a broker, or for people: inspect, search, locate, count."""

@@ -1,0 +1,163 @@
+"""Looking at a journal without a broker: list, verify, dump as JSON lines, repair.
+
+All but `repair` take no lock and change nothing: they may run beside a broker. `repair` is an opening of the
+journal, which needs the lock, and a check of every sealed segment; it prints what it found and did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from broker_core.batch import Batch
+from broker_core.errors import OperatorError
+from broker_core.journal import sidecar
+from broker_core.journal.files import Files, OpenFile, journal_error, replace_durably, take_lock
+from broker_core.journal.frontier import read_frontier
+from broker_core.journal.index import SegmentIndex
+from broker_core.journal.maintenance import VerifyReport, verify_segment
+from broker_core.journal.reader import chunks, open_source
+from broker_core.journal.recovery import Recovery
+from broker_core.journal.scan import scan
+from broker_core.journal.segment import SegmentFile, SegmentInfo, discover, index_path, parse_path
+from broker_core.journal.tools.records import EVERY_TOPIC, lines
+from broker_core.subscriptions.selecting import select_for
+from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.topics import TopicPattern
+
+
+def list_segments(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentInfo]:
+    """All segments, oldest first. One without a sidecar is read to count it; the newest live one is `current`."""
+    files = segment_files(directory, instance, archive_directory)
+    made: list[SegmentInfo] = []
+    for file in files:
+        index = sidecar.load_summary(index_path(file.path), instance, file.first_sequence)
+        live = index is None and file is files[-1] and not file.archived and not file.compressed
+        state = "current" if live else "archived" if file.archived else "sealed"
+        made.append(
+            _info(file, index or scan(open_source(file.path), instance, file.first_sequence).index, state)
+        )
+    return made
+
+
+def segment_files(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentFile]:
+    """One file of each segment, oldest first. Raises OperatorError no_journal when there is no such directory."""
+    chosen: dict[int, SegmentFile] = {}
+    for file in discover(directory, instance, archive_directory):
+        chosen.setdefault(file.first_sequence, file)
+    if not chosen and not directory.is_dir():
+        raise OperatorError(
+            "no_journal", f"There is no directory {directory}.", "Name the journal's directory."
+        )
+    return [chosen[first] for first in sorted(chosen)]
+
+
+def _info(file: SegmentFile, index: SegmentIndex, state: str) -> SegmentInfo:
+    size = file.path.stat().st_size if file.compressed else index.end
+    return SegmentInfo(
+        file.path.name,
+        file.path,
+        index.first_sequence,
+        index.last_sequence,
+        index.first_at,
+        index.last_at,
+        size,
+        state,
+        file.compressed,
+        index.records,
+    )
+
+
+def verify(directory: Path, instance: str, archive_directory: Path | None = None) -> Iterator[VerifyReport]:
+    """Each segment's report, oldest first, every batch checked; missing stretches between segments are a problem.
+
+    A torn tail behind the durable frontier is no problem: beside a running broker it is being written, after a crash
+    nobody was told that it was persisted.
+    """
+    frontier = read_frontier(directory, instance)
+    before: VerifyReport | None = None
+    for file in segment_files(directory, instance, archive_directory):
+        try:
+            report = verify_segment(file.path)
+        except OSError as error:
+            raise journal_error(error, f"reading {file.path.name}") from error
+        if before is not None and report.first_sequence > before.last_sequence + 1:
+            missing = (
+                f"records {before.last_sequence + 1} to {report.first_sequence - 1} before it are missing"
+            )
+            report = report._replace(problem=f"{report.problem} {missing}".strip())
+        yield report._replace(unsynced=frontier is not None and report.last_sequence >= frontier)
+        before = report
+
+
+def dump(
+    directory: Path,
+    instance: str,
+    archive_directory: Path | None = None,
+    *,
+    first: int = 1,
+    last: int | None = None,
+    topic: str | None = None,
+) -> Iterator[bytes]:
+    """One JSON object a record, from `first` to `last` (default: the durable frontier), perhaps of the topics of a pattern.
+
+    Raises JournalError journal_damaged where bytes can't be read, after everything before them.
+    """
+    frontier = read_frontier(directory, instance)
+    limit = last if last is not None else frontier if frontier is not None else 2**63
+    for file in segment_files(directory, instance, archive_directory):
+        if file.first_sequence > limit:
+            return
+        index = sidecar.load(index_path(file.path), instance, file.first_sequence)
+        if index is not None and index.last_sequence < first:
+            continue
+        start = index.find(first)[0] if index is not None else SegmentIndex(instance, 1, 0).end
+        for walked in chunks(file.path, start):
+            for batch in walked.batches:
+                if batch.first_sequence > limit:
+                    return
+                yield from _lines(batch, instance, first, limit, topic)
+
+
+def _lines(batch: Batch, instance: str, first: int, limit: int, topic: str | None) -> Iterator[bytes]:
+    wanted = Subscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
+    rows = select_for(wanted, batch, first, upto=limit)
+    yield from lines(batch, np.arange(batch.count) if rows is None else rows, instance)
+
+
+def repair(directory: Path, instance: str, archive_directory: Path | None = None) -> dict[str, Any]:
+    """Do what opening does, and check every sealed segment besides.
+
+    Opening cuts a torn tail, keeps its bytes, and rebuilds what is missing. Sidecars that don't say what their segment holds are written anew, so that damage found is known from then on.
+    Raises OperatorError journal_locked while a broker runs, no_journal when there is nothing.
+    """
+    segment_files(directory, instance, archive_directory)
+    files = Files()
+    lock: OpenFile | None = None
+    try:
+        lock = take_lock(directory / f"{instance}.lock")
+        found = Recovery(files, directory, instance, archive_directory)
+        found.run()
+        rebuilt = [
+            segment.path.name for segment in found.segments if segment.sealed and _renew(files, segment.path)
+        ]
+    except OSError as error:
+        raise journal_error(error, "the repair") from error
+    finally:
+        if lock is not None:
+            lock.close()
+    return {**found.report.as_dict(), "next_sequence": found.next_sequence, "rebuilt_indexes": rebuilt}
+
+
+def _renew(files: Files, path: Path) -> bool:
+    """Scan a sealed segment; write its sidecar anew if it says something else. Returns whether it did."""
+    instance, first = parse_path(path)
+    known = sidecar.load(index_path(path), instance, first)
+    fresh = scan(open_source(path), instance, first, known).index
+    if known is not None and sidecar.encode(known) == sidecar.encode(fresh):
+        return False
+    replace_durably(files, index_path(path), sidecar.encode(fresh))
+    return True

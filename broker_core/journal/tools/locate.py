@@ -1,0 +1,88 @@
+"""Where a bookmark or a moment stands in a log: the segment's file and the position in it, without a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from broker_core.batch import Batch
+from broker_core.bookmark import After, Bookmark, Epoch, Moment, parse_bookmark
+from broker_core.errors import OperatorError
+from broker_core.journal import sidecar
+from broker_core.journal.compressed import CompressedSource
+from broker_core.journal.reader import Source
+from broker_core.journal.segment import SegmentFile, index_path
+from broker_core.journal.tools.inspect import segment_files
+from broker_core.journal.tools.search import Found, LogPlace, Progress, Query, Search, open_segment, silent
+
+
+def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str, Any]:
+    """The record that a bookmark names, or the first at or after a moment; 0 is the oldest there is.
+
+    `state` is `found`, with segment, path, offset (uncompressed), row and what the record is; or `removed`, `missing`
+    or `ahead`, with the nearest bookmarks there are. Raises ClientError bad_bookmark, OperatorError other_origin.
+    """
+    asked = parse_bookmark(text)
+    files = segment_files(*place)
+    match asked:
+        case After((Bookmark(origin, sequence),)):
+            if origin != place.instance:
+                raise OperatorError(
+                    "other_origin", f"{text} was accepted by {origin}; this is the log of {place.instance}.",
+                    f"Look in the log of {origin}: --instance {origin}.",
+                )  # fmt: skip
+            query = Query(first=sequence)
+        case Moment(at):
+            sequence, query = 0, Query(since=at)
+        case Epoch():
+            sequence, query = 0, Query()
+        case _:
+            raise OperatorError("bad_bookmark", f"{text} isn't one record.", "Give a bookmark, a moment, or 0.")
+    if not files:
+        return {"state": "missing", "asked": text, "why": "The log is empty."}
+    if sequence and sequence < files[0].first_sequence:
+        return {"state": "removed", "asked": text, "oldest": f"{place.instance}|{files[0].first_sequence}|"}
+    found = next(iter(Search(place, query, progress)), None)
+    if found is None:
+        return {"state": "ahead", "asked": text, "newest": _newest(place, files)}
+    if sequence and found.batch.first_sequence > sequence:
+        following = f"{place.instance}|{found.batch.first_sequence}|"
+        return {"state": "missing", "asked": text, "next": following, "why": "It is damaged or lost: see `journal verify`."}
+    return _describe(place, text, found)
+
+
+def _describe(place: LogPlace, asked: str, found: Found) -> dict[str, Any]:
+    batch, row = found.batch, int(found.chosen[0])
+    first = int(found.segment.removeprefix(f"{place.instance}.")[:20])
+    path, source = open_segment(place, first)
+    return {
+        "state": "found", "asked": asked, "bookmark": f"{place.instance}|{batch.first_sequence + row}|",
+        "segment": path.name, "path": str(path), "archived": path.parent == place.archive,
+        "compressed": isinstance(source, CompressedSource), "offset": found.offset, "row": row,
+        "batch_bytes": batch.nbytes, "batch_records": batch.count, "member_offset": _member(source, found.offset),
+        "accepted_at": batch.accepted_at, "topic": batch.topics[int(batch.topic_indexes[row]) - 1],
+        "publisher": batch.publisher_name, "publisher_sequence": _publisher_sequence(batch, row),
+    }  # fmt: skip
+
+
+def _member(source: Source, offset: int) -> int | None:
+    """Where in a compressed file the gzip member that holds the batch starts."""
+    if not isinstance(source, CompressedSource):
+        return None
+    return next(member.offset for member in reversed(source.members) if member.raw_offset <= offset)
+
+
+def _publisher_sequence(batch: Batch, row: int) -> int:
+    return int(batch.publisher_sequences()[row])
+
+
+def _newest(place: LogPlace, files: list[SegmentFile]) -> str | None:
+    """The newest bookmark of the log."""
+    for file in reversed(files):
+        index = sidecar.load_summary(index_path(Path(file.path)), place.instance, file.first_sequence)
+        if index is not None:
+            return f"{place.instance}|{index.last_sequence}|"
+        last = max((found.batch.last_sequence for found in Search(place, Query(first=file.first_sequence))), default=0)
+        if last:
+            return f"{place.instance}|{last}|"
+    return None

@@ -1,0 +1,129 @@
+"""The fields of commands and replies as their structs have them: for errors that say what a field takes, and for the
+tables of docs/protocol.md, which are compared with this.
+
+What msgspec checks stands in a field's type. `stated` adds what it can't say: the unit, and bounds that are checked in
+`names` or by whoever reads the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+
+class Field(NamedTuple):
+    """One field, in words. Empty where there is nothing to say."""
+
+    name: str
+    type: str
+    unit: str
+    bounds: str
+    default: str
+    required: bool
+
+    def takes(self) -> str:
+        """What it takes, as part of a sentence: `integer, 100 to 3,600,000 ms`."""
+        bounds = " ".join(filter(None, (self.bounds, self.unit))).replace("`", "")
+        return f"{self.type}, {bounds}" if bounds else self.type
+
+
+def stated(bounds: str = "", unit: str = "", **checked: Any) -> msgspec.Meta:
+    """A field's annotation: `checked` by msgspec, with its unit, and in words what it takes when that says too little."""
+    return msgspec.Meta(extra={key: text for key, text in (("bounds", bounds), ("unit", unit)) if text}, **checked)
+
+
+@lru_cache(maxsize=64)
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, Field]:
+    """The fields of a command or a reply by name, in its order."""
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return {field.encode_name: _field(field) for field in info.fields}
+
+
+def _field(field: inspect.Field) -> Field:
+    bare, extra = _bare(field.type)
+    return Field(
+        field.encode_name, _type(bare), extra.get("unit", ""), extra.get("bounds") or _bounds(bare), _default(field),
+        field.required,
+    )
+
+
+def _bare(type_: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
+    """A type without None and annotations, and what was stated of it."""
+    extra: dict[str, str] = {}
+    while True:
+        if isinstance(type_, inspect.Metadata):
+            extra |= type_.extra or {}
+            type_ = type_.type
+        elif isinstance(type_, inspect.UnionType) and any(isinstance(one, inspect.NoneType) for one in type_.types):
+            rest = tuple(one for one in type_.types if not isinstance(one, inspect.NoneType))
+            if len(rest) > 1:
+                return inspect.UnionType(rest), extra
+            type_ = rest[0]
+        else:
+            return type_, extra
+
+
+_WORDS: dict[type[inspect.Type], str] = {
+    inspect.StrType: "text", inspect.IntType: "integer", inspect.FloatType: "number", inspect.BoolType: "boolean",
+    inspect.RawType: "any JSON", inspect.AnyType: "any JSON", inspect.DictType: "object", inspect.LiteralType: "text",
+}
+
+
+def _type(bare: inspect.Type) -> str:
+    if isinstance(bare, inspect.ListType):
+        return f"list of {_type(_bare(bare.item_type)[0])}"
+    if isinstance(bare, inspect.TupleType):
+        return f"[{', '.join(_type(_bare(item)[0]) for item in bare.item_types)}]"
+    if isinstance(bare, inspect.UnionType):
+        words = [_type(_bare(one)[0]) for one in bare.types]
+        return "number" if set(words) == {"integer", "number"} else " or ".join(words)
+    return _WORDS[type(bare)]
+
+
+def _bounds(bare: inspect.Type) -> str:
+    if isinstance(bare, inspect.LiteralType):
+        return ", ".join(f"`{value}`" for value in bare.values)
+    if isinstance(bare, inspect.StrType):
+        return _range(bare.min_length, bare.max_length, " characters")
+    if isinstance(bare, inspect.IntType):
+        return _range(bare.ge, bare.le)
+    if isinstance(bare, inspect.ListType):
+        return "; each ".join(filter(None, (_range(bare.min_length, bare.max_length), _stated_bounds(bare.item_type))))
+    if isinstance(bare, inspect.TupleType):
+        return _stated_bounds(bare.item_types[0])
+    return ""
+
+
+def _stated_bounds(type_: inspect.Type) -> str:
+    bare, extra = _bare(type_)
+    return extra.get("bounds") or _bounds(bare)
+
+
+def _range(low: int | None, high: int | None, what: str = "") -> str:
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return f"from {low:,}{what}"
+    return f"{low:,} to {high:,}{what}" if low is not None else f"up to {high:,}{what}"
+
+
+def _default(field: inspect.Field) -> str:
+    if field.default_factory is not msgspec.NODEFAULT:
+        value = field.default_factory()
+    elif field.default is msgspec.NODEFAULT or field.default is None or isinstance(field.default, msgspec.Raw):
+        return ""
+    else:
+        value = field.default
+    return "" if value in ("", [], {}) else f"`{msgspec.json.encode(value).decode()}`"
+
+
+def lines_of(kind: type[msgspec.Struct]) -> Iterator[str]:
+    """The fields as rows of a table, without their meaning."""
+    for field in fields_of(kind).values():
+        name, required = f"`{field.name}`", "yes" if field.required else ""
+        yield f"| {name} | {field.type} | {field.unit} | {field.bounds} | {field.default} | {required} |"

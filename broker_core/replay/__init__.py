@@ -1,0 +1,1 @@
+"""What subscriptions get from the log: where they stand, the reading, the pace, and positions that are kept."""

@@ -1,0 +1,125 @@
+"""The next chunk of a replay: where to read, and what of it its subscriptions want. Runs in the reader thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from broker_core.batch import ROW_SIZE, SEQUENCE_SIZE, Batch
+from broker_core.delivery.piece import Piece
+from broker_core.filters import BatchEvaluator
+from broker_core.journal.journal import Journal
+from broker_core.journal.segment import Position
+from broker_core.replay.combine import in_journal_order
+from broker_core.replay.span import Span
+from broker_core.subscriptions.selecting import select_for
+from broker_core.subscriptions.subscription import Subscription
+
+
+class Reader(NamedTuple):
+    """One subscription of a replay, and the first sequence it hasn't been given."""
+
+    subscription: Subscription[object]
+    next_sequence: int
+
+    def behind(self, following: int) -> Reader:
+        """The same, given everything before `following`."""
+        return Reader(self.subscription, max(self.next_sequence, following))
+
+
+class Chunk(NamedTuple):
+    """What the subscriptions want of the batches read.
+
+    `first` is the first sequence that was readable: above the one asked for when the records between are damaged or
+    lost. The next chunk starts at `following`. `begun`: a record of the span's beginning was met; `over`: its end.
+    """
+
+    first: int
+    following: int
+    pieces: list[Piece]
+    begun: bool
+    over: bool
+
+
+class Way:
+    """Where the reading of a replay has come to. The reader thread alone moves it, so chunks can be queued ahead of time.
+
+    Each chunk starts where the one before ended, which the loop needn't have seen yet.
+    """
+
+    def __init__(self, journal: Journal, readers: Sequence[Reader], span: Span) -> None:
+        self._journal = journal
+        self._readers = readers
+        self._span = span
+        self._ended = False
+
+    def chunk(self, upto: int, max_bytes: int, cuts: bool = False) -> Chunk | None:
+        """The next chunk, to `upto`, as `read_chunk`. None: nothing is left to read to there, or the chunk before couldn't be read.
+
+        Raises JournalErrors as that.
+        """
+        if self._ended or min(reader.next_sequence for reader in self._readers) > min(upto, self._span.last):
+            self._ended = True
+            return None
+        self._ended = True  # until this one is read: none is passed over
+        chunk = read_chunk(self._journal, self._readers, self._span, upto, max_bytes, cuts)
+        self._ended = chunk.over
+        self._readers = [reader.behind(chunk.following) for reader in self._readers]
+        if chunk.begun:
+            self._span = self._span._replace(not_before=0)
+        return chunk
+
+
+def read_chunk(
+    journal: Journal, readers: Sequence[Reader], span: Span, upto: int, max_bytes: int, cuts: bool = False
+) -> Chunk:
+    """Read from the first sequence that any of them needs to `upto`, about `max_bytes`.
+
+    One batch at least is read, whole however large it is, or with `cuts` as much of it as goes into `max_bytes`.
+
+    Raises JournalError bookmark_gone or journal_failed.
+    """
+    start = min(reader.next_sequence for reader in readers)
+    read = journal.read_located(start, max_bytes, upto)
+    if not read:
+        following = journal.next_readable(start)
+        return Chunk(following, following, [], span.not_before == 0, False)
+    begun, pieces = span.not_before == 0, list[Piece]()
+    first = following = max(start, read[0][1].first_sequence)
+    for position, batch in read:
+        at = batch.header.accepted_at
+        if at > span.not_after:
+            return Chunk(first, following, pieces, begun, True)
+        begun = begun or at >= span.not_before
+        last = _cut(batch, start, max_bytes) if cuts and batch.nbytes > max_bytes else batch.last_sequence
+        if begun:
+            pieces += _pieces(position, batch, readers, min(span.last, last))
+        following = last + 1
+    return Chunk(first, following, pieces, begun, False)
+
+
+def _cut(batch: Batch, start: int, max_bytes: int) -> int:
+    """The sequence of the last record from `start` on that goes into about so many bytes; one record does always.
+
+    What a transport holds of a batch keeps all of it in memory. So a client that reads nothing must not be handed a
+    large one while nothing is known of it.
+    """
+    sequences, rows = batch.sequences(), batch.rows
+    first = int(np.searchsorted(sequences, np.uint64(start)))
+    sizes = rows["headers"][first:].astype(np.int64) + rows["body"][first:] + (ROW_SIZE + SEQUENCE_SIZE)
+    number = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
+    return int(sequences[first + max(number, 1) - 1])
+
+
+def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:
+    """What each wants of one batch; of several subscriptions in the journal's order across them."""
+    # One alone makes its own when its filter asks; several share what is decoded.
+    evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
+    wanted = [select_for(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers]
+    return [
+        Piece(readers[number].subscription, position, batch.nbytes, rows,
+              batch if rows is None else batch.select(rows), batch.accepted_at)
+        for number, rows in in_journal_order(batch.count, wanted)
+    ]

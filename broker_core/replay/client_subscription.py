@@ -1,0 +1,151 @@
+"""A subscription of a connected client: what it asked for, its account, its cursor, and what serves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from broker_core.batch import Rows
+from broker_core.delivery.account import Account
+from broker_core.delivery.backlog import Backlog
+from broker_core.delivery.conflating import Conflating
+from broker_core.delivery.shared import Shared
+from broker_core.errors import SluiceError
+from broker_core.protocols import commands, replies
+from broker_core.replay.cursor import Cursor
+from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.pacer import Rate
+from broker_core.replay.trail import Trail
+from broker_core.subscriptions.subscription import Subscription
+
+if TYPE_CHECKING:
+    from broker_core.journal.held import Pin
+
+
+class Peer(Protocol):
+    """The client of a subscription."""
+
+    backlog: Backlog
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def reply(self, reply: replies.Reply) -> None:
+        """Send an answer; it doesn't wait behind deliveries."""
+
+    def fail(self, error: SluiceError) -> None:
+        """Say what was wrong, and end the connection."""
+
+    def close(self, code: str, message: str) -> None:
+        """End the connection with a last word."""
+
+
+class Served(Protocol):
+    """What serves a subscription from the log: `Replay`."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it should be moving."""
+
+    def leave(self, target: ClientSubscription) -> None:
+        """The subscription goes; what was read for it is read again when it goes on."""
+
+
+@dataclass(slots=True, eq=False)
+class ClientSubscription:
+    """Satisfies `delivery.ports.Recipient`, and the registry's receiver."""
+
+    peer: Peer
+    topic: str
+    filter_text: str | None
+    bookmark: str | None
+    cursor: Cursor
+    subscription: Subscription[ClientSubscription] = field(init=False)
+    """Set when it is made: the two know each other."""
+    timestamp: bool = False
+    durability: commands.Durability = "persisted"
+    account: Account = field(default_factory=Account)
+    told_upto: int = 0
+    """Up to which sequence the client was told that it may resume (`persisted`)."""
+    durable: str = ""
+    """Name of the durable subscription it is; "" for others."""
+    snapshot_key: str | None = None
+    """The key expression by which its state is made, and what waits for it conflated."""
+    lease_ms: int = 0
+    completed: bool = False
+    """Whether the client was told that everything up to `caught_up_at`, the log's end when it asked, was delivered."""
+    caught_up_at: int = 0
+    rate: Rate | None = None
+    serving: Served | None = None
+    """What serves it from the log now, perhaps with others."""
+    pin: Pin | None = None
+    """Keeps its place in the log while it is paused."""
+    conflating: Conflating | None = None
+    managed: ManagedReplay | None = None
+    trail: Trail | None = None
+    """Of a managed replay: what was sent last."""
+    noted_messages: int = 0
+    """How many delivered messages its managed replay has counted."""
+    recorded_at: int = 0
+    """The moment on the recorded timeline that its replay has come to, ns."""
+
+    @property
+    def id(self) -> str:
+        return self.subscription.id
+
+    @property
+    def stream(self) -> int:
+        return self.subscription.stream
+
+    @property
+    def journaled_only(self) -> bool:
+        """Whether it is of the log: one with a bookmark."""
+        return self.cursor.span is not None
+
+    @property
+    def returns_to_log(self) -> bool:
+        """Whether it goes back to reading the log when its client takes less than comes, so that it makes nobody slow
+        (seed 002: only `live` ones count). Who names the key of its state wants the newest, not all."""
+        return (
+            self.cursor.span is not None and self.durability != "live" and self.conflating is None
+            and self.snapshot_key is None
+        )
+
+    def receive(self, shared: Shared, rows: Rows | None) -> None:
+        """A batch has come of which these rows (None: all) are for it."""
+        cursor = self.cursor
+        if cursor.ended or (cursor.span is not None and not shared.journaled):
+            return  # ended: its client was closed while this batch was given to another subscription of it
+        if self.conflating is not None:
+            self.conflating.live(shared.batch, rows)
+        elif cursor.live:
+            self.peer.backlog.offer(shared.entry(self.subscription.stream, rows))
+        else:
+            self.account.match_in_log(shared.part(rows))
+
+    def missed(self) -> None:
+        """It has a gap: its client is closed, and can go on with what it has."""
+        self.peer.close("internal_error", "A batch couldn't be queued for this client.")
+
+    def first_needed(self, waiting: int) -> int:
+        """Sequence of the first record it needs again; `waiting` is the first that waits or isn't acknowledged, 0: none."""
+        firsts = [waiting, self.conflating.first_sequence if self.conflating is not None else 0]
+        if self.cursor.reading:
+            firsts.append(self.cursor.next_sequence)
+        return min((first for first in firsts if first), default=0)
+
+    def position(self, durable: int) -> int:
+        """The same, with what is dispatched taken for what it has; where a new subscription would go on."""
+        backlog = self.peer.backlog
+        backlog.look()
+        needed = self.first_needed(backlog.first_of(self.stream)) or self.cursor.following(durable)
+        lane = backlog.lanes.get(self.stream)
+        window = lane.window if lane is not None else None
+        return max(needed, window.last_acked + 1 if window is not None else 0)
+
+    def unpin(self) -> None:
+        """Something else keeps its place now, or nothing need."""
+        if self.pin is not None:
+            self.pin.release()
+            self.pin = None

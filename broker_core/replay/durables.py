@@ -1,0 +1,133 @@
+"""Durable subscriptions: named, kept while their client is away, as a position in the journal (`kept_positions`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker_core.delivery.ports import Facilities
+from broker_core.errors import ClientError, JournalError, OperatorError
+from broker_core.protocols import commands
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.frontier import Frontier
+from broker_core.replay.kept import Durable
+from broker_core.replay.kept_positions import KeptPositions
+
+MAX_DURABLES: Final = 10_000
+
+
+class Durables:
+    """An instance's durable subscriptions, by client and name."""
+
+    def __init__(self, facilities: Facilities, frontier: Frontier, kept: KeptPositions) -> None:
+        self._clock, self._instance = facilities.clock, facilities.instance
+        self._frontier = frontier
+        self._kept = kept
+        self._known = kept.durables
+        self._active: dict[tuple[str, str], ClientSubscription] = {}
+        self._unsaved: set[Durable] = set()
+        """Made, and not known to be on disk: nobody was told of them."""
+
+    def connected(self, durable: Durable) -> bool:
+        """Whether its client is subscribed to it now."""
+        return (durable.client, durable.name) in self._active
+
+    async def claim(self, client: str, command: commands.Subscribe, position: Callable[[], int]) -> Durable:
+        """The one a subscribe names, when it is on disk; a new one begins at `position()`. For who begins it at once.
+
+        Raises ClientError durable_differs, durable_in_use, too_many_durables; JournalError not_kept, and then one that
+        was new is none. Whatever `position` raises.
+        """
+        while True:
+            found = self._find(client, command) or self._make(client, command, position())
+            if found not in self._unsaved:
+                return found
+            try:
+                await self._kept.save()
+            except JournalError:
+                self._forget(found)
+                raise
+            # Somebody may have subscribed to it meanwhile, or deleted it: look again.
+            self._unsaved.discard(found)
+
+    def _find(self, client: str, command: commands.Subscribe) -> Durable | None:
+        assert command.durable is not None
+        found = self._known.get((client, command.durable))
+        if found is not None and (found.topic, found.filter) != (command.topic, command.filter):
+            raise ClientError(
+                "durable_differs", f"The durable subscription {found.name} is of {found.topic}"
+                f"{' with ' + found.filter if found.filter else ''}.",
+                'Subscribe as before, or unsubscribe it with "delete":true first.', topic=found.topic, filter=found.filter,
+            )
+        if found is not None and self.connected(found):
+            raise ClientError("durable_in_use", f"The durable subscription {found.name} is subscribed already.",
+                              "Subscribe to a durable subscription once at a time.")
+        return found
+
+    def _make(self, client: str, command: commands.Subscribe, position: int) -> Durable:
+        assert command.durable is not None
+        if len(self._known) >= MAX_DURABLES:
+            raise ClientError("too_many_durables", f"This instance keeps {MAX_DURABLES} durable subscriptions.",
+                              "Delete those that nobody needs.")
+        now = self._clock.now_ns()
+        durable = Durable(
+            name=command.durable, client=client, topic=command.topic, filter=command.filter, position=position,
+            created_at=now, seen_at=now,
+        )
+        self._kept.keep(durable)
+        self._unsaved.add(durable)
+        return durable
+
+    def _forget(self, durable: Durable) -> None:
+        self._kept.drop(durable)
+        self._unsaved.discard(durable)
+
+    def opened(self, target: ClientSubscription, name: str) -> None:
+        """A client is subscribed to it."""
+        self._active[target.peer.name, name] = target
+
+    def closed(self, target: ClientSubscription) -> None:
+        """The client has left, or has unsubscribed: from here on it is kept. Before its deliveries are forgotten."""
+        key = (target.peer.name, target.durable)
+        if self._active.get(key) is target:
+            self._move(key, target)
+            del self._active[key]
+
+    def delete(self, client: str, name: str) -> Durable:
+        """Delete it, and let go of the journal. It is gone for good after the next save. OperatorError unknown_durable."""
+        durable = self._known.get((client, name))
+        if durable is None:
+            raise OperatorError("unknown_durable", f"Client {client} has no durable subscription {name}.",
+                                "See the list of durable subscriptions.")
+        self._forget(durable)
+        self._active.pop((client, name), None)
+        return durable
+
+    # Positions.
+
+    def look(self) -> None:
+        """Note how far those that are subscribed have come. Once a second."""
+        for key, target in self._active.items():
+            self._move(key, target)
+
+    def _move(self, key: tuple[str, str], target: ClientSubscription) -> None:
+        durable = self._known.get(key)
+        if durable is None:
+            return
+        durable.seen_at = self._clock.now_ns()
+        position = target.position(self._frontier.durable)
+        if position > durable.position:
+            durable.position = position
+            self._kept.note()
+
+    def listed(self) -> list[dict[str, Any]]:
+        """All of them as JSON, for the control plane."""
+        return [
+            {
+                "client": durable.client, "name": durable.name, "topic": durable.topic, "filter": durable.filter,
+                "bookmark": f"{self._instance}|{durable.position - 1}|", "connected": self.connected(durable),
+                "behind": max(self._frontier.durable - durable.position + 1, 0),
+                "created_at": durable.created_at // 1_000_000, "seen_at": durable.seen_at // 1_000_000,
+            }
+            for durable in self._known.values()
+        ]

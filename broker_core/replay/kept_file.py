@@ -1,0 +1,95 @@
+"""The file `<instance>.kept.json`: everything that is kept for clients that are away, as one JSON object.
+
+    {"version": 1, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
+
+Earlier releases kept durable subscriptions and managed replays in two files, each {"version": 1} with a list under
+`durables` or `replays`. They are read when the one file isn't there yet, and renamed when it is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from broker_core.errors import OperatorError
+from broker_core.journal.files import Files, replace_durably, sweep_temporaries
+from broker_core.replay.kept import Durable
+from broker_core.replay.managed import ManagedReplay
+
+VERSION: Final = 1
+MIGRATED: Final = ".migrated"
+"""What is put behind the name of an earlier release's file when it was taken over."""
+
+Entry = Durable | ManagedReplay
+F = TypeVar("F", "_File", "_EarlierDurables", "_EarlierReplays")
+
+
+class Earlier(NamedTuple):
+    """Where an earlier release kept the same."""
+
+    durables: Path
+    replays: Path
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _File(msgspec.Struct):
+    version: int
+    kept: list[Entry]
+
+
+class _EarlierDurables(msgspec.Struct):
+    durables: list[Durable]
+
+
+class _EarlierReplays(msgspec.Struct):
+    replays: list[ManagedReplay]
+
+
+def encode(entries: Iterable[Entry]) -> bytes:
+    """The file's content."""
+    return msgspec.json.encode(_File(VERSION, list(entries)))
+
+
+def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
+    """What is kept; what an earlier release kept is taken over. Not while anybody writes the file.
+
+    Raises OperatorError bad_kept_positions (bad_durables and bad_replays of the earlier files) when a file is there
+    and can't be read; OSError.
+    """
+    for one in (path, *earlier):
+        if one.parent.is_dir():
+            sweep_temporaries(files, one)
+    found = _read(path, _File, "bad_kept_positions", "nothing is kept of clients that are away")
+    if found is None:
+        durables = _read(earlier.durables, _EarlierDurables, "bad_durables", "no durable subscription is known")
+        replays = _read(earlier.replays, _EarlierReplays, "bad_replays", "no managed replay is known")
+        if durables is None and replays is None:
+            return ()
+        found = _File(VERSION, [*(durables.durables if durables else ()), *(replays.replays if replays else ())])
+        replace_durably(files, path, encode(found.kept))
+    for one in earlier:
+        if one.exists():
+            files.rename(one, one.with_name(one.name + MIGRATED))
+            files.sync_directory(one.parent)
+    return found.kept
+
+
+def _read(path: Path, kind: type[F], code: str, without: str) -> F | None:
+    """The file's content; None when there is no file."""
+    try:
+        content = path.read_bytes()
+        version = msgspec.json.decode(content, type=_Version).version
+        if version != VERSION:
+            raise ValueError(f"version {version}")
+        return msgspec.json.decode(content, type=kind)
+    except FileNotFoundError:
+        return None
+    except ValueError as problem:
+        raise OperatorError(code, f"{path} can't be read: {problem}.",
+                            f"Restore it, or move it away: then {without}.") from problem

@@ -1,0 +1,152 @@
+"""Everything that is kept for clients that are away, in memory and on disk: one store, one file, one writer.
+
+The file is replaced whole: at once when somebody waits for it (`save`), and each second when something has moved
+(`save_soon`). After a crash a position may be a second old, and what was acknowledged in it comes again. Until a
+position is on disk the log is held from the one before.
+
+One task writes. A `save` is answered by a write that began after it was asked for; however many ask while one is
+under way, they share the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+
+from broker_core.errors import JournalError
+from broker_core.journal.files import Files, replace_durably
+from broker_core.journal.held import Pin
+from broker_core.replay.kept import Durable
+from broker_core.replay.kept_file import Earlier, Entry, encode, load
+from broker_core.replay.managed import ManagedReplay
+
+log = structlog.get_logger("sluice.kept")
+
+
+class KeptPositions:
+    """What is kept. Belongs to the loop; entries are changed in place, and `note` tells the store.
+
+    `pin(sequence, owner)` holds the log. Raises OperatorError and OSError as `kept_file.load` does.
+    """
+
+    def __init__(self, path: Path, earlier: Earlier, pin: Callable[[int, str], Pin], files: Files | None = None) -> None:
+        self.durables: dict[tuple[str, str], Durable] = {}
+        """By client and name."""
+        self.replays: dict[str, ManagedReplay] = {}
+        """By name, the oldest first."""
+        self._path = path
+        self._files = Files() if files is None else files
+        self._pin = pin
+        self._pins: dict[Entry, Pin] = {}
+        self._changed = False
+        self._next: asyncio.Future[None] | None = None
+        """Of the write that hasn't begun, for all who wait for it."""
+        self._writer: asyncio.Task[None] | None = None
+        for entry in load(self._files, path, earlier):
+            self._enter(entry)
+
+    def __iter__(self) -> Iterator[Entry]:
+        yield from self.durables.values()
+        yield from self.replays.values()
+
+    def keep(self, entry: Entry) -> None:
+        """Keep one more, and hold the log for it. It is on disk after the next `save`."""
+        self._enter(entry)
+        self._changed = True
+
+    def drop(self, entry: Entry) -> None:
+        """Keep one no longer, and let go of the log. One that isn't kept is dropped already."""
+        if isinstance(entry, Durable):
+            if self.durables.get((entry.client, entry.name)) is not entry:
+                return
+            del self.durables[entry.client, entry.name]
+        else:
+            if self.replays.get(entry.name) is not entry:
+                return
+            del self.replays[entry.name]
+        self._let_go(entry)
+        self._changed = True
+
+    def note(self) -> None:
+        """Some of what is kept has changed."""
+        self._changed = True
+
+    def _enter(self, entry: Entry) -> None:
+        if isinstance(entry, Durable):
+            self.durables[entry.client, entry.name] = entry
+        else:
+            self.replays[entry.name] = entry
+        if entry.held_from is not None:
+            self._pins[entry] = self._pin(entry.held_from, entry.owner)
+
+    def _let_go(self, entry: Entry) -> None:
+        pin = self._pins.pop(entry, None)
+        if pin is not None:
+            pin.release()
+
+    # The file.
+
+    async def save(self) -> None:
+        """Wait until what is kept now is on disk. JournalError not_kept: it isn't, and is tried again each second."""
+        # A waiter that is cancelled takes the write away from nobody else.
+        await asyncio.shield(self._ask())
+
+    def save_soon(self) -> None:
+        """Have it written if something has changed, without waiting. A failure is logged."""
+        if self._changed and self._next is None:
+            self._ask()
+
+    async def close(self) -> None:
+        """Write what has changed, and end. A failure is logged."""
+        self.save_soon()
+        if self._writer is not None:
+            await self._writer
+
+    def _ask(self) -> asyncio.Future[None]:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+            self._next.add_done_callback(_looked_at)
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write(), name="kept positions")
+        return self._next
+
+    async def _write(self) -> None:
+        while self._next is not None:
+            # What is asked for from here on isn't in this write for certain.
+            waiting, self._next, self._changed = self._next, None, False
+            try:
+                held = [(entry, entry.held_from) for entry in self]
+                await asyncio.to_thread(replace_durably, self._files, self._path, encode(self))
+                self._move_pins(held)
+            except OSError as problem:
+                log.warning("positions_not_kept", why=str(problem))
+                self._failed(waiting, problem.strerror or str(problem), "Make room on the journal's disk.")
+            except Exception as problem:
+                # Whoever waits must hear of it, and the next write must be tried all the same.
+                log.exception("positions_not_kept")
+                self._failed(waiting, repr(problem), "See the broker's log.")
+            else:
+                waiting.set_result(None)
+            finally:
+                waiting.cancel()  # it is done, but when the broker ends in the middle
+
+    def _failed(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
+        self._changed = True
+        waiting.set_exception(JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix))
+
+    def _move_pins(self, held: list[tuple[Entry, int | None]]) -> None:
+        for entry, sequence in held:
+            pin = self._pins.get(entry)
+            if pin is not None and sequence is not None:
+                pin.move(sequence)
+            elif sequence is None:
+                self._let_go(entry)
+
+
+def _looked_at(write: asyncio.Future[None]) -> None:
+    """A failed write that nobody waits for any more was logged: that's enough."""
+    if not write.cancelled():
+        write.exception()

@@ -1,0 +1,258 @@
+"""Managed replays of an instance: kept by name while their client is away, steered by operators and by the client.
+
+They are kept on disk (`kept_positions`): at once when an operator makes, steers or ends one, else within a second. A
+replay that isn't ended holds the log from its position on, under the name that journal removal shows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, Protocol
+
+from broker_core.bookmark import After, parse_bookmark
+from broker_core.delivery.ports import Facilities
+from broker_core.errors import ClientError, OperatorError
+from broker_core.protocols import commands, replies
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.frontier import Frontier
+from broker_core.replay.kept_positions import KeptPositions
+from broker_core.replay.managed import ManagedReplay, Speed
+from broker_core.replay.pacer import parse_rate
+from broker_core.replay.replay_control import ReplayControl
+from broker_core.replay.span import Found, Span
+from broker_core.replay.trail import Trail
+
+MAX_MANAGED: Final = 1_000
+"""Managed replays of an instance, ended ones included."""
+KEPT_NS: Final = 7 * 24 * 3_600_000_000_000
+"""How long an ended one is still listed."""
+
+
+class Cancels(Protocol):
+    """Who can end a connected client's subscription."""
+
+    def __call__(self, target: ClientSubscription, rule: str) -> None: ...
+
+
+class ManagedReplays:
+    """All managed replays, by name."""
+
+    def __init__(
+        self, facilities: Facilities, frontier: Frontier, control: ReplayControl, cancel: Cancels, kept: KeptPositions
+    ) -> None:
+        self._clock, self._instance, self._journal = facilities.clock, facilities.instance, facilities.journal
+        self._frontier = frontier
+        self._control = control
+        self._cancel = cancel
+        self._kept = kept
+        self._replays = kept.replays
+        self._active: dict[str, ClientSubscription] = {}
+        self._speeds: dict[str, Speed] = {}
+
+    def get(self, name: str) -> ManagedReplay:
+        """The one of that name; OperatorError unknown_replay."""
+        found = self._replays.get(name)
+        if found is None:
+            raise OperatorError("unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays.")
+        return found
+
+    # A client comes and goes.
+
+    def make(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
+        """A new one from what a client or an operator asks. ClientError too_many_replays."""
+        assert command.managed is not None
+        self._forget_old()
+        if len(self._replays) >= MAX_MANAGED:
+            raise ClientError("too_many_replays", f"This instance keeps {MAX_MANAGED} managed replays.",
+                              "Cancel those that nobody needs.")
+        replay = ManagedReplay(
+            name=command.managed, client=client, topic=command.topic, filter=command.filter,
+            bookmark=command.bookmark or "", rate=command.rate, rate_max_gap=command.rate_max_gap,
+            conflation=command.conflation, conflation_key=command.conflation_key, paused=command.paused,
+            first=span.first, not_before=span.not_before, last=span.last, not_after=span.not_after,
+            position=span.first, begun=span.not_before == 0, created_at=self._clock.now_ns(),
+        )
+        self._kept.keep(replay)
+        return replay
+
+    def find(self, client: str, command: commands.Subscribe) -> ManagedReplay | None:
+        """The one that a client's subscribe names and may go on with; None when there is none of that name yet.
+
+        ClientError replay_of_another, replay_in_use, replay_differs, replay_cancelled or replay_completed.
+        """
+        found = self._replays.get(command.managed or "")
+        if found is None:
+            return None
+        if found.client != client:
+            raise ClientError("replay_of_another", f"The managed replay {found.name} is for the client {found.client}.",
+                              "Choose another name, or log on as that client.")
+        if found.ended:
+            code = "replay_cancelled" if found.ended == "cancelled" else "replay_completed"
+            raise ClientError(code, f"The managed replay {found.name} was {found.ended}.",
+                              "Choose another name, or have this one forgotten.")
+        if found.name in self._active:
+            raise ClientError("replay_in_use", f"The managed replay {found.name} is subscribed already.",
+                              "Subscribe to a managed replay once at a time.")
+        if (found.topic, found.filter) != (command.topic, command.filter):
+            raise ClientError("replay_differs", f"The managed replay {found.name} is of {found.topic}"
+                              f"{' with ' + found.filter if found.filter else ''}.", "Subscribe with that topic and filter.")
+        return found
+
+    def continued(self, replay: ManagedReplay, command: commands.Subscribe) -> Found:
+        """Where its client goes on: after what it says it has received, else with the first that it may not have."""
+        if command.received is not None:
+            received = parse_bookmark(command.received)
+            if isinstance(received, After):
+                mine = [one.sequence for one in received.bookmarks if one.origin == self._instance]
+                if mine and replay.first <= mine[0] + 1 <= self._frontier.durable + 1:
+                    # It may be before the broker's position: what was on its way is delivered again, once.
+                    return Found(replay.span._replace(first=max(mine[0] + 1, self._journal.first_sequence)))
+        return Found(replay.span)
+
+    def opened(self, replay: ManagedReplay, target: ClientSubscription) -> None:
+        """Its client is subscribed."""
+        target.managed = replay
+        self._active[replay.name] = target
+        target.trail = Trail()
+        self._speeds[replay.name] = Speed(replay.position, self._clock.now_ns())
+
+    def closed(self, target: ClientSubscription) -> None:
+        """The client has left, or has unsubscribed. Before its deliveries are forgotten."""
+        replay = target.managed
+        if replay is not None and self._active.get(replay.name) is target:
+            self._look_at(replay, target)
+            del self._active[replay.name]
+            replay.caught_up = False
+            self._kept.note()
+
+    def completed(self, target: ClientSubscription) -> None:
+        """It has come to its end point."""
+        if target.managed is not None:
+            self.closed(target)
+            self._end(target.managed, "completed")
+
+    # What operators do. Each raises OperatorError unknown_replay or replay_ended, and is done for good after a save.
+
+    def create(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
+        """Make one for a client that will come for it. OperatorError replay_exists."""
+        if command.managed in self._replays:
+            raise OperatorError("replay_exists", f"There is a managed replay {command.managed}.", "Choose another name.")
+        return self.make(client, command, span)
+
+    def pause(self, name: str) -> ManagedReplay:
+        """Hold it where it is."""
+        replay, target = self._running(name)
+        if target is not None:
+            self._control.pause([target])
+        self.steered(replay, paused=True)
+        return replay
+
+    def resume(self, name: str) -> ManagedReplay:
+        """Let it go on."""
+        replay, target = self._running(name)
+        self.steered(replay, paused=False)
+        if target is not None:
+            self._control.resume([target])
+        return replay
+
+    def set_rate(self, name: str, rate: str | None, max_gap: str | None) -> ManagedReplay:
+        """Another rate, or none. ClientError bad_rate."""
+        parsed = parse_rate(rate, max_gap) if rate else None
+        replay, target = self._running(name)
+        if target is not None:
+            self._control.set_rate([target], parsed)
+        self.rated(replay, rate, max_gap)
+        return replay
+
+    def cancel(self, name: str) -> ManagedReplay:
+        """End it. Its client is told; the log is held no longer."""
+        replay, target = self._running(name)
+        if target is not None:
+            self.closed(target)
+            target.peer.reply(replies.Error(
+                code="replay_cancelled", message=f"The managed replay {name} was cancelled.",
+                fix="Subscribe anew if you need the rest.", of="subscribe", id=target.id,
+            ))
+            self._cancel(target, "replay_cancelled")
+        self._end(replay, "cancelled")
+        return replay
+
+    def forget(self, name: str) -> None:
+        """Take an ended one off the list. OperatorError replay_not_ended."""
+        replay = self.get(name)
+        if not replay.ended:
+            raise OperatorError("replay_not_ended", f"The managed replay {name} isn't ended.", "Cancel it first.")
+        self._kept.drop(replay)
+
+    def rated(self, replay: ManagedReplay, rate: str | None, max_gap: str | None) -> None:
+        """It has another rate, by whomever."""
+        replay.rate, replay.rate_max_gap = rate, max_gap if rate else None
+        self._kept.note()
+
+    def steered(self, replay: ManagedReplay, paused: bool) -> None:
+        """It is paused, or isn't, by whomever."""
+        if replay.paused != paused:
+            replay.paused = paused
+            self._kept.note()
+
+    def _running(self, name: str) -> tuple[ManagedReplay, ClientSubscription | None]:
+        replay = self.get(name)
+        if replay.ended:
+            raise OperatorError("replay_ended", f"The managed replay {name} was {replay.ended}.", "Make a new one.")
+        return replay, self._active.get(name)
+
+    def _end(self, replay: ManagedReplay, how: Literal["completed", "cancelled"]) -> None:
+        replay.end(how, self._clock.now_ns())
+        self._speeds.pop(replay.name, None)
+        self._kept.note()
+
+    def _forget_old(self) -> None:
+        before = self._clock.now_ns() - KEPT_NS
+        for replay in [one for one in self._replays.values() if one.ended and one.ended_at < before]:
+            self._kept.drop(replay)
+
+    # Positions, the list.
+
+    def look(self) -> None:
+        """Note how far those that are served have come. Once a second."""
+        now = self._clock.now_ns()
+        for name, target in self._active.items():
+            replay = self._replays[name]
+            self._look_at(replay, target)
+            self._speeds[name].look(replay.position, now)
+
+    def _look_at(self, replay: ManagedReplay, target: ClientSubscription) -> None:
+        position, acknowledges = target.position(self._frontier.durable), target.peer.backlog.acknowledges(target.stream)
+        # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
+        certain = position if acknowledges or target.trail is None else target.trail.first or position
+        if replay.advance(position) or certain != replay.certain:
+            replay.certain = certain
+            self._kept.note()
+        replay.begun, replay.caught_up = target.cursor.begun, target.completed
+        replay.recorded_at = target.recorded_at or replay.recorded_at
+        delivered = target.account.delivered.messages
+        replay.delivered_messages += delivered - target.noted_messages
+        target.noted_messages = delivered
+
+    def listed(self) -> list[dict[str, Any]]:
+        """All of them as JSON, for the control plane; the newest first."""
+        newest, newest_at = self._frontier.durable, self._clock.now_ns()
+        return [self.shown(one, newest, newest_at) for one in reversed(self._replays.values())]
+
+    def shown(self, replay: ManagedReplay, newest: int, newest_at: int) -> dict[str, Any]:
+        """One as JSON: bookmarks, progress from 0 to 1, seconds left (null: can't be said), moments in ms."""
+        connected, speed = replay.name in self._active, self._speeds.get(replay.name)
+        left = None
+        if speed is not None and connected and not replay.paused:
+            left = speed.seconds_left(replay, replay.paced(), newest, newest_at)
+        bookmark = f"{self._instance}|{replay.position - 1}|"
+        return {
+            "name": replay.name, "client": replay.client, "topic": replay.topic, "filter": replay.filter,
+            "bookmark": replay.bookmark, "rate": replay.rate, "rate_max_gap": replay.rate_max_gap,
+            "conflation": replay.conflation, "conflation_key": replay.conflation_key,
+            "state": replay.state(connected), "connected": connected, "position": bookmark,
+            "behind": max(replay.goal(newest) - replay.position + 1, 0), "delivered_messages": replay.delivered_messages,
+            "progress": round(replay.progress(newest), 6), "left_s": None if left is None else round(left, 1),
+            "records_per_s": round(speed.per_second, 1) if speed is not None and connected else 0.0,
+            "recorded_at": replay.recorded_at // 1_000_000 or None, "created_at": replay.created_at // 1_000_000,
+            "ended_at": replay.ended_at // 1_000_000 or None,
+        }

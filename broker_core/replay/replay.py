@@ -1,0 +1,353 @@
+"""Serves bookmark subscriptions from the journal: to their end point, or until they are handed over to live delivery.
+
+    where to read next     Span, decided in span.py, and the subscriptions' next_sequence
+    what to select         chunks.read_chunk, in the reader thread (read_ahead); conflating holds back what it must
+    when to deliver        the pace, then the client's socket: Backlog.room
+
+One replay serves one subscription, or several of one client that were resumed together (`replay_control`): then it reads
+once, and delivers in the journal's order across them. Each subscription has a position of its own, so that one can
+leave at any moment, between two records, and go on from there later.
+
+The law: replay(b) then live equals everything after b, once, in order. The hand-over is one turn of the loop without an
+await: the position has passed everything dispatched, and the subscription is live before the next group is.
+
+A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it can't
+make its client slow. What a client that has stopped reading wasn't sent is given back and read again later, so that a
+thousand waiting replays hold next to nothing. All replays read through one thread, a chunk each in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.piece import Piece
+from broker_core.delivery.ports import Facilities
+from broker_core.errors import JournalError
+from broker_core.journal.held import Pin
+from broker_core.replay.chunks import Chunk
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.frontier import Frontier
+from broker_core.replay.gaps import DAMAGED, REMOVED, say_completed, say_gap
+from broker_core.replay.pace import Pace
+from broker_core.replay.pacer import Rate
+from broker_core.replay.read_ahead import ReadAhead
+from broker_core.replay.span import NEVER, Span
+
+log = structlog.get_logger("sluice.replay")
+STALLED_AFTER_S = 0.05
+"""A client that takes nothing for so long has stopped reading, as far as its replays are concerned."""
+LONGEST_SLEEP_S = 60.0
+"""How long a wait for a moment goes on without a look at the clock, which may be set meanwhile."""
+
+
+class Live(Protocol):
+    """Where replays end: `engine.subscribing`."""
+
+    def make_live(self, target: ClientSubscription) -> None:
+        """It has everything that was dispatched; from the next batch on it gets what comes."""
+
+    def take_out(self, target: ClientSubscription) -> None:
+        """End its live delivery."""
+
+    def fell_back(self, target: ClientSubscription) -> int:
+        """It reads from the log from now on, and goes on being told what comes, when that is on disk. Up to which sequence
+        it was given everything."""
+
+    def ended(self, target: ClientSubscription) -> None:
+        """It has come to its end point."""
+
+
+class Replay:
+    """The way through the log of subscriptions that go together. `run` is its task.
+
+    A replay with a pace also paces what is new, and a managed one keeps its place: they never become live.
+    """
+
+    def __init__(
+        self, facilities: Facilities, frontier: Frontier, live: Live, targets: Sequence[ClientSubscription], span: Span,
+        pace: Pace | None = None,
+    ) -> None:
+        self._facilities = facilities
+        self._clock, self._share = facilities.clock, facilities.share
+        self._frontier = frontier
+        self._live = live
+        self.targets = list(targets)
+        self._peer = targets[0].peer
+        self._span = span
+        self.pace = pace
+        self._ahead = ReadAhead(facilities, frontier)
+        self._waiting: deque[Piece] = deque()
+        """Read, and held back by the pace."""
+        self.task: asyncio.Task[None] | None = None
+        self._pin: Pin | None = None
+
+    @property
+    def _next_sequence(self) -> int:
+        """The first record that any of them hasn't been given."""
+        return min(target.cursor.next_sequence for target in self.targets)
+
+    @property
+    def _streams(self) -> list[int]:
+        """Where acknowledgements are awaited."""
+        return [target.stream for target in self.targets]
+
+    @property
+    def _position(self) -> int:
+        """The first record that may have to be read again."""
+        return min(target.first_needed(0) for target in self.targets)
+
+    def leave(self, target: ClientSubscription) -> None:
+        """One of the subscriptions goes. What was read for it is read again when it goes on, or kept if conflated."""
+        self.targets.remove(target)
+        self._ahead.stop()
+        mine = [piece for piece in self._waiting if piece.subscription is target.subscription]
+        if target.conflating is not None:
+            target.conflating.keep(mine)
+        if mine:
+            # In place: the pace may hold on to it.
+            others = [piece for piece in self._waiting if piece.subscription is not target.subscription]
+            self._waiting.clear()
+            self._waiting.extend(others)
+        target.serving = None
+        if not self.targets and self.task is not None:
+            self.task.cancel()
+
+    def set_rate(self, rate: Rate | None) -> None:
+        """Another rate, or none, from the next record on."""
+        if self.pace is not None:
+            self.pace.change(rate)
+        elif rate is not None:
+            self.pace = Pace(rate, self._clock.monotonic_ns)
+
+    async def run(self) -> None:
+        """Deliver the span, then end or make the subscription live."""
+        try:
+            self._share.replays += 1
+            await self._seek()
+            while not self._peer.closed and await self._step():
+                pass
+        except JournalError as error:
+            # The client must not take silence for "nothing there": it is told, and can subscribe again.
+            self._peer.fail(error)
+        except Exception:
+            log.exception("replay_failed", client=self._peer.name, subscriptions=[one.id for one in self.targets])
+            self._peer.close("internal_error", "What this client asked of the log couldn't be brought.")
+        finally:
+            self._share.replays -= 1
+            self._ahead.stop()
+            if self._pin is not None:
+                self._pin.release()
+
+    @property
+    def due(self) -> bool:
+        """Whether it should be moving: neither its client nor its pace holds it back, and there is something to read, to end,
+        or to go live with. One whose task has ended should have been left by all."""
+        if self.task is None or self.task.done():
+            return True
+        now, span, following = self._clock.now_ns(), self._span, self._next_sequence
+        paced = self.pace is not None and self.pace.rate is not None
+        if paced or span.not_before > now or not self._peer.backlog.has_room_for(self._streams):
+            return False
+        if following <= self._frontier.durable or span.over(following, self._frontier.stamped, now):
+            return True
+        return not (span.ends or span.not_before or self._follows)
+
+    # Where to read next.
+
+    async def _seek(self) -> None:
+        """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
+        journal, at = self._facilities.journal, self._span.not_before
+        if at > self._clock.now_ns() and not self._span.ends:
+            say_completed(self.targets)
+        await self._until(at)
+        self._pin = journal.pin(self._position, f"replay of {self._peer.name}")
+        for target in self.targets:
+            target.unpin()
+        if at:
+            found = await self._facilities.reader.run(journal.sequence_at, at)
+            # Records that are written and not dispatched yet may come before the moment: each batch is asked.
+            for target in self.targets:
+                target.cursor.given(max(min(found, self._frontier.durable + 1), self._span.first))
+        for target in self.targets:
+            if target.managed is not None:
+                target.managed.began_at = target.managed.began_at or target.cursor.next_sequence
+
+    async def _until(self, moment: int) -> None:
+        while True:
+            left = moment - self._clock.now_ns()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(left / 1e9, LONGEST_SLEEP_S))
+
+    async def _step(self) -> bool:
+        """Do what is next; False when nothing is left to do."""
+        durable, span = self._frontier.durable, self._span
+        if span.over(self._next_sequence, self._frontier.stamped, self._clock.now_ns()):
+            await self._end()
+            return False
+        caught_up = [one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)]
+        if caught_up and not span.ends:
+            await self._pass(self._conflated([], release=True))
+            # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
+            await self._peer.backlog.room(self._streams)
+            say_completed(caught_up)
+            durable = self._frontier.durable
+        if self._next_sequence <= durable:
+            await self._move()
+        elif due := self._conflated([]):
+            await self._pass(due)  # then look again: its rate may be lifted meanwhile
+        elif span.ends or span.not_before or self._follows or self._given_early(durable):
+            await self._news()
+        elif self._peer.backlog.offline is not None:
+            # What comes meanwhile is in the log, and needn't go to the client's spool.
+            await self._peer.backlog.room(self._streams)
+        else:
+            for target in self.targets:
+                self._live.make_live(target)
+            return False
+        return True
+
+    @property
+    def _follows(self) -> bool:
+        """Whether what is new comes this way too."""
+        return (self.pace is not None and self.pace.rate is not None) or any(one.managed for one in self.targets)
+
+    def _given_early(self, durable: int) -> bool:
+        """Whether one of them was given records before they were on disk, which will come once more when they are."""
+        return any(target.account.matched_upto > durable for target in self.targets)
+
+    async def _news(self) -> None:
+        """Wait until more is dispatched, or the end's moment has passed."""
+        held = [target.conflating.ends_at for target in self.targets if target.conflating is not None]
+        moment = min((at for at in (self._span.not_after, *held) if at), default=NEVER)
+        left = min(LONGEST_SLEEP_S, max(moment - self._clock.now_ns(), 0) / 1e9 + 0.001)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await self._frontier.news()
+
+    # When to deliver.
+
+    async def _move(self) -> None:
+        """Deliver the next chunk."""
+        backlog, share = self._peer.backlog, self._share
+        if not backlog.has_room_for(self._streams) and not await self._room():
+            return
+        assert self._pin is not None
+        self._pin.move(self._position)
+        await share.mine()
+        began = self._clock.seconds()
+        try:
+            chunk = await self._ahead.chunk(self.targets, self._span)
+        except JournalError as error:
+            self._removed(error)
+            return
+        if chunk is None:
+            return
+        await self._deliver(chunk)
+        if self.pace is None:
+            share.took(self._clock.seconds() - began)
+        if backlog.has_room_for(self._streams) and self.targets:
+            self._ahead.grow()
+
+    async def _room(self) -> bool:
+        """Wait until the socket has taken everything. False when that took long: what was read ahead is given back."""
+        backlog = self._peer.backlog
+        try:
+            async with asyncio.timeout(STALLED_AFTER_S):
+                await backlog.room(self._streams)
+            return True
+        except TimeoutError:
+            self._ahead.stalled()
+            self._give_back()
+            await backlog.room(self._streams)
+            return False
+
+    def _give_back(self) -> None:
+        """What waits in the outbox is in the log as well: read it again when the client reads."""
+        for target in [target for target in self.targets if target.conflating is None]:
+            taken = self._peer.backlog.take_back(target.stream)
+            if taken:
+                target.cursor.given_back(taken[0].batch.first_sequence)
+                if target.trail is not None:
+                    target.trail.taken_back(sum(entry.nbytes for entry in taken))
+
+    async def _deliver(self, chunk: Chunk) -> None:
+        if chunk.first > self._next_sequence:
+            say_gap(self._facilities.instance, self.targets, self._next_sequence, chunk.first - 1, DAMAGED)
+        conflated = self._conflated(chunk.pieces)
+        if chunk.begun:
+            self._span = self._span._replace(not_before=0)
+        if chunk.over:
+            self._span = self._span._replace(last=chunk.following - 1)
+        for target in self.targets:
+            target.cursor.begun, target.cursor.span = target.cursor.begun or chunk.begun, self._span
+            if target.conflating is not None:
+                target.cursor.given(chunk.following)
+        if self.pace is None and self.targets:
+            self._ahead.go_on(self.targets, self._span, chunk.following)
+        await self._pass(conflated)
+        for target in self.targets:
+            target.cursor.given(chunk.following)
+
+    def _conflated(self, pieces: Sequence[Piece], release: bool = False) -> Sequence[Piece]:
+        """What a conflated subscription, which has its replay alone, gets now; all others what was read."""
+        conflating = self.targets[0].conflating
+        if conflating is None:
+            return pieces
+        return conflating.replayed(pieces, release or self._next_sequence > self._frontier.durable, release)
+
+    async def _pass(self, pieces: Iterable[Piece]) -> None:
+        """Queue pieces as the pace allows. A subscription may leave meanwhile, and takes with it what waits for it."""
+        self._waiting.extend(pieces)
+        while self.pace is not None and self._waiting and self.targets:
+            self._queue(await self.pace.admit(self._waiting))
+            await self._peer.backlog.room(self._streams)
+        self._queue(self._waiting)
+        self._waiting.clear()
+
+    def _queue(self, pieces: Iterable[Piece]) -> None:
+        peer, now = self._peer, self._clock.now_ns()
+        if peer.closed:
+            raise asyncio.CancelledError
+        targets: dict[object, ClientSubscription] = {target.subscription: target for target in self.targets}
+        for subscription, source, length, rows, batch, recorded_at, _ in pieces:
+            target = targets.get(subscription)
+            if target is None:
+                continue
+            target.recorded_at = recorded_at
+            entry = OutboxEntry(subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now)
+            if target.trail is not None:
+                target.trail.sent(batch.first_sequence, batch.nbytes)
+            if target.conflating is None:
+                peer.backlog.offer(entry)
+                target.cursor.given(batch.last_sequence + 1)
+            else:
+                peer.backlog.put(entry)  # matched when it was held back
+        for target in self.targets:
+            if target.conflating is not None:
+                target.conflating.first_sequence = target.conflating.first_of(self._waiting)
+        peer.backlog.send()
+
+    # Gaps and the end.
+
+    def _removed(self, error: JournalError) -> None:
+        """Records were removed while the replay waited: the client is told which, and the replay goes on behind."""
+        oldest = self._facilities.journal.first_sequence
+        if error.code != "bookmark_gone" or oldest <= self._next_sequence:
+            raise error
+        say_gap(self._facilities.instance, self.targets, self._next_sequence, oldest - 1, REMOVED)
+
+    async def _end(self) -> None:
+        """The end point is reached: say so when everything before it was sent, and end the subscriptions."""
+        await self._pass(self._conflated([], release=True))
+        await self._peer.backlog.room(self._streams)
+        say_completed(self.targets, ended=True)
+        for target in self.targets:
+            self._live.ended(target)

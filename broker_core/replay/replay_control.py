@@ -1,0 +1,180 @@
+"""Starts, pauses, resumes and paces what bookmark subscriptions get from the log, one or many in one command.
+
+A paused subscription keeps its place, and a pin on it. Resuming and changing a rate begin a new replay at that place,
+so that there is one way only by which records come from the log. Subscriptions of one client that are resumed in one
+command at the same place, with the same rate and end, share one replay (seed 002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol
+
+from broker_core.bookmark import Bookmark
+from broker_core.delivery.ports import Facilities
+from broker_core.errors import ClientError
+from broker_core.protocols import commands, replies
+from broker_core.replay.client_subscription import ClientSubscription, Peer
+from broker_core.replay.cursor import Step
+from broker_core.replay.frontier import Frontier
+from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.pace import Pace
+from broker_core.replay.pacer import Rate, parse_rate
+from broker_core.replay.replay import Live, Replay
+
+
+class Kept(Protocol):
+    """Who keeps managed replays: `managed_replays`."""
+
+    def steered(self, replay: ManagedReplay, paused: bool) -> None:
+        """It is paused, or isn't, by whomever."""
+
+    def rated(self, replay: ManagedReplay, rate: str | None, max_gap: str | None) -> None:
+        """It has another rate, by whomever."""
+
+
+class Steered(Peer, Protocol):
+    """A client with its subscriptions by id."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, ClientSubscription]: ...
+
+
+class ReplayControl:
+    """How an instance's bookmark subscriptions move through its log."""
+
+    def __init__(self, facilities: Facilities, frontier: Frontier, live: Live) -> None:
+        self._facilities = facilities
+        self._frontier = frontier
+        self._live = live
+
+    def command(
+        self, client: Steered, command: commands.Pause | commands.Resume | commands.Rate, kept: Kept
+    ) -> None:
+        """Do what a client asks, to all it names or to none. ClientError unknown_subscription, not_steerable, bad_rate."""
+        word = str(command.__struct_config__.tag)
+        targets = [_steerable(client, id, word) for id in dict.fromkeys(command.ids)]
+        match command:
+            case commands.Pause():
+                self.pause(targets)
+            case commands.Resume():
+                self.resume(targets)
+            case commands.Rate():
+                self.set_rate(targets, _rate_of(command))
+        for target in targets:
+            if target.managed is not None:
+                kept.steered(target.managed, target.cursor.paused)
+                if isinstance(command, commands.Rate):
+                    kept.rated(target.managed, command.rate, command.rate_max_gap)
+            stands = Bookmark(self._facilities.instance, target.position(self._frontier.durable) - 1)
+            client.reply(replies.Ack(ack="processed", of=word, id=target.id, bookmark=str(stands)))
+
+    def pause(self, targets: Sequence[ClientSubscription]) -> None:
+        """Hold them where they are. What has been queued for their client is still sent."""
+        for target in targets:
+            if not target.cursor.paused:
+                self.hold(target)
+
+    def hold(self, target: ClientSubscription) -> None:
+        """Keep a subscription in its place, until it is resumed."""
+        self._keep_place(target)
+        self._stop(target)
+        target.cursor.step(Step.PAUSE, self._frontier.durable)
+
+    def resume(self, targets: Sequence[ClientSubscription]) -> None:
+        """Let the paused ones among them go on."""
+        self._start_together([target for target in targets if target.cursor.paused])
+
+    def set_rate(self, targets: Sequence[ClientSubscription], rate: Rate | None) -> None:
+        """Change their rate from now on; None lifts it. Those that share a replay go on sharing it if all are named."""
+        moving = []
+        for target in targets:
+            target.rate = rate
+            shared = target.serving.targets if isinstance(target.serving, Replay) else []
+            if target.cursor.paused or (not shared and rate is None):
+                continue
+            if shared and set(shared) <= set(targets):
+                assert isinstance(target.serving, Replay)
+                target.serving.set_rate(rate)
+            else:
+                self._keep_place(target)
+                self._stop(target)
+                moving.append(target)
+        self._start_together(moving)
+        self._frontier.wake()  # one whose rate was lifted may wait for news, and go live
+
+    def start(self, targets: Sequence[ClientSubscription], step: Step = Step.READ) -> None:
+        """Serve them by one replay, from where they are."""
+        first = targets[0].cursor
+        assert first.span is not None
+        span = first.span._replace(not_before=0) if first.begun else first.span
+        rate = targets[0].rate
+        pace = Pace(rate, self._facilities.clock.monotonic_ns) if rate is not None else None
+        replay = Replay(self._facilities, self._frontier, self._live, targets, span, pace)
+        for target in targets:
+            target.cursor.step(step, self._frontier.durable)
+            target.serving = replay
+        replay.task = self._facilities.spawn(replay.run())
+
+    def fall_back(self, target: ClientSubscription) -> bool:
+        """A live subscription's client takes less than comes: what waits for it is read from the log instead, as far as
+        that brings it back. It goes on being counted, and comes back when it has caught up."""
+        if not target.cursor.live or not target.journaled_only or target.conflating is not None:
+            return False
+        taken = target.peer.backlog.take_back(target.stream)
+        given = self._live.fell_back(target)
+        self.start([target], Step.FALL_BACK)
+        target.cursor.given_back(taken[0].batch.first_sequence if taken else given + 1)
+        return True
+
+    def _start_together(self, targets: Sequence[ClientSubscription]) -> None:
+        groups: dict[Hashable, list[ClientSubscription]] = {}
+        for target in targets:
+            groups.setdefault(_group(target, self._frontier.durable), []).append(target)
+        for group in groups.values():
+            self.start(group)
+
+    def _keep_place(self, target: ClientSubscription) -> None:
+        """Its place in the log is pinned before what serves it lets go."""
+        if target.pin is None:
+            owner = f"paused subscription {target.id} of {target.peer.name}"
+            target.pin = self._facilities.journal.pin(target.position(self._frontier.durable), owner)
+
+    def _stop(self, target: ClientSubscription) -> None:
+        """Take a subscription away from what serves it."""
+        if target.serving is not None:
+            target.serving.leave(target)
+        elif target.cursor.live:
+            self._live.take_out(target)
+            if target.conflating is not None:
+                target.conflating.keep(())
+
+
+def _steerable(client: Steered, id: str, word: str) -> ClientSubscription:
+    target = client.subscriptions.get(id)
+    if target is None:
+        raise ClientError("unknown_subscription", f"There is no subscription {id!r}.",
+                          "Use the id it was subscribed with.", c=word, id=id)
+    if not target.journaled_only or target.durability == "live":
+        raise ClientError("not_steerable", f"{word} is for bookmark subscriptions that wait for the disk, and {id!r} doesn't.",
+                          "Subscribe with a bookmark (0|1| is from now on) and without durability live.", c=word, id=id)
+    return target
+
+
+def _rate_of(command: commands.Rate) -> Rate | None:
+    try:
+        return parse_rate(command.rate, command.rate_max_gap) if command.rate else None
+    except ClientError as error:
+        error.details["c"] = "rate"
+        raise
+
+
+def _group(target: ClientSubscription, durable: int) -> Hashable:
+    """Subscriptions for which this is equal can share a replay. A conflated one has its replay alone."""
+    cursor = target.cursor
+    assert cursor.span is not None
+    if target.conflating is not None:
+        return id(target)
+    # Once it has begun, where it began doesn't matter any more.
+    span = cursor.span._replace(first=0, not_before=0) if cursor.begun else cursor.span
+    return cursor.following(durable), span, target.rate

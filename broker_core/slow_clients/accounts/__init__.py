@@ -1,0 +1,1 @@
+"""What clients draw from their pools, kept exact; and the guard that has them judged."""

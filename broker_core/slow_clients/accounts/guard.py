@@ -1,0 +1,346 @@
+"""The guard: one per instance. Knows what every client takes of its pool and has it judged when something may be over.
+
+It acts at three places only: when something was queued (memory, a subscription's backlog) or spooled (disk), at the
+tick (ages, rates, holds; and what a changed policy made too much), and on acknowledgements. At the first the cost is
+two additions and two comparisons unless a limit is passed.
+
+The caller carries decisions out, in the same turn of the loop, and reports what changed. Decisions in shadow mode are
+recorded and nothing else.
+
+    OFFLINE     outbox.take_all() → spool; `released` what left memory, `spooled` what the spool file grew by.
+                From the decision on the client counts as offlined; everything new is `spooled`. When the
+                spool is empty: `unspooled` what the file took, then `returned`.
+    DISCONNECT  (REFUSE, DELETE_DURABLE) send the notice, close, remove the spool, `unregister`. From the decision on
+                the client's use counts no more, so that nobody else is chosen for what this one is about to free.
+    others      whatever leaves memory is `released`; a subscription that ends is `unsubscribe`d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from broker_core.config import PolicyDocument
+from broker_core.slow_clients.accounts.frozen import as_signals
+from broker_core.slow_clients.accounts.pool_client import PoolClient
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.accounts.pools import Pool, build_pools
+from broker_core.slow_clients.accounts.roll import Roll
+from broker_core.slow_clients.accounts.watched import Watched
+from broker_core.slow_clients.evaluate.decide import decide_largest
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.forecast import Forecast, Seen, forecast, soonest
+from broker_core.slow_clients.evaluate.holds import NO_HOLD, Hold, Succession
+from broker_core.slow_clients.evaluate.judge import (
+    RELIEVING,
+    Judged,
+    RuledView,
+    Verdict,
+    judge,
+    precedence,
+    spared,
+)
+from broker_core.slow_clients.evaluate.signal_table import OF_POOL, OUTBOX, beyond, of_pool
+from broker_core.slow_clients.evaluate.signals import Holds
+from broker_core.slow_clients.rules.rule import (
+    FINAL_ACTIONS,
+    INSTANCE,
+    TICK_MS,
+    Action,
+    Mode,
+    Rule,
+    Signal,
+)
+from broker_core.slow_clients.rules.staging import Stage
+
+
+class SlowClientGuard(Roll):
+    """The roll of an instance's clients, and the judgement of them."""
+
+    def __init__(
+        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
+    ) -> None:
+        self._later: list[Decision] = []
+        """Further decisions of calls that return one; they come with the next tick."""
+        self._pool_holds: dict[str, dict[str, Hold]] = {}
+        self._first_choices: dict[tuple[str, str], tuple[int, str]] = {}
+        """By pool and rule: in which second, and who. Finding out takes a look at everybody."""
+        super().__init__(document, host_memory, ulimit, default_disk_path)
+
+    # ------------------------------------------------------------------------------------------ the hot path
+
+    def queued(self, use: PoolUse, nbytes: int, now_ns: int) -> Decision | None:
+        """The client's outbox grew by nbytes. The decision may be about any client of its pool."""
+        memory = use.memory = use.memory + nbytes
+        pool = use.pool
+        used = pool.memory_used = pool.memory_used + nbytes
+        if memory > use.memory_alarm or used > pool.memory_ceiling:
+            return self._memory_alarm(use, nbytes, now_ns)
+        return None
+
+    def released(self, use: PoolUse, nbytes: int) -> None:
+        """The client's outbox became smaller by nbytes."""
+        if nbytes > use.memory:
+            raise ValueError(f"client {use.name} can't release {nbytes} of {use.memory} bytes")
+        use.memory -= nbytes
+        use.pool.memory_used -= nbytes
+        if use.offlined:
+            use.pool.leave(-nbytes)
+
+    def spooled(self, use: PoolUse, nbytes: int, now_ns: int) -> Decision | None:
+        """The client's spool file grew by nbytes."""
+        disk = use.disk = use.disk + nbytes
+        pool = use.pool
+        used = pool.disk_used = pool.disk_used + nbytes
+        if disk > use.disk_alarm or used > pool.disk_ceiling:
+            return self._disk_alarm(use, now_ns)
+        return None
+
+    def unspooled(self, use: PoolUse, nbytes: int) -> None:
+        """The client's spool file became smaller by nbytes, or was removed."""
+        if nbytes > use.disk:
+            raise ValueError(f"client {use.name} can't release {nbytes} of {use.disk} bytes of disk")
+        use.disk -= nbytes
+        use.pool.disk_used -= nbytes
+
+    def waiting(self, use: PoolUse, watched: Watched, now_ns: int) -> Decision | None:
+        """A subscription is owed more than one of its alarms. Ask only then."""
+        return self._first(self._judge_subscription(use, watched, now_ns))
+
+    def acknowledged(self, use: PoolUse, watched: Watched, now_ns: int) -> list[Decision]:
+        """The client has acknowledged; the subscription's view says what is owed now."""
+        return self._judge_subscription(use, watched, now_ns)
+
+    def unregister(self, use: PoolUse) -> None:
+        """As the roll does; and what was decided about the client and isn't done yet is void: another one may take its name
+        before it would be done. What was only to be recorded still is."""
+        if self._uses.get(use.name) is use:
+            self._later = [one for one in self._later if one.client != use.name or one.mode is not Mode.ENFORCE]
+        super().unregister(use)
+
+    # ------------------------------------------------------------------------------------------ judging
+
+    def tick(self, now_ns: int) -> list[Decision]:
+        """A whole round at once: take samples; judge ages, rates, holds, and whatever is over its limit.
+
+        Everybody is judged together: what a preview says of a policy is what happens here when it has come into force.
+        """
+        decisions, self._later = self._later, []
+        stirred = dict.fromkeys(self._ticking.all(now_ns))
+        clients = [
+            Judged(use, use.rules, use.narrow.values()) if use in stirred else Judged(use, ())
+            for use in self._uses.values()
+            if not use.closing and (use.memory or use.disk or use in stirred)
+        ]
+        pools = [pool.signals(self._pool_holds.get(pool.name)) for pool in self._by_name().values()]
+        decisions += self._heed(judge(clients, self.book.pool_rules, pools, now_ns, self._modes))
+        for use in stirred:
+            if use.holds:
+                self._ticking.again(use, now_ns)
+        for pool in self._by_name().values():
+            pool.prepare(now_ns)
+        return decisions
+
+    def tick_part(self, now_ns: int) -> list[Decision]:
+        """Those whose turn has come: call it every 25 ms, so that no turn of the loop takes long."""
+        decisions, self._later = self._later, []
+        for use in self._ticking.part(now_ns):
+            if not use.closing:
+                decisions += self._judge_own(use, now_ns)
+                if use.holds:
+                    self._ticking.again(use, now_ns)
+        for pool in self._by_name().values():
+            pool.prepare(now_ns)
+            # The disk first: who is disconnected for it leaves the memory too.
+            while decision := self._judge_disk(pool, now_ns) or self._judge_memory(pool, now_ns):
+                decisions.append(decision)
+            for rule in self._slow_pool_rules:
+                if rule.scope == pool.name:
+                    decisions += self._judge_pool(rule, pool, now_ns)
+        return decisions
+
+    def apply_policy(
+        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str,
+        stage: Stage | None = None,
+    ) -> None:
+        before = self.book.pool_rules if self._uses else ()
+        super().apply_policy(document, host_memory, ulimit, default_disk_path, stage)
+        self._pool_holds = self._pool_holds_after(before, self.book.pool_rules)
+
+    def _pool_holds_after(self, before: Sequence[Rule], after: Sequence[Rule]) -> dict[str, dict[str, Hold]]:
+        """What pool rules remember once others are in force."""
+        names = {rule.scope for rule in after}
+        return {
+            name: Succession().holds(
+                [rule for rule in before if rule.scope == name], [rule for rule in after if rule.scope == name],
+                self._pool_holds.get(name, {}),
+            )
+            for name in names
+        }  # fmt: skip
+
+    def preview(
+        self, document: PolicyDocument, now_ns: int, stage: Stage | None = None, leaving: Collection[str] = ()
+    ) -> list[Decision]:
+        """What a policy, with a stage if any, would do at once if it came into force now: the decisions of the `tick`
+        after its `apply_policy`, all as if in shadow. `leaving` are clients that it would close before: they relieve their
+        pools, and nobody judges them. Changes nothing."""
+        pools, book = build_pools(document, *self._host), self.book_of(document)
+        staged = self.book_of(stage.document) if stage is not None else None
+        clients, succession = [], Succession()
+        for use in self._uses.values():
+            if use.closing or use.name in leaving:
+                continue
+            pool = pools.get(use.transport) or pools[INSTANCE]
+            pool.take_in(use)
+            staging = staged is not None and stage is not None and stage.covers(use.name)
+            given = self._rules_for(use, staged if staged is not None and staging else book, succession)
+            if not (use.memory or use.disk or given.holds or any(given.narrow.values()) or beyond(given.rules)):
+                continue  # most: nothing of it can be over anything
+            client = as_signals(use, pool, now_ns, given.holds)
+            narrow = [RuledView(view, given.narrow[view.id]) for view in client.subscriptions]
+            clients.append(Judged(client, given.rules, narrow))
+        holds = self._pool_holds_after(self.book.pool_rules, book.pool_rules)
+        seen = {pool.name: pool.signals(holds.get(pool.name)) for pool in pools.values()}
+        verdict = judge(clients, book.pool_rules, list(seen.values()), now_ns)
+        return [replace(decision, mode=Mode.SHADOW) for decision in verdict.decisions]
+
+    def forecast(self, name: str, now_ns: int) -> Forecast | None:
+        """The rule that acts on a client first, or is nearest to it; None when it isn't registered or uses nothing."""
+        return soonest(self.forecasts(name, now_ns))
+
+    def forecasts(self, name: str, now_ns: int) -> list[Forecast]:
+        """How near each rule is to acting on a client: its own rules, its subscriptions', its pool's. [] for a client
+        that isn't registered."""
+        use = self._uses.get(name)
+        if use is None or use.closing:
+            return []
+        found = [*use.seen(now_ns)]
+        for one in use.narrow.values():
+            found += one.seen(use, now_ns)
+        found += [self._seen_of_pool(rule, use, now_ns) for rule in self.book.pool_rules if rule.scope == use.pool_name]
+        return [forecast(seen, now_ns) for seen in found]
+
+    def _seen_of_pool(self, rule: Rule, use: PoolUse, now_ns: int) -> Seen:
+        pool = use.pool
+        value, hold = of_pool(rule, pool.signals()), self._pool_holds.get(pool.name, {}).get(rule.name, NO_HOLD)
+        looks = pool.looks.points(1 if rule.signal is Signal.POOL_DISK else 0)
+        points = [*(point for point in looks if point[0] < now_ns), (now_ns, value)]
+        spares = spared(rule, use.name)
+        if not spares and not OF_POOL[rule.signal].share(use):
+            spares = "it has none of what the pool is short of"
+        elif not spares and (first := self._first_choice(rule, pool, now_ns)) != use.name:
+            spares = f"{first} would be chosen first"
+        return Seen(rule, value, hold, points, spared=spares)
+
+    def _first_choice(self, rule: Rule, pool: Pool, now_ns: int) -> str:
+        """Who would be chosen now, as of this second at least."""
+        key, second = (pool.name, rule.name), now_ns // (TICK_MS * 1_000_000)
+        known = self._first_choices.get(key)
+        if known is None or known[0] != second or known[1] not in self._uses:
+            share = OF_POOL[rule.signal].share
+            users = [use for use in self._uses.values() if use.pool is pool and share(use) and not spared(rule, use.name)]
+            first = min(users, key=lambda use: precedence(share(use), use))
+            known = self._first_choices[key] = (second, first.name)
+        return known[1]
+
+    def _memory_alarm(self, use: PoolUse, nbytes: int, now_ns: int) -> Decision | None:
+        if use.closing:
+            return None
+        if use.offlined:
+            use.pool.leave(nbytes)
+        elif use.memory > use.fresh.memory:
+            if decision := self._first(self._judge_own(use, now_ns)):
+                return decision
+        elif use.memory > use.memory_alarm:
+            use.pool.by_memory.enter(use)
+        return self._judge_memory(use.pool, now_ns)
+
+    def _disk_alarm(self, use: PoolUse, now_ns: int) -> Decision | None:
+        if use.closing:
+            return None
+        if use.disk > use.fresh.disk:
+            if decision := self._first(self._judge_own(use, now_ns)):
+                return decision
+        elif use.disk > use.disk_alarm:
+            use.pool.by_disk.enter(use)
+        return self._judge_disk(use.pool, now_ns)
+
+    def _judge_own(self, use: PoolUse, now_ns: int) -> list[Decision]:
+        return self._heed(judge([Judged(use, use.rules, use.narrow.values())], (), (), now_ns, self._modes))
+
+    def _judge_subscription(self, use: PoolUse, watched: Watched, now_ns: int) -> list[Decision]:
+        if use.closing or use.watched.get(watched.view.id) is not watched:
+            return []
+        return self._heed(judge([Judged(use, (), (watched,))], (), (), now_ns, self._modes))
+
+    def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
+        if pool.memory_used <= pool.memory_ceiling:
+            return None
+        ranked = [(use.memory, use) for use in pool.by_memory.largest(2)]
+        return self._judge_largest(Signal.POOL_MEMORY, pool, ranked, pool.memory_used - pool.memory_leaving, now_ns)
+
+    def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
+        if pool.disk_used <= pool.disk_ceiling:
+            return None
+        ranked = [(use.disk, use) for use in pool.by_disk.largest(2)]
+        return self._judge_largest(Signal.POOL_DISK, pool, ranked, pool.disk_used, now_ns)
+
+    def _judge_largest(
+        self, signal: Signal, pool: Pool, ranked: list[tuple[int, PoolClient]], observed: int, now_ns: int
+    ) -> Decision | None:
+        """One decision, as evaluate() would make it of everybody, and its effect noted; the caller asks again for more.
+
+        With only the two largest at hand a second decision would lack its runner-up.
+        """
+        if not ranked:
+            return None
+        decision = decide_largest(self._pool_rules[pool.name, signal], 0, ranked, observed, now_ns)
+        if decision is not None:
+            self._note(decision)
+        return decision
+
+    def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:
+        """A pool rule of the operator's own, with all the pool's clients at hand only when it wakes."""
+        signals = pool.signals(self._pool_holds.get(pool.name))
+        if not self._ticking.wakes(rule, signals):
+            return []
+        clients = [Judged(a, ()) for a in self._uses.values() if a.pool is pool and (a.memory or a.disk)]
+        return self._heed(judge(clients, [rule], [signals], now_ns))
+
+    def _first(self, decisions: list[Decision]) -> Decision | None:
+        """An enforced one at once; the others with the next tick."""
+        enforced = next((decision for decision in decisions if decision.mode is Mode.ENFORCE), None)
+        self._later += [decision for decision in decisions if decision is not enforced]
+        return enforced
+
+    def _heed(self, verdict: Verdict) -> list[Decision]:
+        """Note what was decided and what is to be remembered."""
+        for name, holds in verdict.holds.items():
+            self._remember(self._uses[name], holds)
+        for pool, pool_holds in verdict.pool_holds.items():
+            self._pool_holds[pool] = dict(pool_holds)
+        for decision in verdict.decisions:
+            self._note(decision)
+        return list(verdict.decisions)
+
+    def _note(self, decision: Decision) -> None:
+        """A decision's effect on the client's use, before it is carried out."""
+        use = self._uses[decision.client]
+        if decision.mode is not Mode.ENFORCE or use.closing:
+            return
+        if decision.action in FINAL_ACTIONS:
+            self._write_off(use)
+            return
+        if decision.action in RELIEVING and decision.signal in OUTBOX:
+            # The act takes the signal away. When it is back, it is judged anew and at once.
+            key = (decision.rule, decision.subscription)
+            self._remember(use, {other: hold for other, hold in use.holds.items() if other != key})
+        if decision.action is Action.OFFLINE and not use.offlined:
+            use.pool.offline(use)
+            use.offlined_at = decision.at
+
+    def _remember(self, use: PoolUse, holds: Holds) -> None:
+        if use.remember(holds) and not use.closing:
+            use.pool.by_disk.enter(use)
+            if not use.offlined:
+                use.pool.by_memory.enter(use)

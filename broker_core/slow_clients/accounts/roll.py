@@ -1,0 +1,206 @@
+"""The roll: who is connected and subscribed, in which pool, under which rules. The guard judges by it."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import NamedTuple
+
+from broker_core.config import PolicyDocument
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.accounts.pools import Pool, build_pools, nowhere
+from broker_core.slow_clients.accounts.ticking import Ticking
+from broker_core.slow_clients.accounts.watched import Watched
+from broker_core.slow_clients.evaluate.holds import Hold, Succession
+from broker_core.slow_clients.evaluate.judge import MODES
+from broker_core.slow_clients.evaluate.signals import Backlog, SubscriptionView
+from broker_core.slow_clients.rules.in_force import InForce, OfSubscription, settings_of
+from broker_core.slow_clients.rules.rule import INSTANCE, Mode, Rule
+from broker_core.slow_clients.rules.rulebook import RuleBook
+from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.staging import Stage
+
+
+class RulesFor(NamedTuple):
+    """The rules of a client and of each of its subscriptions, by their ids, and what they remember."""
+
+    rules: tuple[Rule, ...]
+    narrow: dict[str, tuple[Rule, ...]]
+    holds: dict[tuple[str, str], Hold]
+
+
+class Roll:
+    """All clients of an instance with what they use, its pools, and the rules in force."""
+
+    def __init__(
+        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
+    ) -> None:
+        self._uses: dict[str, PoolUse] = {}
+        self._written_off = nowhere()
+        self._connected = count(1)
+        self._ticking = Ticking()
+        self.apply_policy(document, host_memory, ulimit, default_disk_path)
+
+    # ------------------------------------------------------------------------------------------ policies
+
+    def apply_policy(
+        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str,
+        stage: Stage | None = None,
+    ) -> None:
+        """Put a revision in force, whole. Whoever is over a limit of it is due at the next look: call `tick` at once.
+
+        With a stage the clients it covers are judged by that revision's limits and rules; pools stay the instance's.
+        """
+        self._host = (host_memory, ulimit, default_disk_path)
+        self._pools = build_pools(document, *self._host)
+        self.revision = document.revision
+        self.book = RuleBook(document, {name: pool.limits for name, pool in self._pools.items()})
+        self._pool_rules = {(rule.scope, rule.signal): rule for rule in self.book.pool_rules if rule.at_enqueue}
+        """AMPS's, by pool and what it is short of: always enforced, and nobody is protected from them."""
+        self._slow_pool_rules = [rule for rule in self.book.pool_rules if not rule.at_enqueue]
+        self.stage = stage
+        self._staged_book = self.book_of(stage.document) if stage is not None else None
+        shadow = self.book.has_shadow or (self._staged_book is not None and self._staged_book.has_shadow)
+        self._modes = MODES if shadow else (Mode.ENFORCE,)
+        succession = Succession()
+        for use in self._uses.values():
+            self._put_in_force(use, self._rules_for(use, self._book_for(use), succession))
+            if not use.closing:
+                use.pool = self.pool_of(use.transport)
+                use.pool.open(use)
+
+    def pool_of(self, transport: str) -> Pool:
+        """The pool that a transport's clients draw on."""
+        return self._pools.get(transport) or self._pools[INSTANCE]
+
+    def _by_name(self) -> dict[str, Pool]:
+        return {pool.name: pool for pool in self._pools.values()}
+
+    def pools(self) -> dict[str, tuple[Pool, list[str]]]:
+        """Every pool by name, with the transports that share it."""
+        listed: dict[str, tuple[Pool, list[str]]] = {}
+        for transport, pool in self._pools.items():
+            transports = listed.setdefault(pool.name, (pool, []))[1]
+            if transport != INSTANCE:
+                transports.append(transport)
+        return listed
+
+    def effective(self, name: str) -> InForce | None:
+        """Every setting in force for a client and its subscriptions, with its unit and where it comes from; None when the
+        client isn't registered."""
+        use = self._uses.get(name)
+        if use is None:
+            return None
+        book, limits = self._book_for(use), self.pool_of(use.transport).limits
+        own = tuple(settings_of(book.effective(use.subject), limits))
+        known = frozenset((one.setting, one.origin) for one in own)
+        narrow = []
+        for one in use.watched.values():
+            view = one.view
+            subject = use.subject._replace(topic=view.topic, subscription=view.id, name=view.name)
+            found = [one for one in settings_of(book.effective(subject), limits) if (one.setting, one.origin) not in known]
+            narrow.append(OfSubscription(view.id, view.topic, tuple(found)))
+        return InForce(name, use.transport, use.user, use.pool_name, self.revision_of(name), own, tuple(narrow))
+
+    def prefetch_of(self, use: PoolUse, topic: str) -> int | None:
+        """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
+        return self._book_for(use).prefetch_of(use.subject._replace(topic=topic))
+
+    def book_of(self, document: PolicyDocument) -> RuleBook:
+        """The rules that another policy would make here."""
+        pools = build_pools(document, *self._host)
+        return RuleBook(document, {name: pool.limits for name, pool in pools.items()})
+
+    def subjects(self) -> list[Subject]:
+        """Every client, each followed by its subscriptions."""
+        found = []
+        for use in self._uses.values():
+            subject = use.subject
+            found.append(subject)
+            found += [
+                subject._replace(topic=one.topic, subscription=one.id, name=one.name)
+                for one in use.subscriptions
+            ]
+        return found
+
+    # ------------------------------------------------------------------------------------------ clients
+
+    def register(self, name: str, transport: str, backlog: Backlog, user: str = "") -> PoolUse:
+        """Enter a client. Raises ValueError when the name is entered: unregister a replaced client first."""
+        if name in self._uses:
+            raise ValueError(f"client {name} is registered")
+        pool = self.pool_of(transport)
+        use = PoolUse(name, transport, user, backlog, pool, next(self._connected))
+        use.give(self._book_for(use).of_client(use.subject))
+        use.freshen()
+        pool.open(use)
+        self._uses[name] = use
+        self._ticking.add(use)
+        return use
+
+    def unregister(self, use: PoolUse) -> None:
+        """Take a client out and give back all it uses. May be called twice."""
+        if self._uses.get(use.name) is use:
+            del self._uses[use.name]
+            self._ticking.remove(use)
+            if not use.closing:
+                self._write_off(use)
+
+    def use_of(self, name: str) -> PoolUse | None:
+        """What that client takes of its pool; None when it isn't registered."""
+        return self._uses.get(name)
+
+    def returned(self, use: PoolUse) -> None:
+        """The client's spool is empty and it is live again. Raises ValueError while its spool takes disk."""
+        if use.disk:
+            raise ValueError(f"client {use.name} can't be live with {use.disk} bytes in its spool")
+        if use.offlined:
+            use.pool.close(use)
+            use.offlined = False
+            use.offlined_at = 0
+            use.pool.open(use)
+
+    def subscribe(self, use: PoolUse, view: SubscriptionView) -> Watched:
+        """A subscription begins. The view is read whenever it is judged, until it is unsubscribed."""
+        watched = use.watched[view.id] = Watched(view)
+        use.watch(watched, use.ask(self._book_for(use), view))
+        return watched
+
+    def unsubscribe(self, use: PoolUse, subscription_id: str) -> None:
+        """A subscription has ended; what rules remember of it is forgotten."""
+        watched = use.watched.pop(subscription_id, None)
+        use.narrow.pop(subscription_id, None)
+        if watched is not None:
+            use.forget((rule.name, subscription_id) for rule in watched.rules)
+
+    def _rules_for(self, use: PoolUse, book: RuleBook, succession: Succession) -> RulesFor:
+        """What a book has for a client and its subscriptions, and what is remembered once that is in force."""
+        rules = book.of_client(use.subject)
+        narrow = {identity: use.ask(book, one.view) for identity, one in use.watched.items()}
+        changed = [("", use.rules, rules), *((key, one.rules, narrow[key]) for key, one in use.watched.items())]
+        holds: dict[tuple[str, str], Hold] = {}
+        for identity, before, after in changed:
+            held = use.held(identity, before) if use.holds else {}
+            for name, hold in succession.holds(before, after, held).items():
+                holds[name, identity] = hold
+        return RulesFor(rules, narrow, holds)
+
+    def _put_in_force(self, use: PoolUse, given: RulesFor) -> None:
+        use.give(given.rules)
+        use.narrow.clear()  # those that rules look at are judged in the order of subscribing
+        for identity, rules in given.narrow.items():
+            use.watch(use.watched[identity], rules)
+        use.holds = given.holds
+        use.freshen()
+
+    def _book_for(self, use: PoolUse) -> RuleBook:
+        staged = self._staged_book
+        return staged if staged is not None and self.stage is not None and self.stage.covers(use.name) else self.book
+
+    def revision_of(self, name: str) -> int:
+        """The revision that a client is judged by."""
+        return self.stage.document.revision if self.stage is not None and self.stage.covers(name) else self.revision
+
+    def _write_off(self, use: PoolUse) -> None:
+        use.pool.close(use)
+        use.pool = self._written_off
+        use.closing = True

@@ -1,0 +1,118 @@
+"""The tick: who is worth a judgement now. Each client is looked at once a second, all at once or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+from broker_core.slow_clients.accounts.pool_use import History, PoolUse
+from broker_core.slow_clients.evaluate.holds import Hold, next_look, wakes
+from broker_core.slow_clients.evaluate.signal_table import BEHIND_MS, of_pool
+from broker_core.slow_clients.evaluate.signals import PoolSignals, age_ms
+from broker_core.slow_clients.rules.rule import SAMPLES, TICK_MS, Rule
+
+MOMENTS: Final = 40
+"""Into which a second is divided."""
+MOST_DUE: Final = 250
+"""Looks at holds that end, in one part: where thousands end at once they come late rather than stop the loop."""
+_SECOND: Final = TICK_MS * 1_000_000
+_MOMENT: Final = _SECOND // MOMENTS
+WORTH_A_SAMPLE: Final = 64 * 1024
+"""A client with less waiting in memory, and not for long, isn't slow and has no history."""
+
+
+class Ticking:
+    """Every client has its moment in each second, so that the time between two looks at it is a second whatever the
+    others do; and the clients of one moment are few."""
+
+    def __init__(self) -> None:
+        self._moments: list[dict[PoolUse, None]] = [{} for _ in range(MOMENTS)]
+        self._last = 0
+        """The moment that was looked at last, counted from 1970."""
+        self._due: list[tuple[int, int, PoolUse]] = []
+        """Clients whose hold ends before their next moment: when, and which."""
+        self._serial = count()
+
+    def add(self, use: PoolUse) -> None:
+        """A client has connected."""
+        self._moments[use.connected % MOMENTS][use] = None
+
+    def remove(self, use: PoolUse) -> None:
+        """A client has gone."""
+        self._moments[use.connected % MOMENTS].pop(use, None)
+
+    def all(self, now_ns: int) -> list[PoolUse]:
+        """Take everybody's sample; those that rules should look at."""
+        return [use for moment in self._moments for use in moment if self._look_at(use, now_ns)]
+
+    def part(self, now_ns: int) -> list[PoolUse]:
+        """The same for those whose moment has come since the last call, and for those whose hold ends."""
+        moment = now_ns // _MOMENT
+        begun = 0 < self._last <= moment  # neither the first call, nor has the clock gone back
+        first = max(self._last + 1, moment - MOMENTS + 1) if begun else moment
+        self._last = moment
+        suspects = [
+            use
+            for passed in range(first, moment + 1)
+            for use in self._moments[passed % MOMENTS]
+            if self._look_at(use, now_ns)
+        ]
+        return list(dict.fromkeys((*suspects, *self._falling_due(now_ns))))
+
+    def again(self, use: PoolUse, now_ns: int) -> None:
+        """A hold that ends before the client's next moment is looked at when it ends, so that a hold isn't rounded up."""
+        due = [next_look(rule, hold) for rule, hold in _held(use)]
+        soonest = min((at for at in due if now_ns < at < now_ns + _SECOND), default=0)
+        if soonest:
+            heappush(self._due, (soonest, next(self._serial), use))
+
+    def _falling_due(self, now_ns: int) -> Iterator[PoolUse]:
+        for _ in range(MOST_DUE):
+            if not self._due or self._due[0][0] > now_ns:
+                return
+            use = heappop(self._due)[2]
+            use.backlog.look()
+            yield use
+
+    def wakes(self, rule: Rule, pool: PoolSignals) -> bool:
+        """Whether a pool's rule should be looked at."""
+        return rule.name in pool.holds or wakes(rule, of_pool(rule, pool))
+
+    def _look_at(self, use: PoolUse, now_ns: int) -> bool:
+        memory, disk, history = use.memory, use.disk, use.history
+        if use.closing or not (memory or disk or history or use.narrow or use.holds or use.beyond):
+            return False
+        use.backlog.look()
+        if memory or disk or history:
+            _sample(use, now_ns)
+        if use.followed:
+            use.follow(now_ns)
+        # All of them: looking keeps what was seen.
+        stirs = [one.stirs(use, now_ns) for one in use.narrow.values()] if use.narrow else ()
+        return bool(use.holds) or any(stirs) or use.stirs(now_ns)
+
+
+def _held(use: PoolUse) -> Iterator[tuple[Rule, Hold]]:
+    for rule in use.rules:
+        if (hold := use.holds.get((rule.name, ""))) is not None:
+            yield rule, hold
+    for identity, one in use.narrow.items():
+        for rule in one.rules:
+            if (hold := use.holds.get((rule.name, identity))) is not None:
+                yield rule, hold
+
+
+def _sample(use: PoolUse, now_ns: int) -> None:
+    memory, disk, age = use.memory, use.disk, age_ms(use.backlog.oldest_at, now_ns)
+    history = use.history
+    if history is None:
+        watched = memory and use.rates
+        if not (memory >= WORTH_A_SAMPLE or disk or age >= BEHIND_MS or watched):
+            return
+        history = use.history = History()
+    history.add(now_ns, memory, disk, age, use.backlog.taken_bytes, use.look_back_ms())
+    if history.idle >= SAMPLES:
+        use.history = None
+

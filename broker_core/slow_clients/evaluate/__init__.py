@@ -1,0 +1,1 @@
+"""Judging: signals in, decisions out, each with its explanation. Pure, shared with previews and back-tests."""

@@ -1,0 +1,124 @@
+"""Makes the decision of a rung that is due: the action it comes to here, and everything that explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker_core.config.vocabulary import SIGNALS, Signal, Unit
+from broker_core.slow_clients.evaluate.decision import Candidate, Decision
+from broker_core.slow_clients.evaluate.signals import ClientView, SubscriptionView, Waiting
+from broker_core.slow_clients.rules.rule import FINAL_ACTIONS, Action, Rule, Shape
+
+_ENDING = FINAL_ACTIONS | {Action.CANCEL_SUBSCRIPTION}
+
+
+def decide(
+    rule: Rule,
+    rung: int,
+    client: ClientView,
+    subscription: SubscriptionView | None,
+    observed: int,
+    used: int,
+    runner_up: Candidate | None,
+    now_ns: int,
+) -> Decision | None:
+    """The decision; None when the action is already the case, as for a client that is offlined, or would discard nothing."""
+    waiting = client.waiting()
+    action = _action(rule, rung, client, subscription, waiting)
+    if action is None:
+        return None
+    kept, lost = _cost(action, rule, waiting, subscription)
+    if action is Action.DISCARD_OLDEST and not lost:
+        return None
+    counted = rule.shape is Shape.COUNT_IN_WINDOW
+    return Decision(
+        at=now_ns,
+        client=client.name,
+        transport=client.transport,
+        pool=client.pool_name,
+        action=action,
+        reason=rule.reason,
+        rule=rule.name,
+        setting=rule.setting,
+        revision=rule.revision,
+        mode=rule.mode,
+        choose=rule.choose,
+        signal=rule.signal,
+        observed=observed,
+        limit=rule.count if counted else rule.limit,
+        unit=Unit.TIMES if counted else rule.unit,
+        used=used,
+        chosen_over=runner_up,
+        kept=kept,
+        lost=lost,
+        resume_bookmark=waiting.resume_bookmark,
+        samples=client.recent(now_ns),
+        subscription=subscription.id if subscription is not None else "",
+        topic=subscription.topic if subscription is not None else "",
+        rung=rung,
+        rungs=len(rule.ladder),
+        for_ms=rule.ladder[rung].for_ms,
+        hold_ms=rule.hold_ms,
+        worst_case_ms=rule.worst_case_ms(rung, client.lump_bytes),
+        shape=rule.shape,
+    )
+
+
+def decide_largest(
+    rule: Rule, rung: int, ranked: Sequence[tuple[int, ClientView]], observed: int, now_ns: int
+) -> Decision | None:
+    """The same about the first of a pool's users, who are ranked by their use; the second is who would have been next."""
+    used, client = ranked[0]
+    runner_up = Candidate(ranked[1][1].name, ranked[1][0]) if len(ranked) > 1 else None
+    return decide(rule, rung, client, None, observed, used, runner_up, now_ns)
+
+
+def _action(
+    rule: Rule, rung: int, client: ClientView, subscription: SubscriptionView | None, waiting: Waiting
+) -> Action | None:
+    action = rule.ladder[rung].action
+    if action is Action.DELETE_DURABLE and (subscription is None or not subscription.durable):
+        return Action.DISCONNECT
+    if action is Action.CONTINUE_FROM_JOURNAL and not _in_journal(waiting, subscription):
+        action = Action.OFFLINE
+    if action is Action.OFFLINE and client.offlined:
+        return None
+    if action is Action.PAUSE and subscription is not None and subscription.paused:
+        return None
+    return action
+
+
+def _in_journal(waiting: Waiting, subscription: SubscriptionView | None) -> bool:
+    """Whether all that waits can be read from the journal instead."""
+    if subscription is not None:
+        return subscription.journaled
+    return waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
+
+
+def _cost(
+    action: Action, rule: Rule, held: Waiting, subscription: SubscriptionView | None
+) -> tuple[int, int]:
+    """Messages kept and messages that nothing brings back, as far as can be said before the act."""
+    if subscription is None or action in FINAL_ACTIONS or action is Action.OFFLINE:
+        waiting = held.outbox_messages + held.spool_messages
+        lost = held.unjournaled_messages if action in _ENDING else 0
+        return waiting - lost, lost
+    if action is Action.DISCARD_OLDEST:
+        lost = _discarded(rule, subscription)
+        return subscription.outbox_messages - lost, lost
+    waiting = subscription.backlog_messages
+    lost = waiting if action is Action.CANCEL_SUBSCRIPTION and not subscription.journaled else 0
+    return waiting - lost, lost
+
+
+def _discarded(rule: Rule, one: SubscriptionView) -> int:
+    """How many messages too many there are, of those that can be discarded: they wait in memory. With a limit in bytes,
+    at the mean size of what the rule measures; the act itself goes by the true sizes."""
+    outbox = rule.signal in (Signal.OUTBOUND_MESSAGES, Signal.OUTBOUND_BYTES)
+    messages = one.outbox_messages if outbox else one.backlog_messages
+    if SIGNALS[rule.signal].unit is Unit.BYTES:
+        nbytes = one.outbox_bytes if outbox else one.backlog_bytes
+        excess = -(-max(0, nbytes - rule.limit) * messages // max(1, nbytes))
+    else:
+        excess = max(0, messages - rule.limit)
+    return min(excess, one.outbox_messages)

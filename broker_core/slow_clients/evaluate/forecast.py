@@ -1,0 +1,243 @@
+"""Forecasts: for each rule how near it is to acting on a client, and when it does if things go on as they do.
+
+Pure. Where there is no honest time, that is said with the reason: too few looks, a signal that falls or jumps about, a
+time far beyond what the looks can say anything about, somebody else whose turn it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from broker_core.slow_clients.evaluate.holds import (
+    ASK_AGAIN_MS,
+    NO_HOLD,
+    NOT_APPLICABLE,
+    REPEATED,
+    Hold,
+    by_the_clock,
+)
+from broker_core.slow_clients.evaluate.signal_table import READINGS
+from broker_core.slow_clients.rules.rule import TICK_MS, Action, Mode, Rule, Shape, Signal
+
+ENOUGH_SAMPLES: Final = 3
+STEADY: Final = 0.9
+"""The least share of a signal's movement that a straight line must explain."""
+FARTHEST: Final = 60
+"""A forecast reaches at most so many times as far as the samples do."""
+MOST_PERCENT: Final = 1_000.0
+"""Of a floor that a rate has fallen below: it may be any number of times higher than the rate."""
+_MS: Final = 1_000_000
+
+Points = Sequence[tuple[int, int]]
+"""What a rule read at moments (ns), the oldest first, the last of them now."""
+
+
+class Seen(NamedTuple):
+    """What a rule sees of a client, a subscription, or a pool."""
+
+    rule: Rule
+    value: int
+    hold: Hold = NO_HOLD
+    points: Points = ()
+    subscription: str = ""
+    spared: str = ""
+    """Why the rule doesn't act on this one whatever the signal: it is protected, or somebody else comes first."""
+
+
+class Forecast(NamedTuple):
+    """How near one rule is."""
+
+    rule: str
+    setting: str
+    action: Action
+    """Of the rung that is next."""
+    mode: Mode
+    signal: Signal
+    value: int
+    limit: int
+    percent: float
+    """Of the limit, used now; of a floor, how much of the rate it is."""
+    per_second: float
+    """The slope; 0.0 when it doesn't come nearer."""
+    fires_in_ms: int | None
+    """Until the rule acts: to the limit, and the rule's hold, or what is left of it; None when there is no honest time."""
+    why_none: str = ""
+    """Why there is none."""
+    subscription: str = ""
+    """Whose signal it is; "" when it is the client's or its pool's."""
+
+
+def soonest(found: Iterable[Forecast]) -> Forecast | None:
+    """The one that acts first; without any time, the one whose limit is used most. None where nothing is used."""
+    used = [one for one in found if one.percent > 0]
+    timed = [one for one in used if one.fires_in_ms is not None]
+    if timed:
+        return min(timed, key=lambda one: (one.fires_in_ms or 0, -one.percent))
+    return max(used, key=lambda one: one.percent, default=None)
+
+
+def forecast(seen: Seen, now_ns: int) -> Forecast:
+    """One rule's."""
+    rule, hold = seen.rule, seen.hold
+    counted = rule.shape is Shape.COUNT_IN_WINDOW
+    value, limit = (len(hold.marks), rule.count) if counted else (max(seen.value, 0), rule.limit)
+    found = _found(seen, now_ns)
+    fires, per_second, why = found
+    if seen.spared and fires is not None:
+        fires, why = None, seen.spared
+    if fires is not None and not hold.done and hold.acted_at:
+        fires = max(fires, rule.cooldown_ms - (now_ns - hold.acted_at) // _MS)
+    rung = rule.ladder[min(hold.done, len(rule.ladder) - 1)]
+    return Forecast(
+        rule.name, rule.setting, rung.action, rule.mode, rule.signal, value, limit, _percent(rule, value, limit, seen.value),
+        round(per_second, 3), fires, "" if fires is not None else why, seen.subscription,
+    )  # fmt: skip
+
+
+class _Found(NamedTuple):
+    fires_in_ms: int | None
+    per_second: float = 0.0
+    why_none: str = ""
+
+
+def _found(seen: Seen, now_ns: int) -> _Found:
+    rule, hold = seen.rule, seen.hold
+    if seen.value == NOT_APPLICABLE:
+        return _none("nothing has waited for long enough" if rule.shape is Shape.RATE_BELOW else "nothing of it waits in memory")
+    if hold.done >= len(rule.ladder):
+        return _acted(rule, hold, now_ns)
+    match rule.shape:
+        case Shape.RATE_BELOW:
+            return _of_rate(seen, now_ns)
+        case Shape.COUNT_IN_WINDOW:
+            return _of_count(seen, now_ns)
+    return _of_level(seen, now_ns)
+
+
+def _none(why: str, per_second: float = 0.0) -> _Found:
+    return _Found(None, per_second, why)
+
+
+def _acted(rule: Rule, hold: Hold, now_ns: int) -> _Found:
+    if rule.ladder[-1].action is Action.ASK_TO_CLOSE and rule.mode is Mode.ENFORCE:
+        return _Found(_by_clock(rule, hold.acted_at + ASK_AGAIN_MS * _MS, now_ns))
+    return _none("it has acted, and does again only after the signal was within its limit")
+
+
+def _of_level(seen: Seen, now_ns: int) -> _Found:
+    rule, value, hold = seen.rule, seen.value, seen.hold
+    rung = rule.ladder[hold.done]
+    early = rung.at_percent < 100
+    threshold = rule.limit * rung.at_percent // 100
+    held_ms = 0 if early else rule.hold_ms + rung.after_ms
+    going_on = rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
+    if value > threshold or going_on:
+        due = now_ns if early else (hold.over_since or now_ns) + held_ms * _MS
+        if rule.ladder[hold.done].action in REPEATED or not by_the_clock(rule):
+            return _Found(max(0, due - now_ns) // _MS)
+        return _Found(_by_clock(rule, due, now_ns))
+    if not value:
+        return _none("nothing of it is used")
+    if READINGS[rule.signal].ticking:
+        due = now_ns + (threshold - value + held_ms) * _MS
+        return _Found(_by_clock(rule, due, now_ns), 1_000.0)
+    slope, why = _slope(seen.points, since_zero=True)
+    if slope is None:
+        return _none(why)
+    if slope <= 0:
+        return _none("it isn't rising")
+    seconds = (threshold - value) / slope
+    if seconds > FARTHEST * _span_s(seen.points):
+        return _none("it is farther away than can be told from the looks at it", slope)
+    return _Found(_by_clock(rule, now_ns + int((seconds * 1_000 + held_ms) * _MS), now_ns), slope)
+
+
+def _of_rate(seen: Seen, now_ns: int) -> _Found:
+    """A rate that falls: to the floor, and then the looks at which it must still be below."""
+    rule, value, hold = seen.rule, seen.value, seen.hold
+    looks_ms = max(rule.hold_ms + rule.ladder[hold.done].after_ms, rule.count * rule.check_ms)
+    if hold.over_since:
+        left = max(hold.over_since + (rule.hold_ms + rule.ladder[hold.done].after_ms) * _MS,
+                   hold.checked_at + (rule.count - hold.tries) * rule.check_ms * _MS) - now_ns  # fmt: skip
+        return _Found(max(0, left) // _MS)
+    if value < rule.limit:
+        return _Found(looks_ms)
+    slope, why = _slope(seen.points, since_zero=False)
+    if slope is None:
+        return _none(why)
+    if slope >= 0:
+        return _none("the rate isn't falling")
+    seconds = (value - rule.limit) / -slope
+    if seconds > FARTHEST * _span_s(seen.points):
+        return _none("it is farther away than can be told from the looks at it", slope)
+    return _Found(round(seconds * 1_000) + looks_ms, slope)
+
+
+def _of_count(seen: Seen, now_ns: int) -> _Found:
+    """At the pace at which it was counted so far."""
+    rule, marks = seen.rule, seen.hold.marks
+    if len(marks) >= rule.count:
+        return _Found(0)
+    if len(marks) < ENOUGH_SAMPLES or marks[0] == marks[-1]:
+        return _none(f"it was counted {len(marks)} of {rule.count} times, too few to tell a pace" if marks else "it was never counted")
+    apart = (marks[-1] - marks[0]) / (len(marks) - 1)
+    if rule.window_ms and apart * (rule.count - 1) > rule.window_ms * _MS:
+        return _none("at its pace there are never so many within the window", 1e9 / apart)
+    left = marks[-1] + apart * (rule.count - len(marks)) - now_ns
+    return _Found(max(0, round(left)) // _MS, 1e9 / apart)
+
+
+def _by_clock(rule: Rule, due_ns: int, now_ns: int) -> int:
+    """Until then; with a rule that looks at certain moments only, until the first of these from then on."""
+    if by_the_clock(rule):
+        period = rule.check_ms * _MS
+        due_ns = -(-max(due_ns, now_ns + 1) // period) * period
+    return max(0, due_ns - now_ns) // _MS
+
+
+def _percent(rule: Rule, value: int, limit: int, read: int) -> float:
+    if read == NOT_APPLICABLE:
+        return 0.0
+    if rule.shape is Shape.RATE_BELOW:
+        return round(min(MOST_PERCENT, 100 * limit / value), 1) if value else MOST_PERCENT
+    return round(100 * value / limit, 1) if limit else (100.0 if value else 0.0)
+
+
+def _span_s(points: Points) -> float:
+    return (points[-1][0] - points[0][0]) / 1e9
+
+
+def _slope(points: Points, *, since_zero: bool) -> tuple[float | None, str]:
+    """Least squares, over the time since the signal was last 0 if so asked; None, with the reason, when there are too few
+    points or a line doesn't explain the movement."""
+    if since_zero:
+        for place in range(len(points) - 1, -1, -1):
+            if points[place][1] == 0:
+                points = points[place + 1 :]
+                break
+    count = len(points)
+    if count < ENOUGH_SAMPLES:
+        return None, "there are too few looks at it"
+    base = points[0][0]
+    xs, ys = [(at - base) / 1e9 for at, _ in points], [float(value) for _, value in points]
+    mean_x, mean_y = sum(xs) / count, sum(ys) / count
+    spread, moved = sum((x - mean_x) ** 2 for x in xs), sum((y - mean_y) ** 2 for y in ys)
+    if not spread or not moved:
+        return None, "it doesn't move"
+    together = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    if together * together / (spread * moved) < STEADY:
+        return None, "it doesn't move along a line"
+    return together / spread, ""
+
+
+def rates(rule: Rule, taken: Points, lump_bytes: int) -> list[tuple[int, int]]:
+    """What a rule on a rate would have read at the looks, of what the peer had taken by then."""
+    back = max(rule.look_back_ms(lump_bytes), TICK_MS // 2) * _MS
+    found, first = [], 0
+    for at, bytes_by in taken:
+        while first + 1 < len(taken) and taken[first + 1][0] <= at - back:
+            first += 1
+        if taken[first][0] <= at - back:
+            found.append((at, (bytes_by - taken[first][1]) * 1_000_000_000 // (at - taken[first][0])))
+    return found

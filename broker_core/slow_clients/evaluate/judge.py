@@ -1,0 +1,297 @@
+"""evaluate(): rules, clients, pools and the time in; decisions out. Pure, and the only judge there is.
+
+The broker calls it with the few clients the guard has picked out, a preview and the pipeline's back-test with
+all of them: the answers are the same, because a rule looks at one client, one subscription, or the largest of a pool.
+
+Decisions come in the order in which they are to be carried out, and each takes the effect of those before it
+into use: a client that leaves memory or disk relieves its pool, so no second one is chosen needlessly.
+Rules in shadow are judged after the enforced ones and by themselves, as if only they existed.
+
+What rules must remember between two looks (since when a limit is passed, which rung has acted) comes in with the
+signals as `holds`, and what has changed of it goes out in the verdict; nothing is kept here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from broker_core.config.scopes import glob
+from broker_core.slow_clients.evaluate.decide import decide, decide_largest
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
+from broker_core.slow_clients.evaluate.signal_table import (
+    OF_POOL,
+    OUTBOX,
+    of_client,
+    of_pool,
+    of_subscription,
+)
+from broker_core.slow_clients.evaluate.signals import ClientView, Holds, PoolSignals, SubscriptionView
+from broker_core.slow_clients.rules.rule import FINAL_ACTIONS, Action, Mode, Rule, Signal
+from broker_core.slow_clients.rules.scopes import Subject
+
+RELIEVING: Final = frozenset({Action.OFFLINE, Action.CONTINUE_FROM_JOURNAL})
+"""Take what waits out of memory, and leave the client connected."""
+_FREEING: Final = RELIEVING | FINAL_ACTIONS
+
+
+class Rules(Protocol):
+    """Rules by whom they are about: `RuleBook`."""
+
+    @property
+    def pool_rules(self) -> tuple[Rule, ...]: ...
+
+    def of_client(self, subject: Subject) -> tuple[Rule, ...]: ...
+
+    def of_subscription(self, subject: Subject, *, durable: bool, prefetch: int) -> tuple[Rule, ...]: ...
+
+
+class Verdict(NamedTuple):
+    """Decisions in the order of carrying out, and the holds of clients and pools that changed, whole."""
+
+    decisions: Sequence[Decision]
+    holds: Mapping[str, Holds]
+    pool_holds: Mapping[str, Mapping[str, Hold]]
+
+
+NOTHING: Final = Verdict((), {}, {})
+
+
+class Ruled(Protocol):
+    """A subscription with the rules that look at it."""
+
+    @property
+    def view(self) -> SubscriptionView: ...
+    @property
+    def rules(self) -> tuple[Rule, ...]: ...
+
+
+class RuledView(NamedTuple):
+    """One that is made for a single judgement."""
+
+    view: SubscriptionView
+    rules: tuple[Rule, ...]
+
+
+class Judged(NamedTuple):
+    """A client with its rules."""
+
+    client: ClientView
+    rules: tuple[Rule, ...]
+    narrow: Collection[Ruled] = ()
+    """Its subscriptions that rules look at."""
+
+
+def evaluate(rules: Rules, clients: Iterable[ClientView], pools: Iterable[PoolSignals], now_ns: int) -> Verdict:
+    """What the rules say about these clients now; NOTHING almost always.
+
+    For rules that choose the largest, `clients` must hold at least the pool's two largest users of what the
+    rule measures: the one to act on, and the runner-up for the explanation.
+    """
+    return judge([rules_of(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
+
+
+def rules_of(rules: Rules, client: ClientView) -> Judged:
+    """A client with its own rules, and with those of each of its subscriptions that has any."""
+    narrow = []
+    for one in client.subscriptions:
+        subject = Subject(client.transport, client.user, client.name, one.topic, one.id, one.name)
+        if found := rules.of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
+            narrow.append(RuledView(one, found))
+    return Judged(client, rules.of_client(Subject(client.transport, client.user, client.name)), narrow)
+
+
+MODES: Final = (Mode.ENFORCE, Mode.SHADOW)
+
+
+def judge(
+    clients: Sequence[Judged],
+    pool_rules: Sequence[Rule],
+    pools: Sequence[PoolSignals],
+    now_ns: int,
+    modes: Sequence[Mode] = MODES,
+) -> Verdict:
+    """`evaluate` for clients whose rules are at hand, and the modes they are in.
+
+    Allocates next to nothing when nothing is over.
+    """
+    outcome: _Outcome | None = None
+    for mode in modes:
+        outcome = _Pass(mode, clients, pools, now_ns, outcome).all(pool_rules)
+    return NOTHING if outcome is None else Verdict(outcome.decisions, outcome.holds, outcome.pool_holds)
+
+
+def precedence(used: int, client: ClientView) -> tuple[int, int, int, str]:
+    """Who is chosen of a pool's users: the least comes first."""
+    return -used, client.oldest_at, client.connected, client.name
+
+
+def spared(rule: Rule, client: str) -> str:
+    """Why a rule doesn't act on a client whatever it sees; "" when it does."""
+    return "the rule protects it" if rule.protected and any(glob(one, client) for one in rule.protected) else ""
+
+
+class _Outcome:
+    """A verdict in the making."""
+
+    __slots__ = ("decisions", "holds", "pool_holds")
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+        self.holds: dict[str, dict[tuple[str, str], Hold]] = {}
+        self.pool_holds: dict[str, dict[str, Hold]] = {}
+
+
+class _Effects:
+    """What the decisions of one pass will bring about."""
+
+    __slots__ = ("disk", "gone", "memory", "moved")
+
+    def __init__(self) -> None:
+        self.gone: set[str] = set()
+        self.moved: set[str] = set()
+        """Whose memory is being relieved."""
+        self.memory: dict[str, int] = defaultdict(int)
+        """By how many bytes, by pool."""
+        self.disk: dict[str, int] = defaultdict(int)
+
+
+_NONE: Final = _Effects()
+"""Never written to."""
+
+
+class _Pass:
+    """One pass over one mode's rules. What it writes to is made when there is something to write."""
+
+    __slots__ = ("_clients", "_effects", "_mode", "_now", "_outcome", "_pools")
+
+    def __init__(
+        self, mode: Mode, clients: Sequence[Judged], pools: Sequence[PoolSignals], now_ns: int, outcome: _Outcome | None
+    ) -> None:
+        self._mode = mode
+        self._clients = clients
+        self._pools = pools
+        self._now = now_ns
+        self._outcome = outcome
+        self._effects = _NONE
+
+    def all(self, pool_rules: Sequence[Rule]) -> _Outcome | None:
+        mode = self._mode
+        for client, rules, narrow in self._clients:
+            for rule in rules:
+                if rule.mode is mode:
+                    self._judge(rule, client, None)
+            for one in narrow:
+                for rule in one.rules:
+                    if rule.mode is mode:
+                        self._judge(rule, client, one.view)
+        for rule in pool_rules:
+            if rule.mode is mode:
+                for pool in self._pools:
+                    if pool.name == rule.scope:
+                        self._judge_pool(rule, pool)
+        return self._outcome
+
+    def _judge(self, rule: Rule, client: ClientView, subscription: SubscriptionView | None) -> None:
+        if client.name in self._effects.gone or spared(rule, client.name):
+            return
+        if subscription is None:
+            value = of_client(rule, client, self._now)
+        else:
+            value = of_subscription(rule, client, subscription, self._now)
+        if client.name in self._effects.moved and rule.signal in OUTBOX:
+            value = NOT_APPLICABLE
+        key = (rule.name, subscription.id if subscription is not None else "")
+        hold = client.holds.get(key)
+        if hold is None and not wakes(rule, value):
+            return
+        before = hold or NO_HOLD
+        after, rung, observed = look(rule, value, before, self._now, client.taken_bytes)
+        if rung is not None:
+            decision = decide(rule, rung, client, subscription, observed, observed, None, self._now)
+            if decision is not None:
+                self._take(decision, client)
+            elif rule.ladder[rung].action is Action.DISCARD_OLDEST:
+                # There was nothing to discard. It is due as soon as there is.
+                after = after._replace(done=before.done, acted_at=before.acted_at)
+        if after != before:
+            self._remember(client, key, after)
+
+    def _take(self, decision: Decision, client: ClientView) -> None:
+        """Note a decision, and what it will bring about."""
+        self._written.decisions.append(decision)
+        if self._effects is _NONE:
+            self._effects = _Effects()
+        name, pool, effects = client.name, client.pool_name, self._effects
+        final = decision.action in FINAL_ACTIONS
+        if (final or (decision.action in RELIEVING and not decision.subscription)) and name not in effects.moved:
+            effects.moved.add(name)
+            if not client.offlined:
+                effects.memory[pool] += client.outbox_bytes
+        if final:
+            effects.gone.add(name)
+            effects.disk[pool] += client.spool_bytes
+
+    @property
+    def _written(self) -> _Outcome:
+        if self._outcome is None:
+            self._outcome = _Outcome()
+        return self._outcome
+
+    def _remember(self, client: ClientView, key: tuple[str, str], hold: Hold) -> None:
+        holds = self._written.holds.get(client.name)
+        if holds is None:
+            holds = self._written.holds[client.name] = dict(client.holds)
+        if hold == NO_HOLD:
+            holds.pop(key, None)
+        else:
+            holds[key] = hold
+
+    # ------------------------------------------------------------------------------------------ pools
+
+    def _judge_pool(self, rule: Rule, pool: PoolSignals) -> None:
+        value = self._pressure(rule, pool)
+        hold = pool.holds.get(rule.name)
+        if hold is None and not wakes(rule, value):
+            return
+        if rule.at_enqueue:  # nothing to remember: its acts relieve the pool
+            self._choose(rule, 0, pool)
+            return
+        looked = look(rule, value, hold or NO_HOLD, self._now)
+        if looked.hold != (hold or NO_HOLD):
+            holds = self._written.pool_holds.setdefault(pool.name, dict(pool.holds))
+            holds[rule.name] = looked.hold
+        if looked.rung is not None:
+            self._choose(rule, looked.rung, pool)
+
+    def _choose(self, rule: Rule, rung: int, pool: PoolSignals) -> None:
+        """The largest user, then the next, until the pool is within; an act that relieves nothing is done to one."""
+        ranked = self._ranked(rule, pool)
+        for place, (_, client) in enumerate(ranked):
+            observed = self._pressure(rule, pool)
+            if place and observed <= rule.limit:
+                break
+            decision = decide_largest(rule, rung, ranked[place : place + 2], observed, self._now)
+            if decision is not None:
+                self._take(decision, client)
+                if decision.action not in _FREEING:
+                    break
+
+    def _ranked(self, rule: Rule, pool: PoolSignals) -> list[tuple[int, ClientView]]:
+        """Users of what the pool is short of: the largest first; of equals the one whose backlog is older."""
+        users, share = [], OF_POOL[rule.signal].share
+        for client, *_ in self._clients:
+            if client.pool_name != pool.name or client.name in self._effects.gone or spared(rule, client.name):
+                continue
+            moved = rule.signal is Signal.POOL_MEMORY and client.name in self._effects.moved
+            used = 0 if moved else share(client)
+            if used > 0:
+                users.append((used, client))
+        users.sort(key=lambda user: precedence(*user))
+        return users
+
+    def _pressure(self, rule: Rule, pool: PoolSignals) -> int:
+        relieved = self._effects.disk if rule.signal is Signal.POOL_DISK else self._effects.memory
+        return of_pool(rule, pool) - relieved.get(pool.name, 0)

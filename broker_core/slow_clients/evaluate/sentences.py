@@ -1,0 +1,124 @@
+"""Decisions in English: what was done to whom, why, and what it costs. One or two sentences, each figure with its unit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Choice, Mode, Reason, Shape, Signal, Unit
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.signal_table import OF_POOL, READINGS
+
+_DONE: Final = {
+    Action.NOTIFY: "reported",
+    Action.WARN: "warned",
+    Action.CONFLATE: "conflated",
+    Action.DISCARD_OLDEST: "cut back to its limit",
+    Action.OFFLINE: "offlined",
+    Action.CONTINUE_FROM_JOURNAL: "moved to the journal",
+    Action.PAUSE: "paused",
+    Action.CANCEL_SUBSCRIPTION: "cancelled",
+    Action.ASK_TO_CLOSE: "asked to close",
+    Action.DISCONNECT: "disconnected",
+    Action.REFUSE: "disconnected and its name refused",
+    Action.DELETE_DURABLE: "disconnected and its durable subscription deleted",
+}
+_CODES: Final = {Reason.RESOURCE_ERROR: "506 resource error. "}
+"""What a system's clients know a reason by (seed 004)."""
+
+
+def sentence(decision: Decision) -> str:
+    """The decision in one or two sentences."""
+    error = _CODES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
+    return f"{error}{_who(decision)} {_did(decision)}: {_why(decision)}. {_cost(decision)}"
+
+
+def _who(decision: Decision) -> str:
+    if decision.subscription and decision.action not in FINAL_ACTIONS:
+        return f"Subscription {decision.subscription} of client {decision.client}"
+    return f"Client {decision.client}"
+
+
+def _did(decision: Decision) -> str:
+    done = _DONE[decision.action]
+    if decision.for_ms and decision.action in (Action.PAUSE, Action.REFUSE):
+        done += f" for {quantity(decision.for_ms, Unit.MILLISECONDS)}"
+    return f"would have been {done}" if decision.mode is Mode.SHADOW else f"was {done}"
+
+
+def _why(decision: Decision) -> str:
+    unit = decision.unit
+    observed, limit = quantity(decision.observed, unit), quantity(decision.limit, unit)
+    subject = READINGS[decision.signal].subject.format(pool=decision.pool)
+    if decision.shape is Shape.COUNT_IN_WINDOW:
+        return f"its {_NOUN[decision.signal]} passed the limit {observed}, reaching {decision.setting} ({limit})"
+    way = "under" if decision.shape is Shape.RATE_BELOW else "over"
+    over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
+    if decision.hold_ms:
+        over += f" for {quantity(decision.hold_ms, Unit.MILLISECONDS)}"
+    if decision.choose is Choice.SELF:
+        return over
+    used = f"it {OF_POOL[decision.signal].verb} {quantity(decision.used, unit)}, more than any other client"
+    runner = decision.chosen_over
+    after = f"; next is {runner.client} with {quantity(runner.used, unit)}" if runner else ""
+    return f"{over}, and {used}{after}"
+
+
+_NOUN: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {Signal.WINDOW_FULL: "prefetch window"}
+
+
+def _cost(decision: Decision) -> str:
+    kept, lost = decision.kept, decision.lost
+    match decision.action:
+        case Action.OFFLINE:
+            return f"{messages(kept)} kept in its spool and will be sent in order when it reads again."
+        case Action.CONTINUE_FROM_JOURNAL:
+            return f"{messages(kept)} in the journal and will be read from there, in order."
+        case Action.CONFLATE:
+            gone = f"{messages(lost)} replaced by later ones; " if lost else ""
+            return f"{gone}the latest of each key is kept."
+        case Action.DISCARD_OLDEST:
+            often = f" ({quantity(decision.times, Unit.TIMES)} within a second)" if decision.times > 1 else ""
+            return f"{messages(lost)} discarded{often}, the oldest first; {messages(kept)} kept."
+        case Action.NOTIFY | Action.WARN | Action.PAUSE | Action.ASK_TO_CLOSE:
+            return f"Nothing is lost; {messages(kept)} waiting." if kept else "Nothing is lost."
+    return _cost_of_ending(decision)
+
+
+def _cost_of_ending(decision: Decision) -> str:
+    if not decision.kept and not decision.lost:
+        return "Nothing was waiting for it."
+    parts = []
+    if decision.kept:
+        resume = f" and can be replayed from {decision.resume_bookmark}" if decision.resume_bookmark else ""
+        parts.append(f"{messages(decision.kept)} in the journal{resume}")
+    if decision.lost:
+        parts.append(f"{messages(decision.lost)} lost, being of topics that aren't journaled")
+    return "; ".join(parts) + "."
+
+
+def messages(count: int) -> str:
+    """`1 message is`, `2 messages are`."""
+    return "1 message is" if count == 1 else f"{count:,} messages are"
+
+
+def quantity(value: int, unit: Unit) -> str:
+    """A figure for people: `1,500 bytes`, `64.0 MiB`, `750 ms`, `30.5 s`, `3 messages`."""
+    match unit:
+        case Unit.MILLISECONDS:
+            return f"{value} ms" if value < 1_000 else f"{value / 1_000:,.1f} s"
+        case Unit.MESSAGES:
+            return "1 message" if value == 1 else f"{value:,} messages"
+        case Unit.TIMES:
+            return "once" if value == 1 else f"{value:,} times"
+        case Unit.BYTES_PER_SECOND:
+            return f"{_bytes(value)}/s"
+    return _bytes(value)
+
+
+def _bytes(value: int) -> str:
+    if value < 10_240:
+        return f"{value:,} bytes"
+    for name, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if value >= size:
+            return f"{value / size:,.1f} {name}"
+    return f"{value / 1_024:,.1f} KiB"

@@ -1,0 +1,200 @@
+"""The signals as they are read and said: one row each. Unit, scope and reason stand in `config.vocabulary.SIGNALS`.
+
+Whoever judges, forecasts or explains draws from these rows, so that a new signal is a member, a row there and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from broker_core.config.vocabulary import SIGNALS, Measured, Signal, whole
+from broker_core.slow_clients.evaluate.holds import NOT_APPLICABLE
+from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals, SubscriptionView, age_ms
+from broker_core.slow_clients.rules.rule import TICK_MS, Rule
+
+_MS: Final = 1_000_000
+BEHIND_MS: Final = TICK_MS
+"""A client whose oldest message has waited as long is behind."""
+
+OfClient = Callable[[ClientView, Rule, int], int]
+OfSubscription = Callable[[SubscriptionView, ClientView, Rule, int], int]
+
+
+class Pooled(NamedTuple):
+    """How a pool's signal is read."""
+
+    used: Callable[[PoolSignals], int]
+    """What the pool is short of."""
+    share: Callable[[ClientView], int]
+    """A client's part in that; 0: acting on it relieves nothing."""
+    verb: str
+    """What a client does with its part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a signal is read and said; None where it isn't measured.
+
+    subject   begins the sentence that its figure ends
+    column    which figure of a client's samples it is; None: samples don't have it
+    ticking   grows as time passes, until something happens
+    outbox    of what waits in memory: acts that move it elsewhere take the signal away
+    beyond    may be there for a client of whom nothing is in memory or on disk
+    """
+
+    subject: str
+    of_client: OfClient | None
+    of_subscription: OfSubscription | None
+    of_pool: Pooled | None
+    column: int | None
+    ticking: bool
+    outbox: bool
+    beyond: bool
+
+
+def _live(client: ClientView, value: int) -> int:
+    return NOT_APPLICABLE if client.offlined else value
+
+
+def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
+    """Bytes a second over the rule's look-back, while something has waited for all of it: the most that it may have read.
+
+    Of a step of its window, which comes when all of it has been read, it is seen only at the end; so what was read in any
+    time is what was taken, or up to a step more.
+    The oldest message tells: had the client taken everything in between, it would be younger. So a client that is
+    served as things come is never slow, however little comes.
+    """
+    age, look_back = age_ms(client.oldest_at, now_ns), rule.look_back_ms(client.lump_bytes)
+    if client.owed_bytes < max(1, rule.guard_bytes) or age < rule.window_ms:
+        return NOT_APPLICABLE
+    behind = age_ms(client.behind_since, now_ns) if age >= BEHIND_MS else 0
+    if max(age, behind) < look_back or any(one.rate_limited or one.paused for one in client.subscriptions):
+        return NOT_APPLICABLE
+    before = client.taken_by(now_ns - look_back * _MS)
+    if before is None or before.at == now_ns:
+        return NOT_APPLICABLE
+    return (client.taken_bytes - before.taken_bytes + client.lump_bytes) * 1_000_000_000 // (now_ns - before.at)
+
+
+def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: int) -> int:
+    return one.window_full_count if rule.counted else age_ms(one.window_full_since, now_ns)
+
+
+READINGS: Final = whole({
+    Signal.POOL_MEMORY: Reading(
+        "the clients of pool {pool} hold", None, None,
+        Pooled(
+            lambda pool: pool.memory_used - pool.memory_leaving,
+            lambda client: 0 if client.offlined else client.outbox_bytes,
+            "holds",
+        ),
+        column=None, ticking=False, outbox=False, beyond=False,
+    ),
+    Signal.POOL_DISK: Reading(
+        "the spools of pool {pool} take", None, None,
+        Pooled(lambda pool: pool.disk_used, lambda client: client.spool_bytes, "takes"),
+        column=None, ticking=False, outbox=False, beyond=False,
+    ),
+    Signal.OUTBOUND_BYTES: Reading(
+        "its outbox holds",
+        lambda client, *_: _live(client, client.outbox_bytes),
+        lambda one, client, *_: _live(client, one.outbox_bytes),
+        None, column=1, ticking=False, outbox=True, beyond=False,
+    ),
+    Signal.OUTBOUND_MESSAGES: Reading(
+        "for it wait",
+        lambda client, *_: _live(client, client.outbox_messages),
+        lambda one, client, *_: _live(client, one.outbox_messages),
+        None, column=None, ticking=False, outbox=True, beyond=False,
+    ),
+    Signal.SPOOL_BYTES: Reading(
+        "its spool takes", lambda client, *_: client.spool_bytes, None,
+        None, column=2, ticking=False, outbox=False, beyond=False,
+    ),
+    Signal.SPOOL_AGE: Reading(
+        "it has been offline for",
+        lambda client, _, now: age_ms(client.offlined_at, now) if client.offlined else 0, None,
+        None, column=None, ticking=True, outbox=False, beyond=True,
+    ),
+    Signal.CONFLATION_BYTES: Reading(
+        "conflation holds for it", lambda client, *_: client.conflation_bytes, lambda one, *_: one.conflation_bytes,
+        None, column=None, ticking=False, outbox=False, beyond=False,
+    ),
+    Signal.BACKLOG_BYTES: Reading(
+        "it is owed", lambda client, *_: client.owed_bytes, lambda one, *_: one.backlog_bytes,
+        None, column=None, ticking=False, outbox=False, beyond=True,
+    ),
+    Signal.BACKLOG_MESSAGES: Reading(
+        "it is owed", lambda client, *_: client.owed_messages, lambda one, *_: one.backlog_messages,
+        None, column=None, ticking=False, outbox=False, beyond=True,
+    ),
+    Signal.OLDEST_AGE: Reading(
+        "its oldest message has been waiting for",
+        lambda client, _, now: max(age_ms(client.oldest_at, now), age_ms(client.unacked_at, now)),
+        lambda one, _, __, now: age_ms(one.oldest_at, now),
+        None, column=None, ticking=False, outbox=False, beyond=True,
+    ),
+    Signal.DRAIN_RATE: Reading(
+        "it takes", _drain_rate, None, None, column=None, ticking=False, outbox=False, beyond=False,
+    ),
+    Signal.WRITE_BLOCKED: Reading(
+        "its connection has taken nothing for",
+        lambda client, _, now: age_ms(client.write_blocked_since, now),
+        lambda one, _, __, now: age_ms(one.blocked_since, now),
+        None, column=None, ticking=True, outbox=False, beyond=True,
+    ),
+    Signal.WINDOW_FULL: Reading(
+        "its prefetch window has been full for", None, _window_full,
+        None, column=None, ticking=True, outbox=False, beyond=True,
+    ),
+    Signal.UNACKED_MESSAGES: Reading(
+        "it hasn't acknowledged", None, lambda one, *_: one.unacked_messages,
+        None, column=None, ticking=False, outbox=False, beyond=True,
+    ),
+    Signal.UNACKED_AGE: Reading(
+        "its oldest unacknowledged message was sent before", None,
+        lambda one, _, __, now: age_ms(one.unacked_since, now),
+        None, column=None, ticking=False, outbox=False, beyond=True,
+    ),
+    Signal.ACK_SILENCE: Reading(
+        "it hasn't acknowledged anything for", None,
+        lambda one, _, __, now: age_ms(one.acked_at, now) if one.unacked_messages else 0,
+        None, column=None, ticking=True, outbox=False, beyond=True,
+    ),
+})  # fmt: skip
+OF_CLIENT: Final = {signal: row.of_client for signal, row in READINGS.items() if row.of_client is not None}
+OF_SUBSCRIPTION: Final = {s: row.of_subscription for s, row in READINGS.items() if row.of_subscription is not None}
+OF_POOL: Final = {signal: row.of_pool for signal, row in READINGS.items() if row.of_pool is not None}
+OUTBOX: Final = frozenset(signal for signal, row in READINGS.items() if row.outbox)
+
+
+def check(read: dict[Measured, set[Signal]]) -> None:
+    """Every signal can be read off just what it is measured of. Raises LookupError otherwise."""
+    for measured, signals in read.items():
+        if wrong := signals ^ {signal for signal, row in SIGNALS.items() if measured in row.measured}:
+            raise LookupError(f"read and measured of a {measured} aren't the same: {', '.join(sorted(wrong))}")
+
+
+check({Measured.CLIENT: set(OF_CLIENT), Measured.SUBSCRIPTION: set(OF_SUBSCRIPTION), Measured.POOL: set(OF_POOL)})
+
+
+def beyond(rules: Iterable[Rule]) -> bool:
+    """Whether one of them may be passed by a client of whom nothing is in memory or on disk."""
+    return any(READINGS[rule.signal].beyond for rule in rules)
+
+
+def of_client(rule: Rule, client: ClientView, now_ns: int) -> int:
+    """The signal's value for a whole client; NOT_APPLICABLE when it says nothing about it now."""
+    return OF_CLIENT[rule.signal](client, rule, now_ns)
+
+
+def of_subscription(rule: Rule, client: ClientView, one: SubscriptionView, now_ns: int) -> int:
+    """The signal's value for one subscription."""
+    return OF_SUBSCRIPTION[rule.signal](one, client, rule, now_ns)
+
+
+def of_pool(rule: Rule, pool: PoolSignals) -> int:
+    """The signal's value for a pool."""
+    return OF_POOL[rule.signal].used(pool)

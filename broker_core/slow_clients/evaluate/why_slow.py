@@ -1,0 +1,157 @@
+"""Why a client is slow: one verdict with its evidence. Pure.
+
+Causes that aren't the client's come first: a client that the broker holds back must not be called slow. Then what is
+wrong with the client itself, from the surest evidence to the weakest. No cause yields just "slow".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+BUSY_LOOP_MS: Final = 250
+"""The broker is busy when its loop runs this late."""
+BUSY_DISK_MS: Final = 200
+"""The disk is busy when a write to it takes this long."""
+BLOCKED_MS: Final = 1_000
+FLOOR: Final = 5_000
+"""Bytes a second. Who takes less may as well not read: it needn't be known how long a step of its window lasts."""
+STEPS: Final = 2
+"""A reader that slows down a little, or whose window moves in a larger step than seen before, is silent for less than so many."""
+SLOW_ACK_MS: Final = 1_000
+HANGS_MS: Final = 5_000
+"""An application that owes acknowledgements, has room in its window and has given none for so long hangs."""
+BURST: Final = 3
+"""So many times as much as usual comes."""
+AS_BEFORE_PERCENT: Final = 70
+"""Of what it usually takes: with less it isn't the publisher alone."""
+
+
+class Cause(StrEnum):
+    """What holds a client up."""
+
+    KEEPS_UP = "keeps_up"
+    PAUSED = "paused"
+    THROTTLED = "throttled"
+    REPLAYING = "replaying"
+    DISK_BUSY = "disk_busy"
+    BROKER_BUSY = "broker_busy"
+    NOT_READING = "not_reading"
+    APPLICATION_HANGS = "application_hangs"
+    SLOW_ACKS = "slow_acks"
+    SLOW_NETWORK = "slow_network"
+    BURST = "burst"
+    READING_SLOWLY = "reading_slowly"
+
+
+class Why(NamedTuple):
+    """The verdict, the sentence for people, and the figures it rests on by name (units in the names)."""
+
+    cause: Cause
+    sentence: str
+    evidence: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a client and of the broker at one moment. Rates are `Pace`'s."""
+
+    waiting_messages: int = 0
+    write_blocked_ms: int = 0
+    window_full_ms: int = 0
+    """The longest of its subscriptions' full windows."""
+    unacked_messages: int = 0
+    ack_silence_ms: int = 0
+    paused: bool = False
+    """All that waits is of paused subscriptions."""
+    rate_limited: bool = False
+    """All that waits is of subscriptions with a rate of their own."""
+    replaying: bool = False
+    offlined: bool = False
+    taken_rate: int = 0
+    """Bytes a second that its peer takes, over the last minute."""
+    arrival_rate: int = 0
+    """Bytes a second that arrive for it, over the last seconds."""
+    loop_late_ms: int = 0
+    """How late the broker's loop runs."""
+    disk_ms: int = 0
+    """How long the last write or read of the disk that it waits for took."""
+    sure_rate: int = 0
+    """The part of `taken_rate` that it has surely read: of what it took a step of its window may only lie in its buffer."""
+    lump_bytes: int = 0
+    """The largest step in which its peer's window moves; 0: not known, or it moves smoothly."""
+    network_limited: bool = False
+    """The kernel's buffers are full, and the peer acknowledges steadily and little while its window is open."""
+    usual_taken_rate: int = 0
+    """The same as `taken_rate`, the last seconds left out; 0: not known."""
+    usual_arrival_rate: int = 0
+    """Bytes a second that arrive for it usually; 0: not known."""
+
+    @property
+    def stopped(self) -> bool:
+        """It has taken nothing for a second, and for longer than the steps of its window last at the rate at which it surely
+        reads; below the floor, or while that isn't known, than one of them lasts at the floor."""
+        at_floor = self.lump_bytes * 1_000 // FLOOR
+        at_rate = STEPS * self.lump_bytes * 1_000 // self.sure_rate if self.sure_rate else at_floor
+        return self.write_blocked_ms >= BLOCKED_MS and self.write_blocked_ms > min(at_floor, at_rate)
+
+    @property
+    def burst(self) -> bool:
+        """Far more comes than usual and than it takes, and it takes what it usually does."""
+        return (
+            self.usual_arrival_rate > 0
+            and self.arrival_rate >= BURST * self.usual_arrival_rate
+            and self.arrival_rate >= 2 * self.taken_rate > 0
+            and 100 * self.taken_rate >= AS_BEFORE_PERCENT * self.usual_taken_rate
+        )
+
+
+def why_slow(seen: Evidence) -> Why:
+    """The one verdict."""
+    for applies, cause, sentence, figures in _table(seen):
+        if applies:
+            return Why(cause, sentence, {name: int(getattr(seen, name)) for name in figures})
+    raise AssertionError("the table's last row always applies")
+
+
+def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ...]:
+    """Read from the top; the first that applies is the verdict."""
+    stopped, unacked, silence_ms = seen.stopped, seen.unacked_messages, seen.ack_silence_ms
+    taken = f"{seen.taken_rate:,} bytes/s"
+    return (
+        (not seen.waiting_messages and not unacked, Cause.KEEPS_UP, "Nothing waits for it.", ("waiting_messages",)),
+        (seen.paused, Cause.PAUSED, "It is paused: what waits for it is held back here, and it isn't behind by itself.",
+         ("waiting_messages",)),
+        (seen.rate_limited and not stopped, Cause.THROTTLED,
+         "It gets messages at the rate it asked for, which is lower than the rate at which they come.",
+         ("waiting_messages", "taken_rate", "arrival_rate")),
+        (seen.loop_late_ms >= BUSY_LOOP_MS and not stopped, Cause.BROKER_BUSY,
+         f"The broker is busy: its loop runs {seen.loop_late_ms} ms late, for all clients.", ("loop_late_ms", "waiting_messages")),
+        (seen.disk_ms >= BUSY_DISK_MS and (seen.offlined or seen.replaying) and not stopped, Cause.DISK_BUSY,
+         f"The disk is busy: what it waits for is read from there, and that takes {seen.disk_ms} ms.",
+         ("disk_ms", "waiting_messages")),
+        (stopped, Cause.NOT_READING,
+         f"It doesn't read: its connection has taken nothing for {seen.write_blocked_ms} ms.",
+         ("write_blocked_ms", "waiting_messages", "taken_rate", "sure_rate", "lump_bytes")),
+        (seen.network_limited, Cause.SLOW_NETWORK,
+         f"The network to it is slow: {taken} get through, with room in its own buffer.",
+         ("taken_rate", "arrival_rate", "network_limited", "waiting_messages")),
+        (unacked > 0 and silence_ms >= HANGS_MS and not seen.window_full_ms, Cause.APPLICATION_HANGS,
+         f"Its application hangs: it has room in its window, owes {unacked} acknowledgements and has given none for {silence_ms} ms.",
+         ("unacked_messages", "ack_silence_ms", "window_full_ms")),
+        (seen.window_full_ms > 0 or (unacked > 0 and silence_ms >= SLOW_ACK_MS), Cause.SLOW_ACKS,
+         f"It reads, but acknowledges slowly: {unacked} messages are unacknowledged.",
+         ("unacked_messages", "ack_silence_ms", "window_full_ms")),
+        (seen.replaying, Cause.REPLAYING,
+         "It reads an older part of the journal, at its own speed, and isn't at the newest messages yet.",
+         ("waiting_messages", "taken_rate")),
+        (seen.waiting_messages > 0 and seen.burst, Cause.BURST,
+         f"Its publishers send more than usual: {seen.arrival_rate:,} bytes/s come for it, {seen.usual_arrival_rate:,} bytes/s "
+         f"usually do, and it takes {taken}, as before.",
+         ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "waiting_messages")),
+        (seen.waiting_messages > 0 and (seen.offlined or seen.taken_rate < seen.arrival_rate), Cause.READING_SLOWLY,
+         f"A slow network, or slow reading: it takes {taken}, and {seen.arrival_rate:,} bytes/s come for it.",
+         ("taken_rate", "arrival_rate", "waiting_messages")),
+        (True, Cause.KEEPS_UP, "It takes messages as fast as they come.", ("taken_rate", "arrival_rate", "waiting_messages")),
+    )  # fmt: skip

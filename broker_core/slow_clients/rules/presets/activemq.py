@@ -1,0 +1,104 @@
+"""ActiveMQ's slow consumers (seed 003): policy entries by topic, compiled to rules for each subscription.
+
+    constantPendingMessageLimitStrategy      limit: messages kept in memory beyond the prefetch, hence not dispatched; the
+                                             oldest are discarded. -1, the default, keeps all. Not for durable subscriptions
+    prefetchRatePendingMessageLimitStrategy  multiplier of the prefetch, likewise; where both are set the lower counts
+    abortSlowConsumerStrategy                a consumer is slow from when there is something to dispatch and its
+                                             prefetch window is full until dispatch resumes. Aborted when it was slow
+      maxSlowCount      -1                   that often (-1: any number of times),
+      maxSlowDuration   30000 ms             or that long without a pause (-1: any time),
+      checkPeriod       30000 ms             looked at that often: so the worst case is their sum
+      abortConnection   false                false: the client is asked to close; true: its connection is closed
+
+A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing for a second
+until it takes something. One with a window is so by its duration, too: a peer that reads nothing never fills a wide window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from broker_core.config import PolicyDocument, Scope
+from broker_core.config.preset_fields import ACTIVEMQ, MAX_PREFETCH, defaults
+from broker_core.config.vocabulary import SIGNALS
+from broker_core.slow_clients.rules.presets.layers import set_fields
+from broker_core.slow_clients.rules.rule import (
+    TICK_MS,
+    Action,
+    Choice,
+    Reason,
+    Rule,
+    Rung,
+    Shape,
+    Signal,
+    Unit,
+)
+from broker_core.slow_clients.rules.scopes import Layer
+
+BLOCKED_MS: Final = 1_000
+"""Without a window: how long the socket must have taken nothing for the subscription to count as slow once."""
+
+DEFAULTS: Final = defaults(ACTIVEMQ)
+
+
+def layers(document: PolicyDocument) -> list[Layer]:
+    """The document's policy entries by scope."""
+    return [
+        Layer(
+            f"activemq {entry.topic} {entry.transport}".rstrip(),
+            Scope(transport=entry.transport, topic=entry.topic),
+            set_fields(entry, DEFAULTS),
+        )
+        for entry in document.activemq
+    ]
+
+
+def rules(settings: dict[str, Any], revision: int, *, durable: bool, prefetch: int) -> Iterable[Rule]:
+    """The rules of effective settings for a subscription with that prefetch (0: it has no window)."""
+    if (pending := pending_limit(settings, prefetch)) is not None and not durable:
+        setting, limit = pending
+        yield Rule(
+            "activemq.pending_message_limit", setting, "", Signal.OUTBOUND_MESSAGES, Shape.HARD, limit, Unit.MESSAGES,
+            Choice.SELF, (Rung(Action.DISCARD_OLDEST),), Reason.BACKLOG, revision, mode=settings["mode"],
+            per_subscription=True,
+        )  # fmt: skip
+    if not settings["abort_slow_consumer_strategy"]:
+        return
+    ladder = (Rung(Action.DISCONNECT if settings["abort_connection"] else Action.ASK_TO_CLOSE),)
+    signal = Signal.WINDOW_FULL if prefetch else Signal.WRITE_BLOCKED
+    common = {"mode": settings["mode"], "per_subscription": True}
+    period = settings["check_period"]
+    if settings["max_slow_count"] > 0:
+        count = settings["max_slow_count"]
+        yield Rule(
+            "activemq.max_slow_count", "maxSlowCount", "", signal, Shape.COUNT_IN_WINDOW, BLOCKED_MS, Unit.TIMES,
+            Choice.SELF, ladder, SIGNALS[signal].reason, revision, count=count,
+            # A window that was full is counted by the subscription; that the socket took nothing is seen by looking.
+            check_ms=period if prefetch else TICK_MS, **common,
+        )  # fmt: skip
+    if settings["max_slow_duration"] >= 0:
+        yield Rule(
+            "activemq.max_slow_duration", "maxSlowDuration", "", signal, Shape.HARD, settings["max_slow_duration"],
+            Unit.MILLISECONDS, Choice.SELF, ladder, SIGNALS[signal].reason, revision, check_ms=period, **common,
+        )  # fmt: skip
+        if prefetch:
+            yield Rule(
+                "activemq.max_slow_duration.blocked", "maxSlowDuration", "", Signal.WRITE_BLOCKED, Shape.HARD,
+                settings["max_slow_duration"], Unit.MILLISECONDS, Choice.SELF, ladder, Reason.WRITE_BLOCKED, revision,
+                check_ms=period, **common,
+            )  # fmt: skip
+
+
+def pending_limit(settings: dict[str, Any], prefetch: int) -> tuple[str, int] | None:
+    """How many messages are kept beyond the prefetch, by which strategy; None keeps all."""
+    limits = []
+    if (constant := settings["constant_pending_message_limit_strategy"]) >= 0:
+        limits.append((constant, "constantPendingMessageLimitStrategy"))
+    if (multiplier := settings["prefetch_rate_pending_message_limit_strategy"]) is not None:
+        window = settings["prefetch"] or prefetch or MAX_PREFETCH
+        limits.append((int(multiplier * window), "prefetchRatePendingMessageLimitStrategy"))
+    if not limits:
+        return None
+    limit, setting = min(limits)
+    return setting, limit

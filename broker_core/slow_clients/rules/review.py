@@ -1,0 +1,230 @@
+"""A policy is read before it is saved: what contradicts itself, does nothing or is dangerous is said in a sentence.
+
+Pure. What is plainly wrong has been refused by `PolicyDocument.from_dict`; here are the settings that are well-formed
+and still can't be meant, or should be known by whoever saves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from broker_core.config import PolicyDocument
+from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY
+from broker_core.config.rule_problems import problems_of
+from broker_core.config.rule_settings import laid_over
+from broker_core.config.scopes import shared, within
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Shape, Signal
+from broker_core.errors import ClientError
+from broker_core.slow_clients.rules.presets import activemq, amps, custom, xap
+from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, PoolLimits
+from broker_core.slow_clients.rules.scopes import Subject, by_specificity, effective, matches
+from broker_core.subscriptions.topics import TopicPattern
+
+ONE_MESSAGE = 1_024
+"""Bytes: a limit below this is passed by about any first message."""
+
+
+class Severity(StrEnum):
+    """What follows from a finding."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+class Finding(NamedTuple):
+    """One thing to know about a policy: where it is, what it means, what to do."""
+
+    severity: Severity
+    where: str
+    sentence: str
+    fix: str
+
+
+def review(document: PolicyDocument, host_memory: int | None = None) -> list[Finding]:
+    """All findings, those that refuse first. With the host's memory (bytes), default limits are looked at too."""
+    found = [
+        *_scopes(document),
+        *_pools(document, host_memory),
+        *_clients(document),
+        *_rules(document),
+        *_clashing(document),
+        *_masked(document),
+        *_xap(document),
+        *_activemq(document),
+        *_qpid(document),
+    ]
+    return sorted(found, key=lambda finding: finding.severity is Severity.WARN)
+
+
+def _refuse(where: str, sentence: str, fix: str) -> Finding:
+    return Finding(Severity.REFUSE, where, sentence, fix)
+
+
+def _warn(where: str, sentence: str, fix: str) -> Finding:
+    return Finding(Severity.WARN, where, sentence, fix)
+
+
+def _scopes(document: PolicyDocument) -> Iterator[Finding]:
+    """Patterns that aren't any, and scopes that match nothing."""
+    transports = {transport.name for transport in document.transports}
+    scoped = [(f"rule {rule.name} ({rule.scope})", rule.scope.topic, rule.scope.transport) for rule in document.rules]
+    scoped += [(f"activemq {entry.topic}", entry.topic, entry.transport) for entry in document.activemq]
+    scoped += [(f"qpid {topic.topic}", topic.topic, topic.transport) for topic in document.qpid]
+    scoped += [(f"xap {entry.transport}", "", entry.transport) for entry in document.xap]
+    for where, topic, transport in scoped:
+        if topic and (why := _bad_pattern(topic)):
+            yield _refuse(where, why, "Write a topic, a.*.b, a.>, or ~ and a regular expression.")
+        if transport and transport not in transports:
+            yield _warn(where, f"There is no transport {transport}, so this matches nothing.", "Name one of: "
+                        + ", ".join(sorted(transports)) + ".")  # fmt: skip
+
+
+def _bad_pattern(topic: str) -> str:
+    plain = ">" if topic == "#" else f"{topic[:-2]}.>" if topic.endswith(".#") else topic
+    try:
+        TopicPattern.parse(plain)
+    except ClientError as error:
+        return error.sentence
+    return ""
+
+
+def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Finding]:
+    resolved = amps.resolve_pools(document, host_memory or 1 << 40, None, "/spool")
+    known = {limits.name: limits for limits in resolved.values()}
+    for limits in known.values():
+        where = f"pool {limits.name}"
+        if limits.disk < limits.memory:
+            yield _warn(where, "The disk limit is lower than the memory limit: what a client holds in memory may not fit "
+                        "on disk, and it is disconnected while it is offlined.", "Raise message_disk_limit.")  # fmt: skip
+        if host_memory is not None and limits.memory > host_memory:
+            yield _warn(where, "The memory limit is more than this host's memory: it will run out before anybody is "
+                        "offlined.", "Lower message_memory_limit.")  # fmt: skip
+    for name, limits in resolved.items():
+        percent = _capacity(document, name)
+        if name and (limits, percent) == (resolved[INSTANCE], _capacity(document, INSTANCE)):
+            continue
+        if limits.memory * percent // 100 < ONE_MESSAGE:
+            yield _warn(f"transport {name}" if name else "instance",
+                        f"{percent} % of {limits.memory} bytes is less than a message: a client is offlined by its first "
+                        "one.", "Raise message_memory_limit or client_max_capacity.")  # fmt: skip
+
+
+def _clients(document: PolicyDocument) -> Iterator[Finding]:
+    for where, policy in (("instance", document.client_policy), *((f"transport {t.name}", t.client_policy) for t in document.transports)):
+        if policy.client_max_capacity == 100:
+            yield _warn(where, "client_max_capacity is 100 %: one client may take the whole pool, and then others are chosen "
+                        "for it.", "50 % is AMPS's default.")  # fmt: skip
+        age = policy.client_message_age_limit_ms
+        if age is not None and age < TICK_MS:
+            yield _warn(where, f"Ages are looked at each second: client_message_age_limit_ms {age} acts up to a second later.",
+                        "Set a second or more.")  # fmt: skip
+
+
+def _rules(document: PolicyDocument) -> Iterator[Finding]:
+    for rule in document.rules:
+        where, age = f"rule {rule.name} ({rule.scope})", _age_limit(document, rule.scope.transport)
+        waited = (rule.hold_ms or 0) + (rule.limit or 0 if rule.signal is Signal.OLDEST_AGE else 0)
+        if age is not None and rule.mode is not Mode.OFF and waited >= age:
+            yield _warn(where, f"It acts after {waited} ms at the earliest, and ClientMessageAgeLimit disconnects after {age} ms: "
+                        "it never acts.", "Shorten its hold, or raise client_message_age_limit_ms.")  # fmt: skip
+        if rule.signal in _BYTES and rule.limit is not None and rule.limit < ONE_MESSAGE and rule.shape is not Shape.PERCENT_OF:
+            yield _warn(where, f"{rule.limit} bytes is less than a message: the first one passes it.", "Raise its limit.")
+        if rule.check_ms is not None and rule.check_ms > 10 * TICK_MS and not rule.hold_ms:
+            yield _warn(where, f"It looks every {rule.check_ms} ms, so that is its worst case.", "Shorten check_ms.")
+
+
+_BYTES = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.BACKLOG_BYTES, Signal.POOL_MEMORY, Signal.POOL_DISK)
+
+
+def _clashing(document: PolicyDocument) -> Iterator[Finding]:
+    """Entries of one rule of which neither lies within the other: for whom both are about they may contradict."""
+    named = custom.own_rules(document)
+    for one, other in combinations(document.rules, 2):
+        if one.name != other.name or within(one.scope, other.scope) or within(other.scope, one.scope):
+            continue
+        if (both := shared(one.scope, other.scope)) is None:
+            continue
+        entries = [rule for rule in document.rules if rule.name == one.name]
+        whole = laid_over(entries, both)
+        for problem in problems_of(whole, named[one.name].per_subscription) if whole is not None else ():
+            yield _warn(f"rule {one.name} ({one.scope}; {other.scope})", f"For whom both entries are about, {problem}: there "
+                        "the rule doesn't act.", "Say it in an entry for both.")  # fmt: skip
+
+
+def _masked(document: PolicyDocument) -> Iterator[Finding]:
+    """A rule in shadow that enforced ones don't let see what it waits for."""
+    pools = amps.resolve_pools(document, 1 << 40, None, "/spool")
+    named = custom.own_rules(document)
+    whole = [(rule, custom.settings_within(named[rule.name], rule.scope)) for rule in document.rules]
+    for rule, settings in whole:
+        if settings["mode"] is not Mode.SHADOW:
+            continue
+        narrow = named[rule.name].per_subscription
+        limit = _limit(settings, pools[INSTANCE], narrow)
+        for other, over in whole:
+            enforced = over["mode"] is Mode.ENFORCE and over["signal"] is settings["signal"]
+            acts = any(rung.action in FINAL_ACTIONS | {Action.OFFLINE} for rung in over["ladder"])
+            if enforced and acts and within(other.scope, rule.scope) and _limit(over, pools[INSTANCE], named[other.name].per_subscription) <= limit:
+                yield _warn(f"rule {rule.name} ({rule.scope})",
+                            f"Rule {other.name} is enforced and acts on the same clients first: in shadow this one will never "
+                            "see its limit passed.", "Give it a lower limit, or put the other in shadow too.")  # fmt: skip
+
+
+def _limit(settings: dict[str, Any], pool: PoolLimits, narrow: bool) -> float:
+    made = custom.rule("r", settings, pool, 1, per_subscription=narrow)
+    return float("inf") if made is None else made.limit + made.hold_ms
+
+
+def _xap(document: PolicyDocument) -> Iterator[Finding]:
+    layers = by_specificity(xap.layers(document))
+    for name in {"", *(entry.transport for entry in document.xap)}:
+        found = {k: v.value for k, v in effective([la for la in layers if matches(la.scope, Subject(name))], xap.DEFAULTS).items()}
+        rules = list(xap.rules(found, document.revision))
+        if rules and rules[0].count * rules[0].check_ms > found["latency"]:
+            yield _warn(f"xap {name}".strip(), f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
+                        f"every {xap.PART_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
+                        "Lower retries or raise latency.")  # fmt: skip
+
+
+def _activemq(document: PolicyDocument) -> Iterator[Finding]:
+    layers = by_specificity(activemq.layers(document))
+    for entry in document.activemq:
+        where, subject = f"activemq {entry.topic}", Subject(entry.transport, topic=entry.topic)
+        matching = [layer for layer in layers if matches(layer.scope, subject)]
+        found = {field: value.value for field, value in effective(matching, activemq.DEFAULTS).items()}
+        off = found["max_slow_count"] < 1 and found["max_slow_duration"] < 0
+        if found["abort_slow_consumer_strategy"] and off:
+            yield _refuse(where, "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: nobody is ever "
+                          "aborted.", "Set one of them, or switch the strategy off.")  # fmt: skip
+        both = (entry.constant_pending_message_limit_strategy or -1) >= 0
+        if both and entry.prefetch_rate_pending_message_limit_strategy is not None:
+            yield _warn(where, "Both pending message limits are set: the lower one counts.", "Keep one of them.")
+
+
+def _qpid(document: PolicyDocument) -> Iterator[Finding]:
+    for topic in document.qpid:
+        where, age = f"qpid {topic.topic}", _age_limit(document, topic.transport)
+        if topic.depth is None and topic.message_age is None and topic.message_count is None:
+            yield _warn(where, "It has neither depth nor messageAge nor messageCount of its own: it triggers nothing by itself.",
+                        "Set at least one.")  # fmt: skip
+        if topic.message_age is not None and age is not None and topic.message_age >= age:
+            yield _warn(where, f"ClientMessageAgeLimit disconnects after {age} ms: messageAge {topic.message_age} never triggers.",
+                        "Lower messageAge, or raise client_message_age_limit_ms.")  # fmt: skip
+        if topic.delete_persistent:
+            yield _warn(where, "Durable subscriptions that pass a limit are deleted, with the messages they are owed.",
+                        "Leave delete_persistent off to keep them.")  # fmt: skip
+
+
+def _capacity(document: PolicyDocument, transport: str) -> int:
+    own = [t for t in document.transports if t.name == transport]
+    policy = document.client_policy_of(own[0]) if own else document.client_policy
+    return policy.client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
+
+
+def _age_limit(document: PolicyDocument, transport: str) -> int | None:
+    own = [t for t in document.transports if t.name == transport]
+    policy = document.client_policy_of(own[0]) if own else document.client_policy
+    return policy.client_message_age_limit_ms

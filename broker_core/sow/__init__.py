@@ -1,1 +1,0 @@
-"""State of the world: the last record of each key, computed from batches. Pure: no journal, no clock."""

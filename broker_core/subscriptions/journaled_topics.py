@@ -1,0 +1,128 @@
+"""Which records are journaled: of topics that match a journaled entry and no unjournaled pattern; `$SLUICE.` always.
+
+An entry with a filter journals the records that pass it; the others of its topics are delivered and not kept. A topic
+that an entry without a filter names as well is journaled whole. A topic's message type is that of the first entry
+that matches it: it says how filters read its bodies, those of subscriptions too.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from broker_core.batch import Batch
+from broker_core.config import InstanceSettings, JournaledTopic
+from broker_core.errors import ClientError, OperatorError
+from broker_core.filters import BatchEvaluator, Filter, compile_filter
+from broker_core.filters.message_types import SOH, Decoder, decoder_for
+from broker_core.names import EVENTS_PREFIX
+from broker_core.subscriptions.overlap import disjoint, inside
+from broker_core.subscriptions.topics import TopicPattern
+
+_EVENTS = TopicPattern.parse(f"{EVENTS_PREFIX}>")
+
+
+class _Entry(NamedTuple):
+    """A journaled entry, ready to match."""
+
+    pattern: TopicPattern
+    filter: Filter | None
+    decoder: Decoder | None
+
+
+class JournaledTopics:
+    """The instance's journaled topics; answers are remembered by topic.
+
+    Raises OperatorError bad_policy when a pattern or a filter can't be compiled.
+    """
+
+    def __init__(self, settings: InstanceSettings) -> None:
+        try:
+            self._entries = [_entry(topic) for topic in settings.journaled_topics]
+            self._not = [TopicPattern.parse(text) for text in settings.unjournaled_topics]
+        except ClientError as error:
+            raise OperatorError(
+                "bad_policy", f"The journaled topics can't be used: {error.sentence}", error.fix, problems=[error.sentence]
+            ) from None
+        self.decides_by_content = any(entry.filter for entry in self._entries)
+        """Whether records have to be looked at; without it a batch is decided by its topics."""
+        self._has_types = any(entry.decoder for entry in self._entries)
+        self.is_journaled = lru_cache(maxsize=65_536)(self._is_journaled)
+        self.all_journaled = lru_cache(maxsize=8_192)(self._all_journaled)
+        self.decoder_of = lru_cache(maxsize=65_536)(self._decoder_of)
+        self._filters_of = lru_cache(maxsize=65_536)(self._find_filters)
+
+    def _is_journaled(self, topic: str) -> bool:
+        """Whether records of a topic are kept, or may be."""
+        return topic.startswith(EVENTS_PREFIX) or self._find_filters(topic) != ()
+
+    def covers_nothing(self, pattern: TopicPattern) -> bool:
+        """Whether certainly no topic of a pattern is journaled. Of regular expressions that can't always be said."""
+        if pattern.exact is not None:
+            return not self.is_journaled(pattern.exact)
+        if not disjoint(pattern, _EVENTS):
+            return False
+        if any(inside(pattern, other) for other in self._not):
+            return True
+        kept = [one.pattern for one in self._entries if not any(inside(one.pattern, other) for other in self._not)]
+        return all(disjoint(pattern, one) for one in kept)
+
+    def _find_filters(self, topic: str) -> tuple[Filter, ...] | None:
+        """The filters of which a record must pass one; None when all are kept, () when none is."""
+        if topic.startswith(EVENTS_PREFIX):
+            return None
+        if any(pattern.matches(topic) for pattern in self._not):
+            return ()
+        found = [entry.filter for entry in self._entries if entry.pattern.matches(topic)]
+        return None if None in found else tuple(dict.fromkeys(chosen for chosen in found if chosen))
+
+    def _decoder_of(self, topic: str) -> Decoder | None:
+        """How filters read the topic's bodies; None is JSON."""
+        if not self._has_types or topic.startswith(EVENTS_PREFIX):
+            return None
+        return next((entry.decoder for entry in self._entries if entry.pattern.matches(topic)), None)
+
+    def _all_journaled(self, topics: tuple[str, ...]) -> bool | None:
+        """True when all of them are, False when none is, None when it's mixed or the content decides."""
+        if self.decides_by_content and any(self._filters_of(topic) for topic in topics):
+            return None
+        answers = {self.is_journaled(topic) for topic in topics}
+        return answers.pop() if len(answers) == 1 else None
+
+    def parts(self, batch: Batch) -> tuple[Batch | None, Batch | None]:
+        """(what of a batch isn't journaled, what is), each in its order; None when there is nothing of it.
+
+        A whole part is the batch itself, parts of one are new batches without sequences.
+        """
+        journaled = self.all_journaled(batch.topics)
+        if journaled is not None:
+            return (None, batch) if journaled else (batch, None)
+        wanted = self._wanted(batch)
+        rows, kept = np.flatnonzero(~wanted), np.flatnonzero(wanted)
+        if not len(rows) or not len(kept):
+            return (None, batch) if len(kept) else (batch, None)
+        return batch.select(rows, explicit=False), batch.select(kept, explicit=False)
+
+    def _wanted(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """For each row whether it is journaled."""
+        topics = batch.topics
+        wanted: npt.NDArray[np.bool_] = np.array([False, *map(self.is_journaled, topics)])[batch.topic_indexes]
+        evaluator: BatchEvaluator | None = None
+        for number, topic in enumerate(topics, 1):
+            filters = self._filters_of(topic)
+            if not filters:
+                continue
+            evaluator = evaluator or BatchEvaluator(batch, self.decoder_of)
+            mine = np.flatnonzero(batch.topic_indexes == number)
+            wanted[mine] = False
+            for chosen in filters:
+                wanted[evaluator.rows(chosen, mine)] = True
+        return wanted
+
+
+def _entry(topic: JournaledTopic) -> _Entry:
+    chosen = None if topic.filter is None else compile_filter(topic.filter)
+    return _Entry(TopicPattern.parse(topic.topic), chosen, decoder_for(topic.message_type, topic.separator or SOH))

@@ -1,0 +1,115 @@
+"""Keys of records, and the last record of each over a run of batches, without copying one.
+
+    fold = LastPerKey(parse_key("/id").of(decoder_of))
+    for batch in batches: fold.add(batch)
+    for number, rows in fold.remaining(): ...   # rows of the batch that was added as `number`, ascending
+
+Every key is made here: of the snapshot of the current state a subscriber starts from (seed 001), of conflating what
+waits, and of the conflation that a subscriber asks for. It reads a body as the filters do, by the topic's decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from broker_core.batch import Batch, Rows
+from broker_core.errors import ClientError
+from broker_core.filters.message_types import UNREADABLE, DecoderOf, decode_json
+from broker_core.filters.paths import getter
+from broker_core.filters.tokens import tokenize
+
+MAX_KEY_PATHS: Final = 8
+MAX_KEYS: Final = 100_000
+"""Keys of one snapshot; each takes some 200 bytes while it is made."""
+
+KeyOf = Callable[[str, bytes], object]
+"""(topic, body) → the key; None for a record that replaces nothing and is replaced by nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """By what records replace each other: fields, or the topic alone when there are none."""
+
+    fields: tuple[Callable[[Any], Any], ...]
+
+    def of(self, decoder_of: DecoderOf | None) -> KeyOf:
+        """The key of a record whose bodies are read as `decoder_of` says; where it, or what it says, is None as JSON.
+
+        A record has none if it can't be read, has none of the fields, or is nested too deep in one (250 levels).
+        """
+        if not self.fields:
+            return lambda topic, body: topic
+        fields = self.fields
+
+        def key(topic: str, body: bytes) -> object:
+            decode = decode_json if decoder_of is None else decoder_of(topic) or decode_json
+            message = decode(body)
+            if message is UNREADABLE:
+                return None
+            values = [get(message) for get in fields]
+            if all(value is None for value in values):
+                return None
+            try:
+                return topic, orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+            except orjson.JSONEncodeError:
+                return None
+
+        return key
+
+
+def parse_key(text: str) -> Key:
+    """A key expression: `topic`, or 1 to 8 fields such as `/id` or `/desk,/id`. ClientError bad_key.
+
+    With fields the topic belongs to the key as well: equal ids on two topics are two things.
+    """
+    if text == "topic":
+        return Key(())
+    try:
+        tokens = tokenize(text)[:-1]
+    except ClientError:  # it speaks of a filter
+        tokens = []
+    paths = [token.value for token in tokens[0::2] if token.kind == "path" and isinstance(token.value, tuple)]
+    commas = all(token.kind == "," for token in tokens[1::2])
+    if not commas or len(tokens) != 2 * len(paths) - 1 or not 1 <= len(paths) <= MAX_KEY_PATHS:
+        raise ClientError("bad_key", f"A key can't be {text[:80]!r}.",
+                          f"Write topic, or 1 to {MAX_KEY_PATHS} fields separated by commas: /desk,/id.")
+    return Key(tuple(map(getter, paths)))
+
+
+class LastPerKey:
+    """A running answer. Batches are numbered from 0 in the order they are added."""
+
+    def __init__(self, key_of: KeyOf, max_keys: int = MAX_KEYS) -> None:
+        self._key_of = key_of
+        self._max_keys = max_keys
+        self._last: dict[Any, tuple[int, int]] = {}
+        self._keyless: list[tuple[int, int]] = []
+        self._batches = 0
+
+    def add(self, batch: Batch, rows: Rows | None = None) -> None:
+        """The next batch: all of it, or the rows. ClientError snapshot_too_large with more than `max_keys` keys."""
+        number, self._batches = self._batches, self._batches + 1
+        topics, indexes, bodies = batch.topics, batch.topic_indexes.tolist(), batch.bodies()
+        last, key_of = self._last, self._key_of
+        for row in range(batch.count) if rows is None else rows.tolist():
+            key = key_of(topics[indexes[row] - 1], bodies[row])
+            if key is None:
+                self._keyless.append((number, row))
+            else:
+                last[key] = (number, row)
+        if len(last) + len(self._keyless) > self._max_keys:
+            raise ClientError("snapshot_too_large", f"There are more than {self._max_keys} keys.",
+                              "Use a filter, a narrower topic, or a key with fewer values.")
+
+    def remaining(self) -> Iterator[tuple[int, Rows]]:
+        """The number of each batch that a key's last record is in, ascending, with its rows."""
+        found: dict[int, list[int]] = {}
+        for number, row in sorted([*self._last.values(), *self._keyless]):
+            found.setdefault(number, []).append(row)
+        for number, rows in found.items():
+            yield number, np.array(rows, dtype=np.int64)

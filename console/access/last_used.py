@@ -1,0 +1,94 @@
+"""When sessions and tokens were last used, without a write to the database on every request.
+
+In this process's memory at once, and in Redis a few times a minute at most, for other processes and for after a restart:
+
+    sluice:session:DIGEST   the second a session was last used; expires with its idle time. The digest is SHA-256 of its key.
+    sluice:tokens           hash: a token's id → the second it was last used; the worker's tick takes it into the database
+
+Both may be lost. A session then counts as used at its login, so that losing Redis never makes one live longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from contextlib import suppress
+
+import redis
+
+from console.live.redis_link import connection
+
+TOKENS = "sluice:tokens"
+TOLD_EVERY_S = 10
+"""Redis is told of a use when the one before that it knows of is so old."""
+TOKENS_EVERY_S = 60
+MOST = 10_000
+"""Sessions and tokens that a process remembers."""
+
+
+class _Memory:
+    """The newest uses of things, and when Redis was last told of each."""
+
+    def __init__(self) -> None:
+        self.used: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def note(self, key: str, now: float, every: float) -> bool:
+        """Remember a use; whether Redis should be told."""
+        told = self.used.get(key, (0.0, 0.0))[1]
+        due = now - told >= every
+        self.used[key] = (now, now if due else told)
+        self.used.move_to_end(key)
+        while len(self.used) > MOST:
+            self.used.popitem(last=False)
+        return due
+
+    def last(self, key: str) -> float:
+        return self.used.get(key, (0.0, 0.0))[0]
+
+
+_sessions, _tokens = _Memory(), _Memory()
+
+
+def session_used(session_key: str, now: float, idle_s: int) -> None:
+    """A person did something in this session."""
+    key = _name(session_key)
+    if _sessions.note(key, now, TOLD_EVERY_S):
+        with suppress(redis.RedisError):
+            connection().set(key, int(now), ex=idle_s + TOLD_EVERY_S)
+
+
+def session_idle(session_key: str, login_at: float, now: float, idle_s: int) -> bool:
+    """Whether nobody has done anything in this session for longer than `idle_s` seconds. Times are seconds since 1970."""
+    key = _name(session_key)
+    if now - max(_sessions.last(key), login_at) <= idle_s:
+        return False
+    try:
+        elsewhere = float(connection().get(key) or 0)  # type: ignore[arg-type]
+    except redis.RedisError:
+        return True
+    return now - elsewhere > idle_s + TOLD_EVERY_S
+
+
+def token_used(token_id: int, now: float) -> None:
+    """A request came with this token."""
+    if _tokens.note(str(token_id), now, TOKENS_EVERY_S):
+        with suppress(redis.RedisError):
+            connection().hset(TOKENS, str(token_id), int(now))
+
+
+def take_tokens() -> dict[int, float]:
+    """When tokens were used, by id, since this was last asked. Raises redis.RedisError."""
+    with connection().pipeline(transaction=True) as pipe:
+        found, _ = pipe.hgetall(TOKENS).delete(TOKENS).execute()
+    return {int(token): float(second) for token, second in found.items()}
+
+
+def forget() -> None:
+    """Of this process's memory: everything."""
+    _sessions.used.clear()
+    _tokens.used.clear()
+
+
+def _name(session_key: str) -> str:
+    # A session's key lets its reader in, so it stands nowhere but in the database.
+    return f"sluice:session:{hashlib.sha256(session_key.encode()).hexdigest()}"

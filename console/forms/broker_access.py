@@ -1,0 +1,76 @@
+"""Users who may log on to transports, and entitlements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+
+from broker_core.access.secrets import MAX_SECRET, hash_password, hash_token, make_token
+from console.forms.fields import LinesField
+from console.forms.part import PartForm
+
+_PROOFS = (("keep", "leave it as it is"), ("new", "a new one"), ("none", "take it away"))
+
+
+class UserForm(PartForm):
+    """Somebody who may log on. A secret is typed once; its hash is what is kept."""
+
+    GROUPS = (
+        ("User", ("name", "groups", "clients")),
+        ("Password", ("password_change", "password")),
+        ("Token", ("token_change",)),
+        ("Certificate", ("certificate",)),
+    )
+
+    name = forms.CharField(label="Name", max_length=64)
+    groups = LinesField(label="Groups", required=False, help_text="One a line; entitlements speak of them as group:name.")
+    clients = LinesField(
+        label="Client names they may take", required=False, help_text="One a line; feed-* for those that begin so. None: any.")
+    password_change = forms.ChoiceField(label="Password", choices=_PROOFS, initial="keep")
+    password = forms.CharField(
+        label="New password", required=False, max_length=MAX_SECRET, strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}))
+    token_change = forms.ChoiceField(
+        label="Token", choices=_PROOFS, initial="keep", help_text="A new one is made here and shown once.")
+    certificate = forms.CharField(
+        label="Name in the certificate", required=False, max_length=255,
+        help_text="The common name or a subject alternative name of the client’s TLS certificate.")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["password"].widget.attrs["autocomplete"] = "new-password"
+
+    def clean(self) -> dict[str, Any]:
+        """A new password is asked for where one is to be set."""
+        clean: dict[str, Any] = super().clean() or {}
+        if clean.get("password_change") == "new" and not clean.get("password"):
+            self.add_error("password", "Type the new password.")
+        return clean
+
+    def made(self, before: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """The user's entry, and the token that was made for them, which is told once and kept nowhere."""
+        clean, token = self.cleaned_data, make_token() if self.cleaned_data["token_change"] == "new" else ""
+        entry = {
+            "name": clean["name"], "password": before.get("password"), "token": before.get("token"),
+            "certificate": clean["certificate"] or None, "groups": clean["groups"], "clients": clean["clients"],
+        }  # fmt: skip
+        if clean["password_change"] != "keep":
+            entry["password"] = hash_password(clean["password"]) if clean["password_change"] == "new" else None
+        if clean["token_change"] != "keep":
+            entry["token"] = hash_token(token) if token else None
+        return entry, token
+
+
+class EntitlementForm(PartForm):
+    """What some may do on restricted transports."""
+
+    GROUPS = (("", ("who", "transports", "publish", "subscribe", "filter")),)
+
+    who = LinesField(label="Who", help_text="One a line: user names, feed-*, group:name, or * for everybody.")
+    transports = LinesField(label="On these transports", required=False, help_text="One a line. None: all.")
+    publish = LinesField(label="May publish to", required=False, help_text="Topic patterns, one a line.")
+    subscribe = LinesField(label="May subscribe to", required=False, help_text="Topic patterns, one a line.")
+    filter = forms.CharField(
+        label="Filter", required=False, max_length=4_096, help_text="Added to every subscription that this allows.")

@@ -1,0 +1,84 @@
+"""Forms of whole drafts: making one, importing one, publishing one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from console.forms.fields import dress
+from console.services.policy_files import MOST_SENT, SYSTEMS
+from console.services.rollouts import Plan
+
+_NAMES = {"yaml": "Sluice (YAML)", "activemq": "ActiveMQ (activemq.xml)", "qpid": "Qpid (virtualhosts.xml)",
+          "amps": "AMPS (configuration XML)", "xap": "XAP (setenv script, properties or pu.xml)"}
+_WHOM = (("all", "for everybody at once"), ("client", "for clients by a pattern of names first"), ("share", "for a share of the clients first"))
+
+
+class _Dressed(forms.Form):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            dress(field)
+
+
+class NewDraftForm(_Dressed):
+    """A draft of the newest revision."""
+
+    title = forms.CharField(label="Title", max_length=200, help_text="What the change is for.")
+    revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
+
+
+class ImportForm(_Dressed):
+    """A file, pasted or uploaded; `text` is what it holds."""
+
+    system = forms.ChoiceField(label="Whose configuration", choices=[(name, _NAMES.get(name, name)) for name in SYSTEMS])
+    title = forms.CharField(label="Title of the draft", max_length=200, required=False)
+    text = forms.CharField(
+        label="The text", required=False, max_length=MOST_SENT, strip=False, widget=forms.Textarea(attrs={"rows": 6}),
+        help_text="Or upload it below. At most 1 MiB.")
+    file = forms.FileField(label="A file", required=False)
+
+    def clean(self) -> dict[str, Any]:
+        """One of the two, as text."""
+        clean: dict[str, Any] = super().clean() or {}
+        file = clean.get("file")
+        if file is not None and file.size > MOST_SENT:
+            self.add_error("file", "The file is over 1 MiB.")
+        elif file is not None:
+            try:
+                clean["text"] = file.read().decode()
+            except UnicodeDecodeError:
+                self.add_error("file", "The file isn’t text in UTF-8.")
+        elif not clean.get("text") and not self.errors:
+            self.add_error("text", "Paste a configuration, or choose a file.")
+        return clean
+
+
+class PublishForm(_Dressed):
+    """Why, and for whom first."""
+
+    expected_version = forms.IntegerField(widget=forms.HiddenInput)
+    reason = forms.CharField(label="Reason for this change", max_length=500, help_text="Stands in the revision and the audit.")
+    whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all")
+    client = forms.CharField(label="Client names", required=False, max_length=64, help_text="A pattern, like desk-*.")
+    share = forms.IntegerField(label="Share of the clients, %", required=False, min_value=1, max_value=99)
+    most_decisions = forms.IntegerField(
+        label="Most decisions", required=False, min_value=0, max_value=1_000_000,
+        help_text="On the first clients. With one more, the revision before comes back by itself. Default: 0.")
+
+    def clean(self) -> dict[str, Any]:
+        """What the choice needs is there."""
+        clean: dict[str, Any] = super().clean() or {}
+        whom = clean.get("whom")
+        if whom in ("client", "share") and not clean.get(whom) and whom not in self.errors:
+            self.add_error(whom, "Say which clients are first.")
+        return clean
+
+    def plan(self) -> Plan | None:
+        """The rollout that was chosen; None is for everybody at once."""
+        clean = self.cleaned_data
+        most = clean["most_decisions"] or 0
+        if clean["whom"] == "client":
+            return Plan(client=clean["client"], most_decisions=most)
+        return Plan(share=clean["share"], most_decisions=most) if clean["whom"] == "share" else None

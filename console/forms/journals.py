@@ -1,0 +1,29 @@
+"""What is asked before something is done to journals."""
+
+from __future__ import annotations
+
+from django import forms
+
+from broker_core.errors import OperatorError
+from console.choices import JOURNAL_ACTIONS
+from console.units.ages import parse_age
+
+
+class JournalActionForm(forms.Form):
+    """Which journal action, on segments older than what."""
+
+    action = forms.ChoiceField(choices=[(str(kind), kind.label) for kind in JOURNAL_ACTIONS])
+    age = forms.CharField(
+        label="Segments whose newest record is older than", max_length=32, initial="7d",
+        help_text="An interval with its unit: 30m, 12h, 7d, 4w. 0s means every sealed segment.",
+        widget=forms.TextInput(attrs={"class": "form-control", "autocomplete": "off", "spellcheck": "false"}),
+    )
+
+    def clean_age(self) -> str:
+        """An age that services read."""
+        text = str(self.cleaned_data["age"]).strip()
+        try:
+            parse_age(text)
+        except OperatorError as problem:
+            raise forms.ValidationError(f"{problem.sentence} {problem.fix}") from problem
+        return text

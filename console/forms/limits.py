@@ -1,0 +1,128 @@
+"""The limits of the instance: what shares its pool, and what it journals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+
+from broker_core.config.preset_fields import AMPS, AMPS_CLIENT, AMPS_POOL
+from broker_core.documents.instance import PoolEntry
+from console.forms.fields import Group, IntervalField, PatternsField, Row, SizeField
+from console.forms.journaled_topics import JournaledTopicsField
+from console.forms.part import setting, words
+from console.units.format import size
+
+
+class PolicyForm(forms.Form):
+    """The limits, with the names and defaults of AMPS. An empty field means: the default, or the instance's value."""
+
+    WORDS = {
+        **words(AMPS),
+        "journal_size": "JournalSize",
+        "preallocated_files": "PreallocatedJournalFiles",
+        "journal_directory": "JournalDirectory",
+        "archive_directory": "JournalArchiveDirectory",
+    }
+    GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("Pool", tuple(AMPS_POOL)),
+        ("Client policy", tuple(AMPS_CLIENT)),
+    )
+
+    message_memory_limit = SizeField(
+        label="Memory limit", required=False, help_text=AMPS["message_memory_limit"].help_text)
+    message_disk_limit = SizeField(label="Disk limit", required=False, help_text=AMPS["message_disk_limit"].help_text)
+    message_disk_path = forms.CharField(
+        label="Spool directory", required=False, help_text=AMPS["message_disk_path"].help_text)
+    client_max_capacity = setting(AMPS["client_max_capacity"], "Share one client may use")
+    client_message_age_limit_ms = IntervalField(
+        label="Oldest message", required=False, help_text=AMPS["client_message_age_limit_ms"].help_text)
+    reason = forms.CharField(
+        label="Reason for this change", max_length=500, help_text="Stands in the revision and the audit.",
+    )
+    expected_revision = forms.IntegerField(widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, field in self.fields.items():
+            kind = "form-check-input" if isinstance(field.widget, forms.CheckboxInput) else "form-control"
+            field.widget.attrs.update({"class": kind, "autocomplete": "off"})
+            if name in self.WORDS:
+                field.widget.attrs["placeholder"] = "default"
+
+    def show_now(self, pool: PoolEntry | None) -> None:
+        """Say in the empty fields what the running broker's pool makes of the default."""
+        if pool is None:
+            return
+        for name, limit in (("message_memory_limit", pool.memory_limit), ("message_disk_limit", pool.disk_limit)):
+            if limit:
+                attrs = self.fields[name].widget.attrs
+                attrs["placeholder"] = f"{attrs['placeholder']}, now {size(limit)}"
+
+    def groups(self) -> list[Group]:
+        """Fields in the order and under the headings a page shows."""
+        return [Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names]) for title, names in self.GROUPS]
+
+    def changes(self) -> dict[str, Any]:
+        """What services take: pool and client policy."""
+        clean = self.cleaned_data
+        pool = {name: clean[name] or None for name in self.GROUPS[-2][1]}
+        client = {name: clean[name] for name in self.GROUPS[-1][1]}
+        return {"pool": pool, "client_policy": client}
+
+
+class InstancePolicyForm(PolicyForm):
+    """The instance's limits and what it journals."""
+
+    GROUPS = (
+        (
+            "Journal",
+            (
+                "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
+                "archive_directory",
+            ),
+        ),
+        *PolicyForm.GROUPS,
+    )
+
+    journaled_topics = JournaledTopicsField(
+        label="Journaled topics", required=False,
+        help_text="One a line: a pattern, perhaps with a message type and a filter, such as "
+        "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. Default: > (every topic).")
+    unjournaled_topics = PatternsField(
+        label="Taken out of those", required=False,
+        help_text="Patterns, one a line, whose messages are never written. Default: scratch.>")
+    journal_size = SizeField(
+        label="Segment size", help_text="Of one journal file; at least 1 MiB. Default: 128 MiB. Used from the next segment on.")
+    preallocated_files = forms.IntegerField(
+        label="Segments made in advance", min_value=1, max_value=64, help_text="Default: 2.")
+    journal_directory = forms.CharField(
+        label="Journal directory", required=False, max_length=1024, empty_value=None,
+        help_text="An absolute path. Used from the broker’s next start; move the files there first. Default: the installation’s.")
+    archive_directory = forms.CharField(
+        label="Archive directory", required=False, max_length=1024, empty_value=None,
+        help_text="Where archived segments go; likewise from the next start. Default: the installation’s.")
+
+    def changes(self) -> dict[str, Any]:
+        """Also what is journaled."""
+        return {**super().changes(), "instance": {name: self.cleaned_data[name] for name in self.GROUPS[0][1]}}
+
+
+class DraftLimitsForm(InstancePolicyForm):
+    """The instance's limits and what it journals, in a draft."""
+
+    reason = None
+    expected_revision = None
+    expected_version = forms.IntegerField(widget=forms.HiddenInput)
+
+
+def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's part as initial values of a form: its groups' settings beside each other."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat.update(value)
+        else:
+            flat[key] = value
+    return flat

@@ -1,0 +1,142 @@
+"""The form of a custom rule's entry: WHEN a signal crosses a shape, DO a ladder, in a mode, for a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import forms
+
+from broker_core.config.preset_fields import MODE_MEANING
+from broker_core.config.rules import MAX_RUNGS
+from broker_core.config.vocabulary import UNIT_OF, Action, Choice, Shape, Signal, Unit
+from broker_core.slow_clients.rules.presets.custom import DEFAULTS as RULE_DEFAULTS
+from console.forms.fields import FlagField, IntervalField, LinesField, SizeField, WordField, dress
+from console.forms.part import PartForm, mode_field, whole
+
+SCOPE = ("transport", "topic", "user", "client", "subscription")
+_BY_UNIT = {Unit.BYTES: SizeField, Unit.BYTES_PER_SECOND: SizeField, Unit.MILLISECONDS: IntervalField}
+
+
+class RuleForm(PartForm):
+    """One entry. Empty fields say what the instance-wide entry of the same name says, and at last the default."""
+
+    GROUPS = (
+        ("Rule", ("name", "mode")),
+        ("For whom", ("transport", "client", "user", "topic", "subscription", "protected")),
+        ("When", ("signal", "shape", "limit", "percent", "hold_ms", "window_ms", "count", "clear", "guard_bytes")),
+        ("How often", ("check_ms", "cooldown_ms", "choose", "confirm_delete")),
+    )
+
+    name = forms.CharField(label="Name", max_length=64, help_text="Entries of one name are layers of one rule.")
+    mode = mode_field(f"{MODE_MEANING} Default: {RULE_DEFAULTS['mode']}.")
+    transport = forms.TypedChoiceField(label="Transport", required=False, empty_value=None)
+    client = forms.CharField(label="Client", required=False, max_length=255, help_text="A name; * stands for any characters.")
+    user = forms.CharField(label="User", required=False, max_length=255)
+    topic = forms.CharField(
+        label="Topic", required=False, max_length=255, help_text="Each subscription to it is measured alone.")
+    subscription = forms.CharField(label="Subscription", required=False, max_length=255, help_text="Its id or durable name.")
+    protected = LinesField(label="Never these clients", required=False, help_text="Patterns of names, one a line.")
+    signal = WordField([str(signal) for signal in Signal], label="Signal")
+    shape = WordField([str(shape) for shape in Shape], label="Shape", help_text="Default: hard.")
+    limit = forms.CharField(
+        label="Limit", required=False, max_length=40, help_text="In the signal’s unit: 64MiB, 30s, or a number of messages.")
+    percent = whole("Percent of the pool’s limit", 1, "With percent_of, in place of the limit.")
+    hold_ms = IntervalField(label="Hold", required=False, help_text="How long without a dip, such as 10s. Default: none.")
+    window_ms = IntervalField(label="Window", required=False, help_text="For rates and counts. Default: none.")
+    count = whole("Count", 0, "Times within the window, or looks of a rate. Default: none.")
+    clear = forms.CharField(label="Clear", required=False, max_length=40, help_text="With set_clear: below the limit.")
+    guard_bytes = SizeField(
+        label="Only while this much waits", required=False, help_text="Of a rate: nobody is slow while less waits. Default: 1.")
+    check_ms = IntervalField(label="Check", required=False, help_text="The time between two looks. Default: 1s.")
+    cooldown_ms = IntervalField(label="Cooldown", required=False, help_text="How long it is quiet after it acted. Default: none.")
+    choose = WordField([str(choice) for choice in Choice], label="Choose", help_text="largest_in_pool with a pool’s signal.")
+    confirm_delete = FlagField(label="Confirm delete_durable", help_text="What the client is owed is lost.")
+
+    def __init__(self, *args: Any, signals: Mapping[str, str] | None = None, initial: Any = None, **kwargs: Any) -> None:
+        """`signals` are those of the draft's other entries by rule name: a layer's limit is in the unit of its rule's."""
+        self.signals = signals or {}
+        super().__init__(*args, initial=_spread(initial or {}, self.signals), **kwargs)
+        rungs = [rung for rung in (initial or {}).get("ladder") or () if isinstance(rung, Mapping)]
+        data = args[0] if args else kwargs.get("data")
+        self.ladder = RungSet(data, prefix="rung", initial=rungs)
+
+    def is_valid(self) -> bool:
+        """Also the rungs."""
+        return super().is_valid() and self.ladder.is_valid()
+
+    def clean(self) -> dict[str, Any]:
+        """The limit and the clear in the signal's unit."""
+        clean: dict[str, Any] = super().clean() or {}
+        for name in ("limit", "clear"):
+            text = clean.get(name)
+            if text:
+                try:
+                    clean[name] = _measure(self._signal()).to_python(text)
+                except forms.ValidationError as problem:
+                    self.add_error(name, problem)
+        return clean
+
+    def entry(self) -> dict[str, Any]:
+        """As the document has it, with scope and ladder."""
+        flat = super().entry()
+        made = {key: value for key, value in flat.items() if key not in SCOPE}
+        if scope := {key: flat[key] for key in SCOPE if key in flat}:
+            made["scope"] = scope
+        if ladder := [form.rung() for form in self.ladder if form.cleaned_data.get("action")]:
+            made["ladder"] = ladder
+        return made
+
+    def _signal(self) -> str:
+        return self.cleaned_data.get("signal") or self.signals.get(self.cleaned_data.get("name") or "", "")
+
+
+class RungForm(forms.Form):
+    """One step of the ladder."""
+
+    action = WordField([str(action) for action in Action], empty="none", label="Action")
+    at_percent = forms.IntegerField(label="At % of the limit", required=False, min_value=1, max_value=100)
+    after_ms = IntervalField(label="After", required=False)
+    for_ms = IntervalField(label="For", required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            dress(field)
+
+    def rung(self) -> dict[str, Any]:
+        """As the document has it."""
+        return {name: value for name, value in self.cleaned_data.items() if value is not None}
+
+
+class _Rungs(forms.BaseFormSet):  # type: ignore[type-arg]
+    """Two empty rungs are offered; the order is that of the ladder."""
+
+
+RungSet = forms.formset_factory(RungForm, formset=_Rungs, extra=2, max_num=MAX_RUNGS, absolute_max=MAX_RUNGS)
+
+
+def signals_of(rules: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The signal of each rule by its name."""
+    return {str(rule.get("name")): str(rule["signal"]) for rule in rules if rule.get("signal")}
+
+
+def written(amount: Any, signal: str) -> str:
+    """A limit in its signal's unit, as the form takes it."""
+    return str(_measure(signal).prepare_value(amount))
+
+
+def _measure(signal: str) -> forms.Field:
+    unit = UNIT_OF.get(Signal(signal)) if signal in set(Signal) else None
+    return _BY_UNIT[unit](required=False) if unit in _BY_UNIT else forms.IntegerField(required=False, min_value=0)
+
+
+def _spread(entry: Mapping[str, Any], signals: Mapping[str, str]) -> dict[str, Any]:
+    """A stored entry as initial values."""
+    scope = entry.get("scope")
+    flat = {**entry, **(scope if isinstance(scope, Mapping) else {})}
+    signal = str(entry.get("signal") or signals.get(str(entry.get("name")), ""))
+    for name in ("limit", "clear"):
+        if isinstance(flat.get(name), int):
+            flat[name] = written(flat[name], signal)
+    return flat

@@ -1,0 +1,74 @@
+"""A transport: where it listens, who may log on, and what differs from the instance's limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from broker_core.config.access import AUTHENTICATIONS
+from broker_core.config.transports import TRANSPORT_KINDS
+from console.forms.fields import dress
+from console.forms.limits import PolicyForm
+
+TLS = ("certificate", "key", "client_ca")
+
+
+class TransportPolicyForm(PolicyForm):
+    """One transport: where it listens, and what differs from the instance."""
+
+    GROUPS = (("Listener", ("enabled", "host", "port")), *PolicyForm.GROUPS)
+
+    enabled = forms.BooleanField(
+        label="Enabled", required=False, help_text="A disabled transport takes no new connections.")
+    host = forms.CharField(label="Address", max_length=255)
+    port = forms.IntegerField(label="Port", min_value=0, max_value=65_535, help_text="0 takes any free one.")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in (*PolicyForm.GROUPS[0][1], *PolicyForm.GROUPS[1][1]):
+            self.fields[name].widget.attrs["placeholder"] = "as the instance"
+
+    def changes(self) -> dict[str, Any]:
+        """Also where it listens."""
+        return {**super().changes(), **{name: self.cleaned_data[name] for name in self.GROUPS[0][1]}}
+
+
+class DraftTransportForm(TransportPolicyForm):
+    """A transport in a draft: also its name and kind, and who may log on."""
+
+    GROUPS = (
+        ("Transport", ("name", "kind")),
+        ("Access", ("authentication", "restricted", "certificate", "key", "client_ca")),
+        *TransportPolicyForm.GROUPS,
+    )
+    reason = None
+    expected_revision = None
+    expected_version = forms.IntegerField(widget=forms.HiddenInput)
+    name = forms.CharField(label="Name", max_length=64)
+    kind = forms.ChoiceField(label="Kind", choices=[(kind, kind) for kind in TRANSPORT_KINDS])
+    authentication = forms.ChoiceField(
+        label="Clients prove who they are by", choices=[(word, word) for word in AUTHENTICATIONS], required=False,
+        help_text="certificate needs TLS with authorities of clients’ certificates.")
+    restricted = forms.BooleanField(
+        label="Restricted", required=False, help_text="Clients may do only what an entitlement allows.")
+    certificate = forms.CharField(
+        label="TLS certificate", required=False, max_length=1_024, help_text="An absolute path to a PEM file, as the next two.")
+    key = forms.CharField(label="TLS key", required=False, max_length=1_024)
+    client_ca = forms.CharField(label="Authorities of clients’ certificates", required=False, max_length=1_024)
+
+    def __init__(self, *args: Any, new: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in ("kind", "authentication"):
+            dress(self.fields[name])
+        if not new:  # clients and history speak of a transport by its name
+            self.fields["name"].disabled = self.fields["kind"].disabled = True
+
+    def changes(self) -> dict[str, Any]:
+        """What is laid over the draft's transport."""
+        clean = self.cleaned_data
+        tls = {name: clean[name] for name in TLS if clean[name]}
+        listener = {name: clean[name] for name in ("enabled", "host", "port")}
+        limits = {key: value for key, value in super().changes().items() if key in ("pool", "client_policy")}
+        return {"kind": clean["kind"], **listener, **limits, "authentication": clean["authentication"] or "none",
+                "restricted": clean["restricted"], "tls": {**dict.fromkeys(TLS), **tls} if tls else None}

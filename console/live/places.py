@@ -1,0 +1,63 @@
+"""What a broker's snapshot says of the instance, its transports and its pools, as one flat record each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from broker_core.documents.clients import ClientEntry, Delivery
+from broker_core.documents.instance import PoolEntry, Snapshot
+from console.choices import PlaceKind
+
+SPOOLED = (Delivery.OFFLINED, Delivery.DRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An instance, a transport or a pool at one moment: rates a second, and what its clients use. What isn't known is 0."""
+
+    name: str
+    clients: int
+    offlined: int
+    lag_messages: int
+    messages_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    memory_used: int = 0
+    memory_limit: int = 0
+    disk_used: int = 0
+    disk_limit: int = 0
+
+
+def places(snapshot: Snapshot) -> Iterator[tuple[PlaceKind, Place]]:
+    """Each of them."""
+    status, clients = snapshot.status, snapshot.clients
+    rates, whole = status.rates, _with_pools(_of(status.instance, clients), status.pools)
+    yield PlaceKind.INSTANCE, replace(
+        whole, messages_in=rates.messages_in, messages_out=rates.messages_out, bytes_in=rates.bytes_in,
+        bytes_out=rates.bytes_out,
+    )  # fmt: skip
+    by_transport: dict[str, list[ClientEntry]] = {}
+    by_pool: dict[str, list[ClientEntry]] = {}
+    for client in clients:
+        by_transport.setdefault(client.transport, []).append(client)
+        by_pool.setdefault(client.pool, []).append(client)
+    for transport in status.transports:
+        yield PlaceKind.TRANSPORT, _of(transport.name, by_transport.get(transport.name, []))
+    for pool in status.pools:
+        yield PlaceKind.POOL, _with_pools(_of(pool.name, by_pool.get(pool.name, [])), [pool])
+
+
+def _of(name: str, clients: Sequence[ClientEntry]) -> Place:
+    return Place(
+        name, len(clients), sum(client.delivery in SPOOLED for client in clients),
+        sum(client.lag_messages for client in clients), messages_out=sum(client.rate_out_messages for client in clients),
+    )  # fmt: skip
+
+
+def _with_pools(place: Place, pools: Sequence[PoolEntry]) -> Place:
+    return replace(
+        place, memory_used=sum(pool.memory_used for pool in pools), memory_limit=sum(pool.memory_limit for pool in pools),
+        disk_used=sum(pool.disk_used for pool in pools), disk_limit=sum(pool.disk_limit for pool in pools),
+    )  # fmt: skip

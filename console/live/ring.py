@@ -1,0 +1,92 @@
+"""The last quarter of an hour, second by second, in Redis: a ring of fixed records for each client and place.
+
+    key     sluice:ring:INSTANCE:client:NAME, …:instance:NAME, …:transport:NAME, …:pool:NAME
+    value   SECONDS records; the one of second s stands at (s % SECONDS) * RECORD.size
+    record  u32 second, u8 state, then NUMBERS as f32 (plots need seven digits, not more)
+
+Written by one SETRANGE a second and thing, so nothing grows; a key that isn't written any more expires. A client at rest is
+written every ten seconds only. What is lost with Redis is a quarter of an hour of detail: the database has its own samples.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+import redis
+
+from broker_core.documents.clients import ClientEntry
+from broker_core.errors import OperatorError
+from console.live.places import Place
+from console.live.redis_link import connection as _connection
+
+SECONDS = 900
+RESTING_EVERY = 10
+STATES = ("live", "replaying", "offlined", "draining", "paused")
+NUMBERS = {
+    "client": ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes", "rate_out_messages"),
+    "place": (
+        "clients", "offlined", "messages_in", "messages_out", "bytes_in", "bytes_out", "lag_messages",
+        "memory_used", "memory_limit", "disk_used", "disk_limit",
+    ),
+}  # fmt: skip
+_VALUES = {family: attrgetter(*names) for family, names in NUMBERS.items()}
+_RECORDS = {family: struct.Struct(f"<IB3x{len(names)}f") for family, names in NUMBERS.items()}
+
+
+# Keys whose expiry was set within this minute.
+_expiring: set[str] = set()
+
+
+def family_of(kind: str) -> str:
+    """Which record a kind of thing has."""
+    return "client" if kind == "client" else "place"
+
+
+def write(instance: str, second: int, things: Iterable[tuple[str, ClientEntry | Place]], connection: Any = None) -> int:
+    """Store one second of (kind, client or place); returns how many were written. Raises redis.RedisError."""
+    link = connection or _connection()
+    written, slot = 0, second % SECONDS
+    if second % 60 == 0:
+        _expiring.clear()
+    with link.pipeline(transaction=False) as pipe:
+        for kind, thing in things:
+            client = thing if isinstance(thing, ClientEntry) else None
+            if client is not None and second % RESTING_EVERY and _rests(client):
+                continue
+            family, key = family_of(kind), f"sluice:ring:{instance}:{kind}:{thing.name}"
+            record = _RECORDS[family]
+            state = STATES.index(client.delivery) if client is not None else 0
+            packed = record.pack(second, state, *_VALUES[family](thing))
+            pipe.setrange(key, slot * record.size, packed)
+            if key not in _expiring:
+                _expiring.add(key)
+                pipe.expire(key, SECONDS + 120)
+            written += 1
+        pipe.execute()
+    return written
+
+
+def read(instance: str, kind: str, name: str, since: int, until: int, connection: Any = None) -> list[dict[str, Any]]:
+    """Points {at, state, numbers…} of the seconds in [since, until), oldest first. Raises OperatorError redis_away."""
+    try:
+        value = (connection or _connection()).get(f"sluice:ring:{instance}:{kind}:{name}") or b""
+    except redis.RedisError as problem:
+        raise OperatorError(
+            "redis_away", f"Redis can't be reached: {type(problem).__name__}.", "Ask for a step of 10 s or more."
+        ) from problem
+    record, names = _RECORDS[family_of(kind)], NUMBERS[family_of(kind)]
+    whole = value[: len(value) - len(value) % record.size]
+    points = [
+        {"at": second, "state": STATES[state], **dict(zip(names, numbers, strict=True))}
+        for second, state, *numbers in record.iter_unpack(whole)
+        if since <= second < until
+    ]
+    points.sort(key=lambda point: int(point["at"]))
+    return points
+
+
+def _rests(client: ClientEntry) -> bool:
+    return client.delivery == "live" and not (client.lag_messages or client.rate_out_messages or client.outbox_bytes)

@@ -1,0 +1,116 @@
+"""Brings what happens in a running broker to the actions that wait for it. Runs in the broker's process.
+
+The broker is asked to hear only what enabled actions want; the list is read every few seconds. Events become runs in a
+thread, some at a time; while the database is away they wait in the broker's bounded queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+
+from broker_core.broker import Broker
+from broker_core.control.watching import Happened, Listening, Watch
+from console.services.actions import watching
+from console.services.actions.triggers import Event, crossed
+
+LOOK_EVERY = 5
+"""Ticks between two looks at which actions there are, and at file systems."""
+EVENTS_AT_ONCE = 200
+log = structlog.get_logger("sluice.events")
+
+
+class EventReporter:
+    """Called once a second by whoever runs the broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._engine = broker.engine
+        self._watch = Watch(broker.engine)
+        self._waiting: list[Happened] = []
+        self._working: asyncio.Task[None] | None = None
+        self._ticks = 0
+        self._told_dropped = 0
+        self._segments = self._sealed()
+        self._above: dict[tuple[str, str], bool] = {}
+        self._wanted = watching.Wanted()
+
+    async def started(self) -> None:
+        """The broker listens: actions on its start get their runs."""
+        await self._guarded(self._start())
+
+    def tick(self) -> None:
+        """Do what is due, beside the loop; one piece of work at a time."""
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._guarded(self._work()), name="events")
+
+    async def close(self) -> None:
+        """The broker has stopped: what waits gets its runs, and so do actions on its end."""
+        if self._working is not None:
+            await asyncio.wait([self._working], timeout=5)
+        self._watch.happened("shutdown", {})
+        for _ in range(20):
+            await self._guarded(self._flush())
+            if not self._waiting and self._watch.room == self._watch.capacity:
+                return
+
+    async def _start(self) -> None:
+        self._wanted = await asyncio.to_thread(watching.begin, self._engine.instance)
+        self._listen()
+
+    async def _work(self) -> None:
+        self._ticks += 1
+        if self._ticks % LOOK_EVERY == 0:
+            self._wanted = await asyncio.to_thread(watching.wanted, self._engine.instance)
+            self._listen()
+            self._look_at_segments()
+            await self._look_at_file_systems()
+        await self._flush()
+
+    def _listen(self) -> None:
+        messages = (Listening(*one) for one in self._wanted.messages)
+        self._watch.want(self._wanted.kinds, messages)
+
+    async def _flush(self) -> None:
+        self._waiting = self._waiting or self._watch.take()
+        while self._waiting:
+            # Taken out first: what is under way must not be started again by whoever closes.
+            part, self._waiting = self._waiting[:EVENTS_AT_ONCE], self._waiting[EVENTS_AT_ONCE:]
+            try:
+                await asyncio.to_thread(watching.happened, self._engine.instance, _events(part))
+            except Exception:
+                self._waiting = part + self._waiting
+                raise
+        if self._watch.dropped > self._told_dropped:
+            log.warning("events_dropped", since_start=self._watch.dropped)
+            self._told_dropped = self._watch.dropped
+
+    def _look_at_segments(self) -> None:
+        sealed = self._sealed()
+        if "journal_roll" in self._wanted.kinds:
+            for name in sorted(sealed.keys() - self._segments.keys()):
+                self._watch.happened("journal_roll", {"SLUICE_SEGMENT": sealed[name]})
+        self._segments = sealed
+
+    def _sealed(self) -> dict[int, str]:
+        return {segment.first_sequence: segment.name for segment in self._engine.journal.segments() if segment.state != "current"}
+
+    async def _look_at_file_systems(self) -> None:
+        found = await asyncio.to_thread(watching.fullness, self._wanted.file_systems)
+        for (place, above), used in found.items():
+            fires, self._above[place, above] = crossed(used, float(above), self._above.get((place, above), False))
+            if fires:
+                told = {"SLUICE_PLACE": place, "SLUICE_PERCENT": f"{used:.1f}"}
+                self._watch.happened("file_system", told, {"place": place, "above": above})
+
+    async def _guarded(self, work: Any) -> None:
+        try:
+            await work
+        except Exception as problem:  # the database may be away; the next second tries again
+            log.warning("events_not_stored", why=repr(problem))
+
+
+def _events(happened: Iterable[Happened]) -> list[Event]:
+    return [Event(*one) for one in happened]

@@ -1,0 +1,110 @@
+"""Numbers, sizes, durations and moments as an operator reads them. static/js/format.js has the same rules."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+NONE = "–"
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def _digits(amount: float) -> str:
+    size = abs(amount)
+    return f"{amount:.{2 if size < 10 else 1 if size < 100 else 0}f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in powers of two: 1536 is "1.50 KiB"."""
+    if value is None or value == "":
+        return NONE
+    amount, unit = float(value), 0
+    while abs(amount) >= 1024 and unit < len(BYTE_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.0f} B" if unit == 0 else f"{_digits(amount)} {BYTE_UNITS[unit]}"
+
+
+def number(value: float | None) -> str:
+    """A count with thousands separated; from a million on, in M."""
+    if value is None or value == "":
+        return NONE
+    amount = float(value)
+    if abs(amount) >= 1e9:
+        return f"{_digits(amount / 1e9)} G"
+    if abs(amount) >= 1e6:
+        return f"{_digits(amount / 1e6)} M"
+    return f"{amount:,.0f}"
+
+
+def number_exact(value: int | None) -> str:
+    """Every digit, separated: for sequences, which an operator compares."""
+    return NONE if value is None or value == "" else f"{int(value):,}"
+
+
+def duration(ms: float | None) -> str:
+    """Milliseconds as "850 ms", "12.4 s", "3 min 05 s", "2 h 14 min", "3 d 4 h"."""
+    if ms is None or ms == "":
+        return NONE
+    value = max(0.0, float(ms))
+    if value < 1000:
+        return f"{value:.0f} ms"
+    if value < 60_000:
+        return f"{value / 1000:.1f} s"
+    seconds = int(value // 1000)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    if seconds < 86_400:
+        return f"{seconds // 3600} h {seconds // 60 % 60:02d} min"
+    return f"{seconds // 86_400} d {seconds // 3600 % 24} h"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds as a duration."""
+    return duration(None if value is None or value == "" else 1_000 * float(value))
+
+
+def percent(value: float | None) -> str:
+    """A share that is in percent already."""
+    if value is None or value == "":
+        return NONE
+    return f"{float(value):.{1 if 0 < float(value) < 10 else 0}f} %"
+
+
+def with_unit(value: Any, unit: str) -> str:
+    """A value with the unit that a decision names for it."""
+    if value is None or value == "":
+        return NONE
+    if unit == "bytes":
+        return size(value)
+    if unit == "ms":
+        return duration(value)
+    if unit in ("percent", "%"):
+        return percent(value)
+    return f"{number(value)} {unit}".rstrip()
+
+
+def epoch_ms(value: Any) -> int | None:
+    """A datetime, or an epoch in milliseconds or nanoseconds, as milliseconds."""
+    if value is None or value == "" or value == 0:  # 0 is how the broker says "none yet"
+        return None
+    if isinstance(value, datetime):
+        return int(value.timestamp() * 1000)
+    # Milliseconds stay below 1e14 until the year 5138; journals count nanoseconds, which passed 1e18 in 2001.
+    return int(value) // 1_000_000 if int(value) > 10**16 else int(value)
+
+
+def as_json(value: Any) -> str:
+    """A value of a policy as JSON text; what isn't set shows as "default"."""
+    return "default" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def share(used: float | None, limit: float | None) -> float:
+    """Percent of a limit, 0 to 100."""
+    return min(100.0, 100.0 * float(used or 0) / float(limit)) if limit else 0.0
+
+
+def moment_in(value: datetime, zone: ZoneInfo) -> str:
+    """A moment by the clock of a zone, with its offset: "Sat 2026-11-21 00:30 +0100"."""
+    return value.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %z")

@@ -1,0 +1,18 @@
+"""Sizes and intervals as operators type them: the broker's reader of them, with intervals in milliseconds."""
+
+from __future__ import annotations
+
+from broker_core import quantities
+from broker_core.quantities import NS_PER_MS, parse_size, write_size
+
+__all__ = ["parse_interval", "parse_size", "write_interval", "write_size"]
+
+
+def parse_interval(text: str) -> int:
+    """Milliseconds: "30s" is 30000. Raises ValueError, also without a unit."""
+    return quantities.parse_interval(text) // NS_PER_MS
+
+
+def write_interval(ms: int) -> str:
+    """Milliseconds in the largest unit that writes them exactly."""
+    return quantities.write_interval(ms * NS_PER_MS)

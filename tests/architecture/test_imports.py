@@ -1,0 +1,68 @@
+"""How the engine's modules hang together: no import circle, and rooms that say what is in them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import grimp
+import pytest
+
+import broker_core
+
+ROOT = Path(broker_core.__file__).parent
+LISTED = re.compile(r"^ *(\w+)  +\S", re.MULTILINE)
+"""A line of a room's docstring that says what a module is for."""
+BESIDE = re.compile(r"; (\w+): ")
+"""A second module on such a line."""
+
+
+def circle_of(package: str) -> list[str]:
+    """Modules that import each other, each imported by the next, typing imports included; [] when there are none."""
+    graph = grimp.build_graph(package, cache_dir=None, exclude_type_checking_imports=False)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def modules_of(room: Path) -> set[str]:
+    """The modules and rooms in a room."""
+    return {path.stem for path in room.iterdir() if path.stem[:2] != "__" and (path.suffix == ".py" or (path / "__init__.py").exists())}
+
+
+def listed_in(room: Path) -> set[str]:
+    """The modules that a room's docstring lists; none when it has no list."""
+    words = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    return {*LISTED.findall(words), *BESIDE.findall(words)} if LISTED.search(words) else set()
+
+
+ROOMS = sorted(path.parent for path in ROOT.rglob("__init__.py"))
+
+
+def test_the_engine_has_no_import_circle() -> None:
+    circle = circle_of("broker_core")
+    assert not circle, "these modules import each other in a circle: " + " → ".join(circle)
+
+
+@pytest.mark.parametrize(
+    "head", ["from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    ", "def later():\n    ", ""],
+    ids=["for typing", "in a function", "at the top"],
+)
+def test_a_circle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str) -> None:
+    room = tmp_path / "a_circle"
+    room.mkdir()
+    for name, text in {"__init__": "", "above": "from a_circle import below", "below": head + "import a_circle.above"}.items():
+        (room / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert set(circle_of("a_circle")) == {"a_circle.above", "a_circle.below"}
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if listed_in(room)], ids=lambda room: room.name)
+def test_a_room_that_lists_its_modules_names_each(room: Path) -> None:
+    listed, there = listed_in(room), modules_of(room)
+    assert listed == there, f"not listed: {sorted(there - listed)}; listed and not there: {sorted(listed - there)}"

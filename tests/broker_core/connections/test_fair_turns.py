@@ -1,0 +1,101 @@
+"""One client's thousands of commands beside another's few, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker_core import batch
+from broker_core.broker import Broker
+from broker_core.client import EPOCH, AsyncClient, tls_context
+from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
+from tests.broker_core.access.making import policy, user
+from tests.support.brokers import address_of, running_broker, until
+from tests.support.certificates import Authority
+from tests.support.raw import RawClient
+
+PUBLISHES = 20_000
+SUBSCRIBES = 1_000
+FLUSH = encode_command({"c": "flush", "id": "all"})
+
+
+def one_by_one(number: int) -> bytes:
+    """A publish of its own."""
+    return encode_command({"c": "publish", "topic": "many", "data": number})
+
+
+def one_record_batch(number: int) -> bytes:
+    """The same as a batch of one."""
+    built = batch.build_one_topic("busy", "many", [b"%d" % number], 0)
+    return encode_frame_header(PUBLISH, 0, len(built)) + built
+
+
+async def states_seen(broker: Broker, state: Callable[[], int], end: int) -> set[int]:
+    """How far the broker had come with the busy client at each answer that another client got."""
+    other, seen = await RawClient.connect(broker, "other"), set[int]()
+    async with asyncio.timeout(60):
+        while state() < end:
+            other.command({"c": "heartbeat"})
+            await other.until("heartbeat")
+            seen.add(state())
+    other.close()
+    return seen - {0, end}
+
+
+@pytest.mark.parametrize("publish", [one_by_one, one_record_batch])
+async def test_single_publishes_of_one_client_leave_turns_to_others(
+    tmp_path: Path, publish: Callable[[int], bytes]
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        busy = await RawClient.connect(broker, "busy")
+        busy.write(b"".join(map(publish, range(PUBLISHES))) + FLUSH)
+        seen = await states_seen(broker, lambda: broker.engine.dispatch.messages_in, PUBLISHES)
+        assert (await busy.until("completed"))["id"] == "all"
+        assert len(seen) > 50, "one read of 256 KiB held the loop"
+        busy.close()
+
+
+async def test_a_thousand_subscribes_of_one_client_leave_turns_to_others(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        busy = await RawClient.connect(broker, "busy")
+        commands = ({"c": "subscribe", "id": f"s{n}", "topic": f"t.{n}.>", "filter": f"/n = {n}"} for n in range(SUBSCRIBES))
+        busy.write(b"".join(map(encode_command, commands)) + FLUSH)
+        seen = await states_seen(broker, lambda: len(broker.engine.roster.clients["busy"].subscriptions), SUBSCRIBES)
+        assert (await busy.until("completed"))["id"] == "all"
+        assert len(seen) > 20
+        busy.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_what_a_client_sent_before_it_left_is_published_whole_and_in_order(tmp_path: Path, tls: bool) -> None:
+    authority = Authority(tmp_path)
+    made = policy(user("maria"), authentication="none", restricted=False, tls=authority.transport() if tls else None)
+    async with running_broker(tmp_path / "home", made) as broker:
+        context = tls_context(authority.certificate) if tls else None
+        port = broker.statistics.transports[0]["port"]
+        busy = RawClient(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
+        busy.command({"c": "logon", "name": "busy"})
+        await busy.until("processed")  # what a peer leaves unread makes its kernel reset the connection
+        busy.write(b"".join(map(one_by_one, range(PUBLISHES))))
+        busy.close()
+        address = address_of(broker).replace("tcp:", "tcps:") if tls else address_of(broker)
+        async with AsyncClient(address, "reader", tls=authority.certificate if tls else None) as reader:
+            subscription, bodies = await reader.subscribe("many", bookmark=EPOCH), list[bytes]()
+            async with asyncio.timeout(60):
+                async for found in subscription.batches():
+                    bodies += found.bodies()
+                    if len(bodies) == PUBLISHES:
+                        break
+        assert bodies == [b"%d" % number for number in range(PUBLISHES)]
+        await until(lambda: "busy" not in broker.engine.roster.clients)
+
+
+async def test_a_frame_that_cannot_be_read_ends_the_connection_behind_what_came_before_it(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        busy = await RawClient.connect(broker, "busy")
+        busy.write(b"".join(map(one_by_one, range(3_000))) + b"\xff" * 16)
+        assert (await busy.until("closing"))["code"] in ("bad_frame", "frame_too_large")
+        assert broker.engine.dispatch.messages_in == 3_000

@@ -1,0 +1,138 @@
+"""A client's share of a turn: what it sent is taken in order, in parts, and its socket is left alone meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker_core.connections.inbox import TURN_NS, Hold, Inbox, Item
+from tests.support.manual_clock import ManualClock
+
+SLOW = TURN_NS / 1e9 / 4
+"""A command of which four are a turn's budget, in seconds."""
+
+
+class Peer:
+    """The socket's side and the connection's side of an inbox. Each command takes as long as its text says."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.taken: list[Item] = []
+        self.reading = True
+        sink: Any = self
+        self.inbox = Inbox(sink, self.take, self.clock)
+        self.told: list[str] = []
+
+    def take(self, item: Item) -> None:
+        self.taken.append(item)
+        self.clock.passes(SLOW)
+        if item == "logon":
+            self.inbox.hold(Hold.LOGON)
+        if item == "publish":
+            self.inbox.hold(Hold.JOURNAL)
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+
+@pytest.fixture
+def peer() -> Peer:
+    return Peer()
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def test_what_fits_into_a_turn_is_taken_at_once(peer: Peer) -> None:
+    peer.inbox.put(["1", "2", "3"])
+    assert peer.taken == ["1", "2", "3"] and peer.reading
+
+
+async def test_more_is_taken_in_later_turns_in_order_and_nothing_is_read_meanwhile(peer: Peer) -> None:
+    sent = [str(number) for number in range(10)]
+    peer.inbox.put(sent)
+    assert peer.taken == sent[:4] and not peer.reading
+    await turn()
+    assert peer.taken == sent[:8] and not peer.reading
+    await turn()
+    assert peer.taken == sent and peer.reading
+
+
+async def test_what_was_read_before_the_pause_waits_behind_what_is_left(peer: Peer) -> None:
+    peer.inbox.put(map(str, range(6)))
+    peer.inbox.put(["6", "7"])
+    assert len(peer.taken) == 4
+    await turn()
+    assert peer.taken == [str(number) for number in range(8)] and peer.reading
+
+
+async def test_many_reads_in_one_turn_share_its_budget(peer: Peer) -> None:
+    for number in range(6):
+        peer.inbox.put([str(number)])
+    assert len(peer.taken) == 4 and not peer.reading
+    await turn()
+    assert len(peer.taken) == 6 and peer.reading
+
+
+async def test_time_in_which_others_had_their_turn_gives_the_budget_back(peer: Peer) -> None:
+    for number in range(12):
+        peer.inbox.put([str(number)])
+        peer.clock.passes(SLOW)
+    assert len(peer.taken) == 12 and peer.reading
+
+
+async def test_a_long_command_is_finished_and_the_next_has_its_own_turn(peer: Peer) -> None:
+    peer.inbox.put(["1", "2", "3", "4"])
+    peer.clock.passes(60)
+    peer.inbox.put(["5"])
+    assert peer.taken[-1] == "5", "an old turn is over"
+
+
+async def test_nothing_is_taken_while_a_logon_is_checked_also_of_the_same_read(peer: Peer) -> None:
+    peer.inbox.put(["logon", "subscribe"])
+    peer.inbox.put(["flush"])
+    await turn()
+    assert peer.taken == ["logon"] and not peer.reading
+    peer.inbox.release(Hold.LOGON)
+    assert peer.taken == ["logon", "subscribe", "flush"] and peer.reading
+
+
+async def test_a_client_is_read_from_when_no_reason_is_left_not_to(peer: Peer) -> None:
+    peer.inbox.put(["publish", "logon", "next"])
+    peer.inbox.release(Hold.JOURNAL)
+    assert peer.taken == ["publish", "logon"] and not peer.reading
+    peer.inbox.hold(Hold.JOURNAL)
+    peer.inbox.release(Hold.LOGON)
+    assert len(peer.taken) == 2 and not peer.reading
+    peer.inbox.release(Hold.JOURNAL)
+    assert len(peer.taken) == 3 and peer.reading
+
+
+async def test_a_connection_that_ends_has_everything_taken_that_came_before(peer: Peer) -> None:
+    peer.inbox.put(map(str, range(6)))
+    peer.inbox.end(lambda: peer.told.append("ended"))
+    assert len(peer.taken) == 4 and not peer.told
+    await turn()
+    assert len(peer.taken) == 6 and peer.told == ["ended"]
+    await turn()
+    assert peer.told == ["ended"], "once"
+
+
+async def test_a_full_disk_holds_no_connection_that_has_ended(peer: Peer) -> None:
+    peer.inbox.put(["publish", "1", "2"])
+    peer.inbox.end(lambda: peer.told.append("ended"))
+    assert peer.taken == ["publish", "1", "2"] and peer.told == ["ended"]
+
+
+async def test_of_a_connection_that_ends_before_it_is_known_whose_it_is_nothing_is_taken(peer: Peer) -> None:
+    peer.inbox.put(["logon", "publish"])
+    peer.inbox.end(lambda: peer.told.append("ended"))
+    assert peer.taken == ["logon"] and peer.told == ["ended"]

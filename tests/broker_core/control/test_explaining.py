@@ -1,0 +1,81 @@
+"""What a client's entry says about why it is behind, what comes next, and what it did not get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker_core.client import AsyncClient
+from broker_core.control.explaining import Explaining
+from broker_core.control.figures import Reading
+from broker_core.delivery.lifecycle import ClientState
+from broker_core.documents.clients import VerdictEntry
+from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.raw import RawClient
+from tests.support.rules import policy_with, rule
+
+
+async def test_a_client_that_keeps_up_needs_no_explanation(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
+        await reader.subscribe("t")
+        entry = await ask(broker, "client", name="reader")
+        assert entry["why_slow"] is None and entry["forecast"] is None and entry["last_decision"] is None
+
+
+async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.until("processed")
+        await writer.publish_many("t", [b"x"] * 5)
+        await writer.flush()
+        lane = broker.engine.roster.clients["slow"].backlog.lanes[1]
+        await until(lambda: lane.full_since and broker.engine.clock.now_ns() - lane.full_since > 5_000_000)
+        entry = await ask(broker, "client", name="slow")
+        assert entry["why_slow"]["cause"] == "slow_acks"
+        assert (entry["unacked_messages"], entry["lag_messages"], entry["matched_messages"]) == (2, 3, 5)
+        (subscription,) = entry["subscriptions"]
+        assert (subscription["ack"], subscription["prefetch"], subscription["unacked_messages"]) == ("client", 2, 2)
+        raw.close()
+
+
+async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_than_the_state(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.until("processed")
+        await writer.publish_many("t", [b"x"] * 5)
+        await writer.flush()
+        slow, explaining, now = broker.engine.roster.clients["slow"], Explaining(broker.engine), broker.engine.clock.now_ns()
+        figures = Reading(broker.engine.journal, broker.engine.frontier).client(slow)
+
+        def why(at: int, crowded: bool = True) -> VerdictEntry | None:
+            return explaining.client(slow, figures, at, crowded).why_slow
+
+        first = why(now)
+        later = now + 4_999_000_000
+        assert first is not None and why(later) is first
+        assert why(now + 5_000_000_000) is not first
+        second = why(later, crowded=False)
+        assert second is not first, "asked for one client, it is made anew"
+        slow.backlog.state = ClientState.OFFLINED
+        assert why(later) is not second
+        slow.backlog.state = ClientState.LIVE
+        explaining.forget({})
+        assert why(later) is not second
+        raw.close()
+
+
+async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: Path) -> None:
+    policy = policy_with(rule("discard_oldest", 3))
+    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.until("processed")
+        await writer.publish_many("t", [b"x"] * 9)
+        await until(lambda: broker.engine.roster.clients["slow"].account.lost.messages and broker.engine.decisions.made)
+        entry = await ask(broker, "client", name="slow")
+        assert entry["last_decision"]["action"] == "discard_oldest"
+        # Two are delivered and not acknowledged: they count in the backlog, of which three may stay.
+        assert (entry["lost_messages"], entry["lag_messages"]) == (6, 1)
+        assert entry["subscriptions"][0]["lost_messages"] == 6
+        raw.close()

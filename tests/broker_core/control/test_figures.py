@@ -1,0 +1,238 @@
+"""The figures of clients and subscriptions agree, whatever holds a client up: through a running broker and raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker_core.broker import Broker
+from broker_core.client import AsyncClient
+from broker_core.documents.clients import ClientEntry, Delivery, Health
+from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.raw import RawClient
+from tests.support.rules import policy_with, rule
+from tests.support.stalled import StalledSubscriber
+
+BODY = b"x" * 1_000
+
+
+async def entry_of(broker: Broker, name: str) -> ClientEntry:
+    """A client over the control socket."""
+    return msgspec.convert(await ask(broker, "client", name=name), ClientEntry)
+
+
+def agree(entry: ClientEntry) -> ClientEntry:
+    """What a client lags by is the greatest of its subscriptions', and every account adds up in messages."""
+    subscriptions = entry.subscriptions
+    for key in ("lag_messages", "lag_bytes", "lag_ms", "seconds_behind"):
+        assert getattr(entry, key) == max(getattr(one, key) for one in subscriptions), key
+    for key in ("waiting_messages", "in_flight_messages", "unacked_messages"):
+        assert getattr(entry, key) == sum(getattr(one, key) for one in subscriptions), key
+    assert entry.delivery in {one.delivery for one in subscriptions}
+    assert entry.health == min((one.health for one in subscriptions), key=lambda one: one.rank)
+    for one in (entry, *subscriptions):
+        assert one.state == one.delivery
+        parts = one.acknowledged_messages + one.in_flight_messages + one.waiting_messages + sum(one.gone.values())
+        assert one.matched_messages == parts
+        assert one.delivered_messages >= one.acknowledged_messages + one.in_flight_messages, "less what was cut off in flight"
+        assert one.lost_messages == sum(one.gone.values())
+        assert one.lag_messages >= one.waiting_messages if one is not entry else True
+    return entry
+
+
+async def publish(writer: AsyncClient, topic: str, number: int) -> None:
+    for _ in range(number // 100):
+        await writer.publish_many(topic, [BODY] * 100)
+    await writer.flush()
+
+
+async def test_a_client_that_keeps_up_has_all_it_was_sent(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "reader")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t"})
+        await raw.until("processed")
+        await publish(writer, "t", 200)
+        await raw.deliveries(200)
+        entry = agree(await entry_of(broker, "reader"))
+        assert (entry.delivery, entry.health) == (Delivery.LIVE, Health.KEEPS_UP)
+        assert (entry.matched_messages, entry.delivered_messages, entry.waiting_messages) == (200, 200, 0)
+        assert (entry.seconds_behind, entry.caught_up_in_s) == (0.0, None)
+        raw.close()
+
+
+async def test_one_that_stops_reading_stalls_and_what_waits_is_told_by_subscription(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        stalled = await StalledSubscriber.connect(broker, "slow", "t")
+        await publish(writer, "t", 12_000)
+        await until(lambda: broker.engine.roster.clients["slow"].backlog.messages)
+        await until(lambda: broker.engine.clock.now_ns() - broker.engine.roster.clients["slow"].backlog.blocked_since > 1_100_000_000)
+        entry = agree(await entry_of(broker, "slow"))
+        assert (entry.delivery, entry.health, entry.caught_up_in_s) == (Delivery.LIVE, Health.STALLED, None)
+        assert entry.lag_messages == entry.waiting_messages > 0 and entry.seconds_behind >= 1
+        assert entry.waiting_bytes >= 1_000 * entry.waiting_messages
+        assert len(await stalled.read_bodies(12_000)) == 12_000
+        await until(lambda: not broker.engine.roster.clients["slow"].backlog.messages)
+        assert agree(await entry_of(broker, "slow")).health == Health.KEEPS_UP
+
+
+async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        await publish(writer, "t", 20_000)
+        stalled = await StalledSubscriber.connect(broker, "slow", "t", bookmark="0")
+        client = broker.engine.roster.clients["slow"]
+        await until(lambda: client.backlog.blocked_since and broker.engine.clock.now_ns() - client.backlog.blocked_since > 1_100_000_000)
+        entry = agree(await entry_of(broker, "slow"))
+        assert (entry.delivery, entry.health) == (Delivery.REPLAYING, Health.STALLED)
+        assert entry.lag_messages > 15_000
+        # Of a replay the log's records count, also those of other topics: the broker's own are among them.
+        assert 0 <= entry.lag_messages + entry.delivered_messages - 20_000 < 50
+        assert entry.seconds_behind >= 1
+        assert len(await stalled.read_bodies(20_000)) == 20_000
+        await until(lambda: not client.subscriptions["s"].cursor.reading and not client.backlog.messages)
+        entry = agree(await entry_of(broker, "slow"))
+        assert (entry.delivery, entry.lag_messages, entry.seconds_behind) == (Delivery.LIVE, 0, 0.0)
+
+
+async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "paused")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
+        await raw.until("processed")
+        assert agree(await entry_of(broker, "paused")).lag_messages == 0
+        await publish(writer, "t", 300)
+        await asyncio.sleep(0.1)
+        entry = agree(await entry_of(broker, "paused"))
+        assert (entry.delivery, entry.health, entry.lag_messages) == (Delivery.PAUSED, Health.PAUSED, 300)
+        assert 0.1 <= entry.seconds_behind < 60
+        raw.command({"c": "resume", "ids": ["s"]})
+        await raw.deliveries(300)
+        await until(lambda: not broker.engine.roster.clients["paused"].subscriptions["s"].cursor.reading)
+        assert agree(await entry_of(broker, "paused")).delivery == Delivery.LIVE
+        raw.close()
+
+
+async def test_a_pause_by_an_operator_is_one_too_and_another_subscription_goes_on(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "paused")
+        for id, topic in (("s", "t"), ("other", "u")):
+            raw.command({"c": "subscribe", "id": id, "topic": topic})
+            await raw.until("processed")
+        await ask(broker, "pause", name="paused", subscription="s")
+        await publish(writer, "t", 100)
+        await publish(writer, "u", 200)
+        await raw.deliveries(200)
+        entry = agree(await entry_of(broker, "paused"))
+        held, going = entry.subscriptions
+        assert (held.delivery, held.health, held.lag_messages, held.paused) == (Delivery.PAUSED, Health.PAUSED, 100, True)
+        assert (going.delivery, going.health, going.lag_messages) == (Delivery.LIVE, Health.KEEPS_UP, 0)
+        assert (entry.delivery, entry.lag_messages, entry.waiting_messages) == (Delivery.LIVE, 100, 100)
+        await ask(broker, "pause", name="paused")
+        assert agree(await entry_of(broker, "paused")).delivery == Delivery.PAUSED
+        raw.close()
+
+
+async def test_the_lag_of_two_is_the_greater_one(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        for id, topic in (("s", "t"), ("other", "u")):
+            raw.command({"c": "subscribe", "id": id, "topic": topic, "ack": "client", "prefetch": 10})
+            await raw.until("processed")
+        await publish(writer, "t", 100)
+        await publish(writer, "u", 300)
+        await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 380)
+        entry = agree(await entry_of(broker, "slow"))
+        assert [one.lag_messages for one in entry.subscriptions] == [90, 290]
+        assert (entry.lag_messages, entry.waiting_messages, entry.in_flight_messages) == (290, 380, 20)
+        raw.close()
+
+
+async def test_of_an_offlined_client_every_subscription_is_offlined(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        stalled = await StalledSubscriber.connect(broker, "slow", "t")
+        await publish(writer, "t", 8_000)
+        client = broker.engine.roster.clients["slow"]
+        await until(lambda: client.backlog.blocked_since)
+        assert (await ask(broker, "offline", name="slow"))["state"] == "offlined"
+        await publish(writer, "t", 1_000)
+        entry = agree(await entry_of(broker, "slow"))
+        assert {one.delivery for one in entry.subscriptions} == {entry.delivery} == {Delivery.OFFLINED}
+        assert entry.lag_messages == entry.spool_messages + entry.outbox_messages > 1_000
+        assert len(await stalled.read_bodies(9_000)) == 9_000
+        await until(lambda: client.backlog.state.value == "live")
+        assert agree(await entry_of(broker, "slow")).lag_messages == 0
+
+
+async def test_what_is_gone_is_told_by_its_cause(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, policy_with(rule("discard_oldest", 3))) as broker:
+        async with AsyncClient(address_of(broker), "writer") as writer:
+            raw = await RawClient.connect(broker, "slow")
+            raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            await raw.until("processed")
+            await writer.publish_many("t", [BODY] * 9)
+            await until(lambda: broker.engine.roster.clients["slow"].account.lost.messages)
+            entry = agree(await entry_of(broker, "slow"))
+            assert (entry.gone, entry.waiting_messages, entry.in_flight_messages) == ({"discarded": 6}, 1, 2)
+            raw.close()
+
+
+async def test_lists_and_snapshots_say_the_same_as_one_client(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "paused")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
+        await raw.until("processed")
+        await publish(writer, "t", 100)
+        page: dict[str, Any] = await ask(broker, "clients_page", delivery="paused", health="paused")
+        assert (page["total"], page["clients"][0]["lag_messages"]) == (1, 100)
+        assert (await ask(broker, "clients_page", sort=""))["clients"][0]["name"] == "paused", "the worst first"
+        snapshot = await ask(broker, "snapshot")
+        assert snapshot["status"]["clients_by_state"]["paused"] == 1
+        raw.close()
+
+
+async def test_an_account_adds_up_in_bytes_of_bodies_too(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 10})
+        await raw.until("processed")
+        await publish(writer, "t", 300)
+        await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 290)
+        raw.command({"c": "ack", "id": "s", "upto": 4})
+        await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 286)
+        entry = agree(await entry_of(broker, "slow"))
+        for one in (entry, *entry.subscriptions):
+            assert (one.matched_bytes, one.acknowledged_bytes) == (300_000, 4_000)
+            assert (one.in_flight_bytes, one.waiting_bytes, one.gone_bytes) == (10_000, 286_000, 0)
+        raw.close()
+
+
+async def test_what_no_application_acknowledges_is_in_flight_until_its_kernel_has_it(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        stalled = await StalledSubscriber.connect(broker, "slow", "t")
+        await publish(writer, "t", 8_000)
+        await until(lambda: broker.engine.roster.clients["slow"].backlog.blocked_since)
+        assert agree(await entry_of(broker, "slow")).in_flight_messages > 0
+        await stalled.read_bodies(8_000)
+        while (entry := agree(await entry_of(broker, "slow"))).in_flight_messages:
+            await asyncio.sleep(0.01)
+        assert entry.acknowledged_messages == 8_000
+
+
+async def test_what_ended_subscriptions_lost_stays_in_their_client_s_account_by_cause(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, policy_with(rule("discard_oldest", 3))) as broker:
+        async with AsyncClient(address_of(broker), "writer") as writer:
+            raw = await RawClient.connect(broker, "slow")
+            raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            raw.command({"c": "subscribe", "id": "other", "topic": "u"})
+            await raw.until("processed")
+            await raw.until("processed")
+            await writer.publish_many("t", [BODY] * 9)
+            await until(lambda: broker.engine.roster.clients["slow"].account.lost.messages == 6)
+            raw.command({"c": "unsubscribe", "id": "s"})
+            await raw.until("processed")
+            entry = await entry_of(broker, "slow")
+            assert entry.gone == {"discarded": 6, "unsubscribed": 3}
+            assert entry.matched_messages == 9 == entry.lost_messages and not entry.in_flight_messages
+            raw.close()

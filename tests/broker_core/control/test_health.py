@@ -1,0 +1,74 @@
+"""Health in a word, and when a client has caught up: by what was seen in the last seconds, on a clock set by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_core.control.health import FLAPPING_NS, LOOKS, Lags, Seen, health_of, worst
+from broker_core.documents.clients import Health
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("seen", "health"),
+    [
+        (Seen(0, None), Health.KEEPS_UP),
+        (Seen(9, None), Health.UNKNOWN),
+        (Seen(9, 9), Health.KEEPS_UP),
+        (Seen(12, 9), Health.FALLING_BEHIND),
+        (Seen(3, 9), Health.KEEPS_UP),
+        (Seen(9, 9, blocked_ms=1_000), Health.STALLED),
+        (Seen(9, None, window_full_ms=5_000), Health.STALLED),
+        (Seen(0, None, blocked_ms=9_000), Health.KEEPS_UP),
+        (Seen(99, 9, paced=True), Health.KEEPS_UP),
+        (Seen(99, 9, paced=True, blocked_ms=2_000), Health.STALLED),
+        (Seen(99, 9, paused=True, blocked_ms=2_000), Health.PAUSED),
+        (Seen(0, None, flapping=True), Health.FLAPPING),
+    ],
+)  # fmt: skip
+def test_one_word_for_what_was_seen(seen: Seen, health: Health) -> None:
+    assert health_of(seen) is health
+
+
+def test_a_client_is_as_well_as_its_worst_subscription() -> None:
+    assert worst([Health.KEEPS_UP, Health.STALLED, Health.PAUSED]) is Health.STALLED
+    assert worst([]) is Health.KEEPS_UP
+
+
+def test_what_shrinks_tells_when_it_is_gone() -> None:
+    lags = Lags()
+    for second in range(4):
+        lags.note("c", second * SECOND, {"s": 1_000 - 100 * second})
+    assert lags.caught_up_in_s("c", "s") == 7.0
+    assert lags.before("c", "s") == 1_000
+
+
+@pytest.mark.parametrize("lags_seen", [[500], [500, 500, 500], [500, 600, 700], [500, 400, 500]])
+def test_what_does_not_come_nearer_tells_nothing(lags_seen: list[int]) -> None:
+    lags = Lags()
+    for second, lag in enumerate(lags_seen):
+        lags.note("c", second * SECOND, {"s": lag})
+    assert lags.caught_up_in_s("c", "s") is None
+
+
+def test_only_the_last_seconds_count_and_what_has_caught_up_is_forgotten() -> None:
+    lags = Lags()
+    for second in range(LOOKS + 5):
+        lags.note("c", second * SECOND, {"s": 10_000 - second, "t": 5})
+    assert lags.before("c", "s") == 10_000 - 5
+    lags.note("c", 99 * SECOND, {"s": 0, "t": 5})
+    assert lags.before("c", "s") is None and lags.before("c", "t") == 5
+    lags.note("c", 100 * SECOND, {})
+    assert lags.before("c", "t") is None
+
+
+def test_three_times_offlined_within_ten_minutes_flaps() -> None:
+    lags = Lags()
+    for number in range(3):
+        assert not lags.flaps("c", number * SECOND)
+        lags.offlined("c", number * SECOND)
+    assert lags.flaps("c", 3 * SECOND)
+    assert not lags.flaps("c", FLAPPING_NS)
+    lags.forget({})
+    assert not lags.flaps("c", 3 * SECOND)

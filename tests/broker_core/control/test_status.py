@@ -1,0 +1,118 @@
+"""The entries of clients: made a slice at a time, kept while a client rests, and a page of ten thousand in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.clients import crowd, page
+from broker_core.broker import Broker
+from broker_core.control.status import MADE_ANEW_EVERY, SLICE
+from broker_core.documents.clients import ClientEntry
+from broker_core.documents.instance import Snapshot
+from tests.support.brokers import running_broker, until
+
+AGES = {
+    "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow", "subscriptions",
+}  # fmt: skip
+
+
+def by_name(clients: list[ClientEntry]) -> dict[str, ClientEntry]:
+    return {one.name: one for one in clients}
+
+
+def still(broker: Broker) -> None:
+    """The broker's own ticks are over: what is called here alone makes seconds."""
+    assert broker._ticking is not None
+    broker._ticking.cancel()
+
+
+async def test_client_at_rest_keeps_its_entry_and_has_it_made_anew_in_its_turn(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        still(broker)
+        crowd(broker, 1, 0)
+        await broker.statistics.second()
+        made = [(await broker.statistics.second()).clients[0] for _ in range(2 * MADE_ANEW_EVERY)]
+    assert len({id(one) for one in made}) <= 3
+    assert all(one == made[0] for one in made)
+
+
+async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        still(broker)
+        crowd(broker, 3, 1)
+        rested, behind = broker.engine.roster.clients["client-00001"], broker.engine.roster.clients["client-00000"]
+        publish = '{"c":"publish","topic":"%s","data":1}'
+        changes = (
+            lambda: rested.receive((publish % "busy.1",)), lambda: rested.receive((publish % "quiet.2",)),
+            lambda: rested.receive(('{"c":"subscribe","id":"t","topic":"more"}',)),
+            lambda: rested.receive(('{"c":"unsubscribe","id":"t"}',)), lambda: None,
+        )  # fmt: skip
+        for change in changes:
+            await broker.statistics.second()
+            change()
+            await asyncio.sleep(0.1)
+            second = by_name((await broker.statistics.second()).clients)
+            for name, fresh in by_name(broker.statistics.clients()).items():
+                for key in set(fresh.__struct_fields__) - AGES:
+                    assert getattr(second[name], key) == getattr(fresh, key), key
+        assert second["client-00000"].lag_messages == 1
+        assert behind.backlog.messages == 1
+
+
+async def test_client_that_leaves_between_two_slices_is_in_no_snapshot(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        still(broker)
+        crowd(broker, 3 * SLICE, 0)
+        making = asyncio.create_task(broker.statistics.second())
+        await asyncio.sleep(0)
+        gone = [f"client-{number:05d}" for number in (0, SLICE + 1, 3 * SLICE - 1)]
+        for name in gone:
+            broker.engine.roster.clients[name].close("operator_disconnect", "gone")
+        await until(lambda: not set(gone) & set(broker.engine.roster.clients))
+        made = by_name((await making).clients)
+        assert len(made) == 3 * SLICE - len(gone)
+        assert not set(gone) & set(made)
+        await broker.statistics.second()
+        assert not set(gone) & (set(broker.statistics._kept) | set(broker.statistics._looks))
+
+
+async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with running_broker(tmp_path) as broker:
+        still(broker)
+        crowd(broker, 5 * SLICE, 0)
+        counting = asyncio.create_task(count())
+        await asyncio.sleep(0)
+        before = turns
+        await broker.statistics.second()
+        counting.cancel()
+    assert turns - before >= 4
+
+
+@pytest.mark.serial
+async def test_page_of_ten_thousand_clients_comes_from_a_real_broker_in_a_fifth_of_a_second(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, on_tick=_nothing) as broker:
+        crowd(broker, 10_000, 50)
+        await until(lambda: len(broker.statistics._recent) == 10_000, 20)
+        spent = []
+        for turn in range(5):
+            started = time.perf_counter()
+            found = await page(broker, sort="-lag_ms", search="client-0", offset=turn * 100, limit=100)
+            spent.append(time.perf_counter() - started)
+            assert (found["total"], len(found["clients"])) == (10_000, 100)
+    assert min(spent) < 0.2
+
+
+async def _nothing(snapshot: Snapshot) -> None:
+    """Somebody who takes snapshots."""

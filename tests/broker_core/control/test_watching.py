@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+from broker_core.broker import Broker
+from broker_core.control.watching import Happened, Listening, Watch
+from tests.support.brokers import ask, running_broker, until
+from tests.support.raw import RawClient
+
+FLIGHTS = Listening("publish", "flights.>", "/delay > 10")
+
+
+def of_kind(watch: Watch, heard: list[Happened], kind: str) -> list[Happened]:
+    """Events of a kind so far."""
+    heard += watch.take()
+    return [one for one in heard if one.kind == kind]
+
+
+async def test_clients_come_subscribe_and_go(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        watch, heard = Watch(broker.engine), list[Happened]()
+        watch.want({"connect", "logon", "subscribe", "unsubscribe", "disconnect"}, [])
+        client = await RawClient.connect(broker, "board")
+        client.command({"c": "subscribe", "id": "s", "topic": "flights.>", "filter": "/delay > 10"})
+        client.command({"c": "unsubscribe", "id": "s"})
+        await until(lambda: of_kind(watch, heard, "unsubscribe"))
+        client.close()
+        await until(lambda: of_kind(watch, heard, "disconnect"))
+        assert [one.kind for one in heard] == ["connect", "logon", "subscribe", "unsubscribe", "disconnect"]
+        assert heard[0].variables["AMPS_CLIENT_NAME"].startswith("tcp-127.0.0.1")
+        assert {one.variables["AMPS_CLIENT_NAME"] for one in heard[1:]} == {"board"}
+        assert heard[2].variables["AMPS_TOPIC"] == "flights.>"
+        assert heard[2].variables["AMPS_FILTER"] == "/delay > 10"
+        assert heard[4].variables["SLUICE_REASON"]
+
+
+async def test_messages_are_heard_by_pattern_and_filter(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        watch, heard = Watch(broker.engine), list[Happened]()
+        watch.want([], [FLIGHTS])
+        client = await RawClient.connect(broker, "feed")
+        await client.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}', b'{"delay": 25}'], 1)
+        await client.publish("trains.AA", [b'{"delay": 99}'], 4)
+        await client.until("persisted")
+        await until(lambda: len(of_kind(watch, heard, "publish")) == 2)
+        assert [one.variables["AMPS_DATA"] for one in heard] == ['{"delay": 15}', '{"delay": 25}']
+        assert heard[0].variables | {"AMPS_DATA": ""} == {
+            "AMPS_TOPIC": "flights.AA", "AMPS_DATA": "", "AMPS_DATA_LENGTH": "13", "AMPS_BOOKMARK": "test-1|2|", "AMPS_CLIENT_NAME": "feed"
+        }  # fmt: skip
+        assert heard[0].facts == {"topic": "flights.>", "filter": "/delay > 10"}
+        client.close()
+
+
+async def test_a_delivery_is_heard_once_for_each_client(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        watch, heard = Watch(broker.engine), list[Happened]()
+        watch.want([], [Listening("deliver", "flights.>", "")])
+        readers = [await RawClient.connect(broker, name) for name in ("one", "two")]
+        for reader, wanted in zip(readers, ("", "/delay > 10"), strict=True):
+            reader.command({"c": "subscribe", "id": "s", "topic": "flights.AA", **({"filter": wanted} if wanted else {})})
+            await reader.until("processed")
+        feed = await RawClient.connect(broker, "feed")
+        await feed.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}'], 1)
+        await readers[0].deliveries(2)
+        await until(lambda: len(of_kind(watch, heard, "deliver")) >= 3)
+        assert sorted((one.variables["AMPS_CLIENT_NAME"], one.variables["AMPS_DATA"]) for one in heard) == [
+            ("one", '{"delay": 15}'), ("one", '{"delay": 5}'), ("two", '{"delay": 15}'),
+        ]  # fmt: skip
+
+
+async def test_what_nobody_wants_any_more_is_not_heard_and_costs_no_subscription(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        watch = Watch(broker.engine)
+        watch.want({"logon", "decision"}, [FLIGHTS])
+        assert len(broker.engine.subscriptions.registry) == 3
+        watch.want([], [])
+        assert len(broker.engine.subscriptions.registry) == 0
+
+
+async def test_a_full_queue_counts_what_it_drops(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        watch = Watch(broker.engine, capacity=2)
+        watch.want([], [Listening("publish", "flights.>", "")])
+        client = await RawClient.connect(broker, "feed")
+        await client.publish("flights.AA", [b"{}"] * 5, 1)
+        await client.until("persisted")
+        await until(lambda: watch.dropped)
+        assert (len(watch.take()), watch.dropped, watch.room) == (2, 3, 2)
+        client.close()
+
+
+async def test_what_an_action_publishes_starts_no_action(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        watch = Watch(broker.engine)
+        watch.want([], [Listening("publish", "flights.>", "")])
+        reader = await RawClient.connect(broker, "board")
+        reader.command({"c": "subscribe", "id": "s", "topic": "flights.>"})
+        await reader.until("processed")
+        body = base64.b64encode(b"8=FIX\x01").decode()
+        assert await ask(broker, "publish_bytes", topic="flights.AA", body=body) == {"topic": "flights.AA", "bytes": 6}
+        assert await reader.deliveries(1) == [b"8=FIX\x01"]
+        assert watch.take() == []
+
+
+async def test_a_client_is_offlined_on_request_and_comes_back(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        watch, heard = Watch(broker.engine), list[Happened]()
+        watch.want({"offline_start", "offline_stop"}, [])
+        client = await RawClient.connect(broker, "board")
+        assert await ask(broker, "offline", name="board") == {"name": "board", "state": "offlined"}
+        await until(lambda: of_kind(watch, heard, "offline_stop"))
+        assert [one.kind for one in heard] == ["offline_start", "offline_stop"]
+        client.close()
+
+
+async def test_shutting_down_asks_whoever_runs_the_broker(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        asked: list[Broker] = []
+        broker.on_shut_down = lambda: asked.append(broker)
+        assert await ask(broker, "shut_down") == {"stopping": True}
+        assert asked == [broker]

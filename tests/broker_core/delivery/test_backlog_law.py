@@ -1,0 +1,335 @@
+"""matched = acknowledged + in flight + waiting + gone, whatever happens to a client: read, acknowledged, offlined, drained,
+paused, discarded, conflated, unsubscribed, closed.
+
+A real Backlog with its outbox, lanes and spool; the socket, the journal and the time are the test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.delivery import offline as offline_module
+from broker_core.delivery.account import Account, Amount, Cause, parts, total
+from broker_core.delivery.backlog import Backlog
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.fair_share import FairShare
+from broker_core.delivery.lane import Lane
+from broker_core.delivery.latest import keep_latest
+from broker_core.delivery.ledger import Ledger
+from broker_core.delivery.lifecycle import ClientState, Event, next_state
+from broker_core.delivery.ports import Facilities
+from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.window import AckMode, Window
+from broker_core.journal.segment import Position
+from broker_core.subscriptions.keys import parse_key
+
+WINDOWED, PLAIN, SCRATCH = 1, 2, 3
+
+
+FRAMING = 8
+
+
+class ManualTime:
+    """The scene's own."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def now_ns(self) -> int:
+        return self._scene.now
+
+    def seconds(self) -> float:
+        return self._scene.now / 1e9
+
+
+class Socket:
+    """Takes `room` bytes and then nothing until more is given. The peer has what the test says that it `took`."""
+
+    lump_bytes = 0
+
+    def __init__(self) -> None:
+        self.room = self.handed_bytes = self.took = 0
+        self.got: dict[int, list[int]] = {WINDOWED: [], PLAIN: [], SCRATCH: []}
+
+    @property
+    def writable(self) -> bool:
+        return self.room > 0
+
+    def taken_bytes(self) -> int:
+        return self.took
+
+    def take(self, nbytes: int) -> None:
+        self.took = min(self.took + nbytes, self.handed_bytes)
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        for entry in entries:
+            self.room -= entry.nbytes
+            self.handed_bytes += entry.nbytes + FRAMING
+            self.got[entry.stream] += [int(body) for body in entry.batch.bodies()]
+
+
+class Subscriber:
+    """A subscription, as far as its deliveries go."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream, self.id, self.topic = stream, f"s{stream}", "t"
+        self.account = Account()
+
+    def first_needed(self, waiting: int) -> int:
+        return waiting
+
+
+class Pin:
+    """What the journal must keep."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+
+    def move(self, sequence: int) -> None:
+        self.sequence = max(self.sequence, sequence)
+
+    def release(self) -> None:
+        self.sequence = 1 << 62
+
+
+class Scene:
+    """One client with three subscriptions: with a window, plain, and of a topic that no journal keeps."""
+
+    def __init__(self, directory: Path) -> None:
+        self.socket, self.now, self.offered = Socket(), 1, 0
+        self.log: dict[int, Batch] = {}
+        self._log_end = 4_096
+        self.subscribers = {stream: Subscriber(stream) for stream in (WINDOWED, PLAIN, SCRATCH)}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.clock: Any = ManualTime(self)
+        self.ledger, self._pin = Ledger(), Pin(1 << 62)
+        log: Any = self
+        facilities = Facilities("i", self.clock, log, log, FairShare(self.clock), self.ledger, self._spawn)
+        self.name, self.facilities, self._directory, self._spools = "c", facilities, directory, 0
+        sink: Any = self.socket
+        self.backlog = Backlog(self, sink, facilities)
+        self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
+        self.backlog.lanes[WINDOWED] = Lane(WINDOWED, Window(AckMode.CLIENT, 4))
+        for subscriber in self.subscribers.values():
+            self.backlog.enter(subscriber)
+
+    @property
+    def streams(self) -> set[int]:
+        """Those that are still there."""
+        return set(self.backlog.recipients)
+
+    # The client.
+
+    def changed(self) -> None: ...
+    def went_live(self) -> None: ...
+    def fail(self, error: Exception) -> None:
+        raise error
+
+    def close(self, code: str, message: str) -> None:
+        raise AssertionError(f"{code}: {message}")
+
+    # The log and its reader thread.
+
+    def pin(self, sequence: int, _owner: str) -> Pin:
+        self._pin = Pin(sequence)
+        return self._pin
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        return task
+
+    async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)  # others have their turn while the disk is read
+        return work(*arguments)
+
+    def read_span(self, position: Position, length: int) -> list[tuple[int, Batch]]:
+        """The log's batches have their length, and stand one behind another."""
+        end = position.offset + length
+        return [(at, batch) for at, batch in sorted(self.log.items()) if position.offset <= at < end]
+
+    def publish(self, stream: int, count: int) -> None:
+        if stream not in self.streams or self.backlog.state is ClientState.CLOSED:
+            return
+        first = self.offered + 1
+        self.offered += count
+        numbers = range(first, first + count)
+        batch = Batch.parse(build_one_topic("p", f"t{first % 2}", [b"%d" % number for number in numbers]))
+        source = None
+        if stream != SCRATCH:
+            batch.header = batch.header._replace(first_sequence=first)
+            source = Position(1, self._log_end)
+            self.log[self._log_end] = batch
+            self._log_end += batch.nbytes
+        self.backlog.offer(
+            OutboxEntry(stream, batch, None, source, batch.nbytes if source else 0, count, batch.nbytes, self.now)
+        )
+        self.backlog.send()
+
+    def offline(self) -> None:
+        if self.backlog.state is ClientState.LIVE:
+            self._spools += 1
+            self.backlog.go_offline(Spool(self._directory / f"{self._spools}.spool"))
+
+    def acknowledge(self, number: int) -> None:
+        lane = self.backlog.lanes.get(WINDOWED)
+        if lane is not None and lane.window is not None and lane.window.unacked:
+            got = len(self.socket.got[WINDOWED])
+            upto = min(got, number + got - lane.window.unacked)
+            if upto > 0:
+                self.backlog.acknowledge(WINDOWED, upto, upto)
+            self.backlog.go_on()
+
+    def unsubscribe(self, stream: int) -> None:
+        if stream in self.streams and self.backlog.state is not ClientState.CLOSED:
+            self.backlog.leave(self.subscribers[stream], Cause.UNSUBSCRIBED, "")
+
+    def check(self) -> None:
+        backlog, account = self.backlog, self.backlog.account
+        assert self.offered == account.matched.messages
+        for one in (account, *(subscriber.account for subscriber in self.subscribers.values())):
+            assert one.matched == total(amount for _, amount in parts(one))
+            assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in parts(one))
+        assert account.delivered.messages == sum(map(len, self.socket.got.values()))
+        assert sum(self.queued().values()) == account.waiting.messages
+        for stream, waiting in self.queued().items():
+            assert waiting == self.subscribers[stream].account.waiting.messages
+        assert self.ledger.messages == account.lost.messages
+        self.check_causes(account)
+        for got in self.socket.got.values():
+            assert got == sorted(got) and len(got) == len(set(got))
+        if backlog.offline is not None:
+            needed = (backlog.offline.chunk_first, backlog.offline.spool.first_sequence)
+            assert all(self._pin.sequence <= first for first in needed if first), "the journal keeps what is referred to"
+        held = backlog.spool.held_bytes if backlog.spool is not None else 0
+        assert backlog.nbytes >= held >= 0 and bool(backlog.nbytes - held) == bool(backlog.messages)
+
+    def check_causes(self, account: Account) -> None:
+        """What the log keeps is never called lost with the connection, nor what it doesn't keep kept."""
+        journaled, scratch = account.journaled, account.unjournaled
+        kept = account.gone.get(Cause.KEPT, Amount())
+        assert kept.messages <= journaled.lost_waiting.messages + journaled.lost_in_flight.messages
+        lost = account.gone.get(Cause.DISCONNECTED, Amount())
+        assert lost.messages <= scratch.lost_waiting.messages + scratch.lost_in_flight.messages
+
+    def queued(self) -> dict[int, int]:
+        """Messages that really lie somewhere, by subscription: in the outbox, a lane, the spool, or on their way back."""
+        backlog, found = self.backlog, dict.fromkeys(self.streams, 0)
+        for entry in backlog.outbox:
+            found[entry.stream] += entry.count
+        for stream, lane in backlog.lanes.items():
+            found[stream] += lane.messages
+        if backlog.offline is not None:
+            for stream, tally in backlog.offline.tallies().items():
+                if stream in found:
+                    found[stream] += tally.messages
+        return found
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+            self.check()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 3), st.integers(1, 6)),
+        st.tuples(st.just("publish"), st.integers(1, 3), st.integers(1, 6)),
+        st.tuples(st.just("read"), st.integers(1, 2_000), st.just(0)),
+        st.tuples(st.just("took"), st.integers(1, 1_000), st.just(0)),
+        st.tuples(st.just("ack"), st.integers(1, 6), st.just(0)),
+        st.tuples(st.just("offline"), st.just(0), st.just(0)),
+        st.tuples(st.just("turn"), st.integers(1, 5), st.just(0)),
+        st.tuples(st.just("discard"), st.integers(1, 3), st.integers(0, 5)),
+        st.tuples(st.just("conflate"), st.integers(1, 3), st.just(0)),
+        st.tuples(st.just("pause"), st.integers(1, 3), st.booleans().map(int)),
+        st.tuples(st.just("unsubscribe"), st.integers(1, 3), st.just(0)),
+        st.tuples(st.just("close"), st.just(0), st.just(0)),
+    ),
+    max_size=50,
+)
+
+
+async def play(scene: Scene, plan: list[tuple[str, int, int]]) -> None:
+    backlog = scene.backlog
+    for what, one, two in plan:
+        scene.now += 1
+        live = backlog.state is not ClientState.CLOSED
+        if what == "publish":
+            scene.publish(one, two)
+        elif what == "read" and live:
+            scene.socket.room += one
+            backlog.on_writable()
+        elif what == "took" and live:
+            scene.socket.take(one)
+            backlog.look()
+        elif what == "ack" and live:
+            scene.acknowledge(one)
+        elif what == "offline":
+            scene.offline()
+        elif what == "turn":
+            for _ in range(one):
+                await asyncio.sleep(0)
+        elif what == "discard" and live and one in scene.streams and backlog.offline is None:
+            backlog.discard_oldest(one, two, 0, "limit")
+        elif what == "conflate" and live and one in scene.streams and backlog.offline is None:
+            keep_latest(backlog, scene.facilities, one, parse_key("topic").of(None), "limit")
+        elif what == "pause" and live and one in scene.streams and backlog.offline is None:
+            backlog.lane(one).paused = bool(two)
+            backlog.go_on()
+        elif what == "unsubscribe":
+            scene.unsubscribe(one)
+        elif what == "close" and len(plan) % 3 == 0:
+            backlog.close()
+        scene.check()
+    await scene.settle()
+
+
+async def drained(scene: Scene) -> None:
+    """The client reads and acknowledges everything: nothing may stay behind."""
+    backlog = scene.backlog
+    for lane in backlog.lanes.values():
+        lane.paused = False
+    for _ in range(400):
+        scene.socket.room = 1 << 20
+        scene.acknowledge(4)
+        backlog.on_writable()
+        await asyncio.sleep(0)
+        scene.check()
+        if not backlog.messages and backlog.offline is None:
+            return
+    raise AssertionError(f"{backlog.messages} messages stay behind, {backlog.state}")
+
+
+LANES_APART = [("read", 1, 0), ("publish", 1, 1), ("publish", 2, 1), ("publish", 1, 1), ("conflate", 2, 0), ("offline", 0, 0)]
+"""The lane that comes first doesn't hold the oldest record."""
+
+
+@settings(max_examples=150, deadline=None)
+@example(plan=LANES_APART, stalled_after_s=1.0)
+@given(steps, st.sampled_from((1.0, 0.0)))
+def test_every_message_is_sent_given_up_or_waiting(plan: list[tuple[str, int, int]], stalled_after_s: float) -> None:
+    """With no patience a drain gives back what isn't taken at once."""
+
+    async def run() -> None:
+        with TemporaryDirectory() as directory:
+            scene = Scene(Path(directory))
+            await play(scene, plan)
+            if scene.backlog.state is not ClientState.CLOSED:
+                await drained(scene)
+                assert scene.backlog.state is ClientState.LIVE
+            scene.backlog.close()
+            scene.check()
+            assert scene.backlog.waiting().outbox_messages == 0 and not scene.backlog.account.owed.messages
+
+    with patch.object(offline_module, "STALLED_AFTER_S", stalled_after_s):
+        asyncio.run(run())

@@ -1,0 +1,115 @@
+"""Turns of replays: as fast as they can without live traffic, a fixed share of the loop beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.clock import SystemClock
+from broker_core.config import default_policy
+from broker_core.delivery import fair_share as module
+from broker_core.delivery.fair_share import (
+    CHUNKS_BUDGET,
+    FIRST_CHUNK,
+    LARGEST_BESIDE_LIVE,
+    LARGEST_CHUNK,
+    REST,
+    TAKEN_BEFORE,
+    FairShare,
+)
+from broker_core.engine.engine import Engine
+from broker_core.journal.journal import Journal
+from broker_core.protocols import commands
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        patched.setattr(module.asyncio, "sleep", self.sleep)
+
+    def seconds(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def grown_to(turns: FairShare, chunk: int = FIRST_CHUNK, taken: int = 1 << 40) -> int:
+    for _ in range(10):
+        chunk = turns.grown(chunk, taken)
+    return chunk
+
+
+async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(clock: Clock) -> None:
+    turns = FairShare(clock)
+    for _ in range(100):
+        await turns.mine()
+        turns.took(0.001)
+    assert clock.now == 100.0
+    assert grown_to(turns) == LARGEST_CHUNK
+
+
+async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop(clock: Clock) -> None:
+    turns, worked = FairShare(clock), 0.0
+    turns.replays = 8
+
+    async def replay() -> None:
+        nonlocal worked
+        for _ in range(50):
+            turns.live()
+            await turns.mine()
+            clock.now += 0.001
+            worked += 0.001
+            turns.took(0.001)
+
+    await asyncio.gather(*(replay() for _ in range(8)))
+    assert worked / (clock.now - 100.0) == pytest.approx(1 / (1 + REST), rel=0.05)
+    assert grown_to(turns) == LARGEST_BESIDE_LIVE
+
+
+async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_again(clock: Clock) -> None:
+    turns = FairShare(clock)
+    turns.live()
+    assert turns.busy
+    clock.now += 0.11
+    assert not turns.busy
+
+
+def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock: Clock) -> None:
+    turns = FairShare(clock)
+    turns.replays = 64
+    assert grown_to(turns) == CHUNKS_BUDGET // 64
+    turns.replays = 2_000
+    assert grown_to(turns) == FIRST_CHUNK
+
+
+def test_what_the_kernels_take_for_a_client_that_reads_nothing_makes_no_large_chunks(clock: Clock) -> None:
+    turns = FairShare(clock)
+    assert grown_to(turns, taken=300_000) < 3 * FIRST_CHUNK
+    assert grown_to(turns, taken=TAKEN_BEFORE * LARGEST_CHUNK) == LARGEST_CHUNK
+
+
+async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_to_the_brokers_own(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "journal", "turns-1")
+    engine = Engine(journal, default_policy("turns-1"), tmp_path / "spool", 1 << 30, None, SystemClock())
+    client = engine.connected("tcp", Mock(writable=True, protocol="tcp", remote="test", peer_names=frozenset()))
+    client._command(commands.Logon(name="p"))
+    engine.dispatch.publish_own("$SLUICE.told", [b"{}"])
+    async with asyncio.timeout(10):
+        while engine.frontier.durable == 0:
+            await asyncio.sleep(0.001)
+    assert not engine.share.busy
+    engine.dispatch.publish(client, Batch.parse(build_one_topic("p", "t", [b"x"])), ())
+    assert engine.share.busy
+    await engine.close()

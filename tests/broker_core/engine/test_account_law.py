@@ -1,0 +1,429 @@
+"""The law of accounts over a real engine and journal, against a model that counts what was published:
+
+    matched = acknowledged + in flight + waiting + gone
+
+for every subscription of a client with one of each kind, at every step of any interleaving of publishes, reads, acks,
+offlining, draining, pauses, rates, returns to the log, conflation, discards, cancels, disconnects and reconnects; and
+what it says is what really lies in the queues, what the socket really got, and what the ledger has a row of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.batch import Batch, build
+from broker_core.clock import SystemClock
+from broker_core.config import default_policy
+from broker_core.config.journaling import JournaledTopic
+from broker_core.connections.connection import Connection
+from broker_core.delivery import backlog
+from broker_core.delivery import fair_share as turns
+from broker_core.delivery import offline as offline_module
+from broker_core.delivery.account import Amount, Cause, parts, total
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.latest import keep_latest
+from broker_core.delivery.lifecycle import ClientState
+from broker_core.engine.enforcement import offline_now, pause, resume
+from broker_core.engine.engine import Engine
+from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.protocols import commands
+from broker_core.protocols.replies import Gap, Reply
+from broker_core.replay import read_ahead
+from broker_core.replay import replay as replayer
+from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.subscriptions.keys import parse_key
+
+HUGE = 1 << 40
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {"topic": "t.*"},
+    "scratch": {"topic": "scratch.*"},
+    "mixed": {"topic": ">", "ack": "client", "prefetch": 7},
+    "log": {"topic": "t.*"},
+    "early": {"topic": "t.*", "durability": "live"},
+    "acking": {"topic": "t.*", "ack": "client", "prefetch": 5},
+    "single": {"topic": "t.a", "ack": "client-individual", "prefetch": 4},
+    "paced": {"topic": "t.a", "rate": "1MB"},
+    "thin": {"topic": "t.*", "conflation": "2ms", "conflation_key": "topic"},
+    "state": {"topic": "t.*", "snapshot_key": "topic"},
+    "range": {"topic": "t.*", "bookmark": "[0:0|1|)"},
+    "durable": {"topic": "t.b", "durable": "d", "prefetch": 6},
+}
+"""One subscription of each kind."""
+FROM_LOG: Final = ("log", "early", "acking", "single", "paced", "thin")
+"""They begin with a bookmark."""
+EXACT: Final = ("plain", "log", "early", "acking", "single", "paced", "mixed", "scratch")
+"""They get each record once, in order."""
+NAMES: Final = tuple(KINDS)
+
+
+class Socket:
+    """Takes `appetite` deliveries, then nothing. Its peer's kernel has what the script says."""
+
+    protocol, remote = "tcp", "test"
+    lump_bytes, network_limited = 0, False
+
+    def __init__(self) -> None:
+        self.writable = True
+        self.appetite = HUGE
+        self.handed_bytes = self.taken = 0
+        self.ids: dict[int, str] = {}
+        self.got: dict[str, list[tuple[int, bytes]]] = {}
+        self.gaps = 0
+        self.closed = ""
+        self.replies: list[Reply] = []
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        for entry in entries:
+            self.handed_bytes += entry.nbytes
+            numbers = entry.batch.sequences().tolist() if entry.batch.first_sequence else [0] * entry.count
+            self.got.setdefault(str(entry.stream), []).extend(zip(numbers, entry.batch.bodies(), strict=True))
+        self.appetite -= len(entries)
+        self.writable = self.appetite > 0
+
+    def send_reply(self, reply: Reply) -> None:
+        self.replies.append(reply)
+        self.gaps += isinstance(reply, Gap)
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def close(self, code: str, message: str) -> None:
+        self.closed = code
+
+    @property
+    def flushed(self) -> bool:
+        return self.writable
+
+    def taken_bytes(self) -> int:
+        return self.taken
+
+
+class World:
+    """An engine, a publisher, and a client with a subscription of each kind that is asked for."""
+
+    def __init__(self, home: Path) -> None:
+        options = JournalOptions(segment_size=64 * 1024, preallocated=1)
+        journal = Journal.open(home / "journal", "law-1", home / "archive", options)
+        policy = default_policy("law-1")
+        policy = replace(policy, instance=replace(policy.instance, journaled_topics=(JournaledTopic("t.>"),)))
+        self.engine = Engine(journal, policy, home / "spool", HUGE, None, SystemClock())
+        self.publisher = self._client("publisher", Socket())
+        self.socket = Socket()
+        self.subscriber = self._client("subscriber", self.socket)
+        self.number = 0
+        self.published: list[tuple[str, bytes]] = []
+        self.scratch = 0
+        self.holes: set[int] = set()
+        """Streams of which something was given up, or conflated."""
+        self.seen: dict[int, ClientSubscription] = {}
+        self.began: dict[int, int] = {}
+        """Sequence after which each began; of one without a bookmark, how many were published."""
+        self.ended: dict[int, int] = {}
+
+    def _client(self, name: str, socket: Socket) -> Connection:
+        connection = self.engine.connected("tcp", socket)
+        connection._command(commands.Logon(name=name))
+        return connection
+
+    def target(self, number: int) -> ClientSubscription | None:
+        """One of those that are there."""
+        there = list(self.subscriber.subscriptions.values())
+        return there[number % len(there)] if there else None
+
+    async def do(self, operation: str, number: int) -> None:
+        act = getattr(self, f"do_{operation}")
+        await act(number) if asyncio.iscoroutinefunction(act) else act(number)
+
+    def do_publish(self, number: int) -> None:
+        rows = range(self.number, self.number + number)
+        self.number += number
+        topics = [("t.a", "t.b", "scratch.a", "t.a")[(row + number) % 4] for row in rows]
+        bodies = [b"%d" % row + b"x" * (row % 7) for row in rows]
+        self.published += zip(topics, bodies, strict=True)
+        self.engine.dispatch.publish(self.publisher, Batch.parse(build("publisher", topics, bodies)), ())
+
+    async def do_turns(self, number: int) -> None:
+        for _ in range(number):
+            await asyncio.sleep(0)
+
+    async def do_rest(self, number: int) -> None:
+        await asyncio.sleep(number / 4_000)
+
+    def do_block(self, number: int) -> None:
+        self.socket.appetite = number // 4
+        self.socket.writable = self.socket.appetite > 0
+
+    def do_unblock(self, number: int) -> None:
+        self.socket.writable, self.socket.appetite = True, HUGE
+        self.subscriber.on_writable()
+
+    def do_took(self, number: int) -> None:
+        left = self.socket.handed_bytes - self.socket.taken
+        self.socket.taken += left * number // 20
+        self.subscriber.backlog.look()
+
+    async def do_subscribe(self, number: int) -> None:
+        name = NAMES[number % len(NAMES)]
+        if name in self.subscriber.subscriptions:
+            return
+        asked = dict(KINDS[name])
+        if name in FROM_LOG:
+            asked["bookmark"] = ("0", "0|1|", f"law-1|{self.engine.frontier.durable // 2}|")[number % 3]
+        if name not in FROM_LOG and name not in ("state", "durable", "range"):
+            await self.engine.dispatch.barrier()
+        self.subscriber._command(commands.Subscribe(id=name, **asked))
+        for _ in range(100):
+            if name in self.subscriber.subscriptions:
+                break
+            await asyncio.sleep(0.0005)
+        target = self.subscriber.subscriptions.get(name)
+        if target is None:
+            assert name == "range", "a short one may be over"
+            return
+        self.seen[target.stream] = target
+        self.began[target.stream] = (target.cursor.span.first - 1) if target.cursor.span is not None else self.number
+
+    def do_ack(self, number: int) -> None:
+        target = self.target(number)
+        if target is None or not self.subscriber.backlog.acknowledges(target.stream):
+            return
+        got = len(self.socket.got.get(str(target.stream), []))
+        window = self.subscriber.backlog.lanes[target.stream].window
+        assert window is not None
+        first = got - window.unacked + 1
+        if window.unacked and got:
+            last = min(got, max(first, 1) + number // 5)
+            self.subscriber._command(commands.Acknowledge(id=target.id, numbers=[(max(last - 1, 1), last)]))
+
+    def do_offline(self, number: int) -> None:
+        if self.subscriber.backlog.state is ClientState.LIVE:
+            offline_now(self.engine.enforcement, self.subscriber)
+
+    def do_hold(self, number: int) -> None:
+        if (target := self.target(number)) is not None:
+            pause(self.subscriber, target)
+
+    def do_let_go(self, number: int) -> None:
+        if (target := self.target(number)) is not None:
+            resume(self.subscriber, target)
+
+    def do_pause(self, number: int) -> None:
+        self._steer(number, commands.Pause)
+
+    def do_resume(self, number: int) -> None:
+        self._steer(number, commands.Resume)
+
+    def do_rate(self, number: int) -> None:
+        target = self.target(number)
+        if target is not None and target.journaled_only and target.durability != "live":
+            self.subscriber._command(commands.Rate(ids=[target.id], rate="1GB" if number % 2 else None))
+
+    def _steer(self, number: int, command: Any) -> None:
+        target = self.target(number)
+        if target is not None and target.journaled_only and target.durability != "live":
+            self.subscriber._command(command(ids=[target.id]))
+
+    def do_fall_back(self, number: int) -> None:
+        if (target := self.target(number)) is not None:
+            self.engine.control.fall_back(target)
+
+    def do_discard(self, number: int) -> None:
+        if (target := self.target(number)) is not None:
+            before = self.engine.ledger.messages
+            lost = self.subscriber.backlog.discard_oldest(target.stream, number % 5 + 1, 0, "limit")
+            assert self.engine.ledger.messages - before == lost
+            if lost:
+                self.holes.add(target.stream)
+            self.subscriber.changed()
+
+    def do_conflate(self, number: int) -> None:
+        if (target := self.target(number)) is not None:
+            self.holes.add(target.stream)
+            keep_latest(self.subscriber.backlog, self.engine.facilities, target.stream, parse_key("topic").of(None), "limit")
+
+    def do_cancel(self, number: int) -> None:
+        if (target := self.target(number)) is not None:
+            self._end(target, number)
+
+    def _end(self, target: ClientSubscription, number: int) -> None:
+        account, stream = target.account, target.stream
+        self.subscriber.backlog.look()
+        ending = self.subscriber.end(target, (Cause.CANCELLED, Cause.UNSUBSCRIBED)[number % 2], "rule")
+        self.ended[stream] = self.number
+        assert not account.owed.messages
+        got = [sequence for sequence, _ in self.socket.got.get(str(stream), [])]
+        if target.journaled_only and stream not in self.holes and target.conflating is None and target.id != "state":
+            # Everything of it that isn't acknowledged comes after the bookmark.
+            following = ending.first or self.engine.frontier.durable + 1
+            wanted = self.wanted(target)
+            before = [sequence for sequence in wanted if sequence < following]
+            assert set(before) <= set(got), (target.id, target.cursor.state, following)
+
+    def wanted(self, target: ClientSubscription) -> list[int]:
+        """The sequences of the log that are for a subscription."""
+        journal, sequence, found = self.engine.journal, self.began[target.stream] + 1, list[int]()
+        while batches := journal.read(sequence, 1 << 20, journal.next_sequence - 1):
+            for batch in batches:
+                found += [
+                    record.sequence for record in batch.records()
+                    if record.sequence >= sequence and target.subscription.pattern.matches(record.topic)
+                ]
+            sequence = batches[-1].last_sequence + 1
+        return found
+
+    def do_look(self, number: int) -> None:
+        self.engine.settle.look_at_all()
+
+    # What must be so.
+
+    def check(self) -> None:
+        connection = self.subscriber
+        ended = connection.backlog.ended
+        lost = ended.lost.messages
+        for target in connection.subscriptions.values():
+            account, name = target.account, (target.id, target.cursor.state)
+            lost += account.lost.messages
+            assert account.matched == total(amount for _, amount in parts(account)), name
+            for word, amount in (*parts(account), ("in_log", account.in_log)):
+                assert amount.messages >= 0 and amount.nbytes >= 0, (name, word, amount)
+            got = self.socket.got.get(str(target.stream), [])
+            assert account.delivered == Amount(len(got), sum(len(body) for _, body in got)), name
+            assert account.waiting.messages - account.in_log.messages == self.queued(target), name
+        assert self.engine.ledger.messages == lost
+        assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in parts(ended))
+
+    def queued(self, target: ClientSubscription) -> int:
+        """Messages that really lie somewhere in memory or in the spool."""
+        backlog, stream = self.subscriber.backlog, target.stream
+        found = sum(entry.count for entry in backlog.outbox if entry.stream == stream)
+        if stream in backlog.lanes:
+            found += backlog.lanes[stream].messages
+        if backlog.offline is not None and stream in (tallies := backlog.offline.tallies()):
+            found += tallies[stream].messages
+        if target.conflating is not None:
+            found += len(target.conflating._conflator) + sum(piece.batch.count for piece in target.conflating._kept)
+            waiting: Any = getattr(target.serving, "_waiting", ())
+            found += sum(piece.batch.count - piece.start for piece in waiting)
+        return found
+
+    async def finish(self) -> None:
+        """Let everything come to rest; the client reads and acknowledges all of it."""
+        connection = self.subscriber
+        await self.engine.dispatch.barrier()
+        self.do_unblock(0)
+        for target in connection.subscriptions.values():
+            resume(connection, target)
+            if target.journaled_only and target.durability != "live":
+                connection._command(commands.Rate(ids=[target.id], rate=None))
+                connection._command(commands.Resume(ids=[target.id]))
+        try:
+            async with asyncio.timeout(8):
+                while not self.at_rest():
+                    self.socket.taken = self.socket.handed_bytes
+                    for target in connection.subscriptions.values():
+                        lane = connection.backlog.lanes.get(target.stream)
+                        got = len(self.socket.got.get(str(target.stream), []))
+                        if lane is not None and lane.window is not None and got and lane.window.unacked:
+                            connection._command(commands.Acknowledge(id=target.id, numbers=[(1, got)]))
+                    await asyncio.sleep(0.001)
+                    self.check()
+        except TimeoutError:
+            states = [(t.id, t.cursor.state, t.account.waiting, t.account.in_flight, t.account.in_log)
+                      for t in connection.subscriptions.values()]
+            raise AssertionError(f"{connection.backlog.state} {states}") from None
+        self.check()
+
+    def at_rest(self) -> bool:
+        targets = self.subscriber.subscriptions.values()
+        self.subscriber.backlog.look()
+        return self.subscriber.backlog.offline is None and all(
+            not target.cursor.reading and not target.account.owed.messages for target in targets
+        )
+
+    def check_content(self) -> None:
+        """What was delivered in the end is what was published."""
+        for target in self.subscriber.subscriptions.values():
+            got = self.socket.got.get(str(target.stream), [])
+            sequences = [sequence for sequence, _ in got if sequence]
+            assert not target.account.gone.get(Cause.REMOVED), target.id
+            if target.id in EXACT:
+                assert sequences == sorted(set(sequences)), target.id
+            if target.id not in EXACT or target.id in ("scratch", "mixed", "plain"):
+                continue
+            lost = target.account.lost.messages
+            wanted = self.wanted(target)
+            if target.stream not in self.holes:
+                assert not lost and sequences == wanted, target.id
+            else:
+                assert set(sequences) <= set(wanted) and len(sequences) + lost == len(wanted), (target.id, lost)
+        for target in self.subscriber.subscriptions.values():
+            if target.id in ("scratch", "mixed", "plain"):
+                after = self.published[self.began[target.stream]:]
+                wanted_bodies = [body for topic, body in after if target.subscription.pattern.matches(topic)]
+                assert target.account.matched.messages == len(wanted_bodies), target.id
+                assert target.account.matched.nbytes == sum(map(len, wanted_bodies)), target.id
+                got = [body for _, body in self.socket.got.get(str(target.stream), [])]
+                assert len(got) + target.account.lost.messages == len(wanted_bodies), target.id
+                if target.stream not in self.holes:
+                    assert sorted(got) == sorted(wanted_bodies), target.id
+
+    async def close(self) -> None:
+        connection = self.subscriber
+        if not connection.closed:
+            connection.close("bye", "")
+        left = connection.backlog.account
+        assert not left.owed.messages and left.matched == total(amount for _, amount in parts(left))
+        assert self.engine.ledger.messages == left.lost.messages
+        await self.engine.close()
+
+
+OPERATIONS: Final = (
+    *["publish"] * 6, "turns", "turns", "rest", "rest", "block", "block", "unblock", "took", "subscribe", "subscribe", "subscribe",
+    "ack", "ack", "offline", "hold", "let_go", "pause", "resume", "rate", "fall_back", "discard", "conflate", "cancel", "look",
+)
+operations = st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 20))
+
+
+async def live_out(script: list[tuple[str, int]], home: Path) -> None:
+    world = World(home)
+    try:
+        for operation, number in script:
+            await world.do(operation, number)
+            world.check()
+        await world.finish()
+        world.check_content()
+    finally:
+        await world.close()
+
+
+def run(script: list[tuple[str, int]]) -> None:
+    home = Path(tempfile.mkdtemp(prefix="sluice-law-"))
+    with pytest.MonkeyPatch.context() as patched:
+        # Small chunks and short patience, so that a few records make many turns and stalls.
+        patched.setattr(read_ahead, "FIRST_CHUNK", 256)
+        patched.setattr(turns, "FIRST_CHUNK", 256)
+        patched.setattr(turns, "TAKEN_BEFORE", 1)
+        patched.setattr(turns, "BUSY_FOR_S", 0.002)
+        patched.setattr(replayer, "STALLED_AFTER_S", 0.001)
+        patched.setattr(offline_module, "STALLED_AFTER_S", 0.001)
+        patched.setattr(backlog, "PULL_BYTES", 1_024)
+        patched.setattr(backlog, "LANE_BYTES", 256)
+        try:
+            asyncio.run(live_out(script, home))
+        finally:
+            shutil.rmtree(home)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, len(NAMES) - 1), max_size=4, unique=True), st.lists(operations, min_size=1, max_size=40))
+def test_every_message_is_acknowledged_in_flight_waiting_or_gone(kinds: list[int], script: list[tuple[str, int]]) -> None:
+    run([("publish", 9), *(("subscribe", len(NAMES) + kind) for kind in kinds), *script])

@@ -1,0 +1,43 @@
+"""What is published about clients on `$SLUICE.clients`: what happened, and a sample a second when something changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from broker_core.client import AsyncClient
+from tests.support.brokers import address_of, running_broker, until
+from tests.support.raw import RawClient
+from tests.support.rules import policy_with, rule
+
+
+async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
+    policy = policy_with(rule("notify", 3))
+    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "watcher") as watcher:
+        events = await watcher.subscribe("$SLUICE.clients", bookmark="0|1|")
+        async with AsyncClient(address_of(broker), "writer") as writer:
+            slow = await RawClient.connect(broker, "slow")
+            slow.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            await slow.until("processed")
+            await writer.publish_many("t", [b"x"] * 9)
+            await writer.flush()
+            await until(lambda: "slow" in broker.statistics._looks and broker.statistics._looks["slow"][1] == 7)
+            slow.close()
+            story: list[str] = []
+            async for message in events:
+                event = orjson.loads(message.body)
+                if event["client"] == "slow" and event["event"] not in story[-1:]:
+                    story.append(event["event"])
+                if story[-1:] == ["disconnect"]:
+                    break
+            assert story[:3] == ["connect", "subscribe", "slow"] and "sample" in story
+
+
+async def test_a_client_at_rest_is_not_sampled(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
+        await reader.subscribe("t")
+        broker.engine.events.take()
+        for _ in range(3):
+            broker.statistics.look()
+        assert broker.engine.events.take() == {}

@@ -1,0 +1,111 @@
+"""A client whose backlog a policy conflated sees it on what is left, and on the first delivery behind it that it is over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from broker_core.client.message import messages_of
+from broker_core.engine.enforcement import offline_now
+from broker_core.protocols.text import message_texts
+from tests.broker_core.engine.test_enforcement import Fixture, slow_client
+from tests.support.brokers import until
+from tests.support.raw import RawClient
+from tests.support.rules import rule
+
+LEFT, OVER, NONE = "conflated", "conflation_over", ""
+
+
+async def publish(there: Fixture, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        await there.writer.publish("t", {"k": number % 3, "n": number})
+        await there.writer.flush()
+
+
+async def read(raw: RawClient, number: int) -> list[tuple[int, str]]:
+    return [(json.loads(body)["n"], mark) for body, mark in await raw.marked(number)]
+
+
+async def conflated(there: Fixture, lost: int = 6) -> None:
+    slow = there.broker.engine.roster.clients["slow"]
+    await until(lambda: slow.account.lost.messages == lost)
+    assert there.balanced()
+
+
+def acknowledge(there: Fixture, upto: int) -> None:
+    there.slow.command({"c": "ack", "id": "s", "upto": upto})
+
+
+async def read_all(there: Fixture, number: int) -> list[tuple[int, str]]:
+    """So many messages, each two acknowledged when they are there."""
+    found = await read(there.slow, 2)
+    while len(found) < number:
+        acknowledge(there, len(found))
+        found += await read(there.slow, min(2, number - len(found)))
+    return found
+
+
+@pytest.mark.parametrize("bookmark", ["0|1|", None], ids=["of the log", "live"])
+async def test_what_is_left_is_marked_and_so_is_the_end_and_nothing_else(tmp_path: Path, bookmark: str | None) -> None:
+    options = {"bookmark": bookmark} if bookmark else {}
+    async with slow_client(tmp_path, rule("conflate"), snapshot_key="/k", **options) as there:
+        await publish(there, range(11))
+        await conflated(there)
+        await publish(there, [11, 12])
+        sent_before = [(0, NONE), (1, NONE)]
+        assert await read_all(there, 7) == [*sent_before, (8, LEFT), (9, LEFT), (10, LEFT), (11, OVER), (12, NONE)]
+        stored = there.broker.engine.journal.read(1, 1 << 20, 1 << 40)
+        assert not any(batch.flags for batch in stored), "the log's bytes are what they were"
+
+
+async def test_another_client_of_the_same_batches_sees_no_mark(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("conflate", scope={"client": "slow", "topic": "t"}), snapshot_key="/k") as there:
+        other = await RawClient.connect(there.broker, "other")
+        other.command({"c": "subscribe", "id": "s", "topic": "t"})
+        await other.until("processed")
+        await publish(there, range(11))
+        await conflated(there)
+        await publish(there, [11])
+        assert await read(other, 12) == [(number, NONE) for number in range(12)]
+
+
+async def test_the_marks_outlive_the_spool_and_the_way_back_to_the_log(tmp_path: Path) -> None:
+    """Read again from the log it would bring what was left out."""
+    async with slow_client(tmp_path, rule("conflate"), snapshot_key="/k", bookmark="0|1|") as there:
+        await publish(there, range(11))
+        await conflated(there)
+        engine = there.broker.engine
+        slow = engine.roster.clients["slow"]
+        engine.control.fall_back(slow.subscriptions["s"])
+        slow.sink.writable = False
+        offline_now(engine.enforcement, slow)
+        await publish(there, [11])
+        slow.sink.writable = True
+        slow.on_writable()
+        assert await read_all(there, 6) == [(0, NONE), (1, NONE), (8, LEFT), (9, LEFT), (10, LEFT), (11, OVER)]
+        assert there.balanced()
+
+
+async def test_where_nothing_was_left_out_nothing_is_marked(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("conflate"), snapshot_key="/n") as there:
+        await publish(there, range(11))
+        await there.decided()
+        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        await until(lambda: not lane.busy)
+        acknowledge(there, 2)
+        assert await read(there.slow, 4) == [(number, NONE) for number in range(4)]
+
+
+def test_texts_and_messages_show_the_mark() -> None:
+    from broker_core import batch
+
+    plain = batch.Batch.parse(batch.build_one_topic("w", "t", [b"1", b"2"]))
+    for mark, word in ((batch.CONFLATED, LEFT), (batch.CONFLATION_OVER, OVER)):
+        marked = batch.Batch.parse(bytes(plain.marked(mark).buf))
+        assert [one.mark for one in messages_of(marked, "i")] == [word, word]
+        assert [json.loads(text)["mark"] for text in message_texts(marked, "s", "i")] == [word, word]
+        assert marked.bodies() == plain.bodies() and marked.header.payload_crc == plain.header.payload_crc
+    assert "mark" not in json.loads(message_texts(plain, "s", "i")[0])

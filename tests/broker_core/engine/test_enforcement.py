@@ -1,0 +1,285 @@
+"""What policy decides is done, told, recorded and accounted for: each action once, against a running broker.
+
+The slow side is a window of acknowledgements that the client leaves full, so nothing depends on socket buffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core.broker import Broker
+from broker_core.client import AsyncClient
+from broker_core.errors import ClientError
+from broker_core.slow_clients.evaluate import holds
+from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.raw import RawClient
+from tests.support.rules import policy_with, rule
+
+
+def numbered(start: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+class Fixture:
+    def __init__(self, broker: Broker, writer: AsyncClient, slow: RawClient) -> None:
+        self.broker, self.writer, self.slow = broker, writer, slow
+
+    async def publish(self, start: int, count: int, topic: str = "t") -> None:
+        for body in numbered(start, count):
+            await self.writer.publish_many(topic, [body])
+        await self.writer.flush()
+
+    def balanced(self) -> bool:
+        """matched = sent + given up + waiting, of the slow client."""
+        connection = self.broker.engine.roster.clients["slow"]
+        account, spool = connection.account, connection.backlog.spool
+        queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
+        return account.matched.messages == sum(
+            one.messages for one in (account.acknowledged, account.in_flight, account.lost)
+        ) + queued
+
+    async def decided(self) -> dict[str, Any]:
+        """The first decision, once it is recorded."""
+        await until(lambda: self.broker.engine.decisions.recent)
+        return self.broker.engine.decisions.recent[0]
+
+
+@asynccontextmanager
+async def slow_client(tmp_path: Path, *rules: dict[str, Any], topic: str = "t", **subscribe: Any) -> AsyncIterator[Fixture]:
+    """A client whose window of 2 is full from the third message on."""
+    async with running_broker(tmp_path, policy_with(*rules)) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        slow = await RawClient.connect(broker, "slow")
+        slow.command({"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 2, **subscribe})
+        await slow.until("processed")
+        yield Fixture(broker, writer, slow)
+        slow.close()
+
+
+async def test_the_oldest_are_discarded_and_the_ledger_has_the_interval(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("discard_oldest")) as there:
+        await there.publish(1, 30)
+        assert (await there.decided())["action"] == "discard_oldest"
+        assert await there.slow.deliveries(2) == numbered(1, 2)
+        there.slow.command({"c": "ack", "id": "s", "upto": 2})
+        assert await there.slow.deliveries(2) == numbered(23, 2), "two of the ten that may be owed were on their way"
+        await until(there.balanced)
+        await until(lambda: there.broker.engine.ledger.recent)
+        (loss,) = await ask(there.broker, "ledger", client="slow")
+        assert (loss["cause"], loss["messages"], loss["rule"]) == ("discarded", 20, "test")
+        assert (loss["from"], loss["to"]) == ("test-1|3|", "test-1|22|")
+
+
+async def test_a_firehose_of_discards_is_one_decision_a_second(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("discard_oldest")) as there:
+        for start in range(1, 301):
+            await there.publish(start, 1)
+        decisions, slow = there.broker.engine.decisions.recent, there.broker.engine.roster.clients["slow"]
+        await until(lambda: sum(one["lost"] for one in decisions) == 290 == slow.account.lost.messages)
+        seconds = (decisions[-1]["at"] - decisions[0]["at"]) / 1_000 + 2
+        assert len(decisions) <= seconds and sum(one["times"] for one in decisions) > 10 * len(decisions)
+        most = max(decisions, key=lambda one: one["times"])
+        assert f"discarded ({most['times']:,} times within a second), the oldest first" in most["sentence"]
+
+
+async def test_only_the_latest_of_each_key_remains(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("conflate"), snapshot_key="/k", bookmark="0|1|") as there:
+        for number in range(11):
+            await there.writer.publish("t", {"k": number % 3, "n": number})
+            await there.writer.flush()
+        await there.decided()
+        slow = there.broker.engine.roster.clients["slow"]
+        await until(lambda: slow.account.lost.messages == 6)
+        assert there.balanced()
+        there.slow.command({"c": "ack", "id": "s", "upto": 2})
+        assert (await there.slow.deliveries(4))[2:] == [b'{"k":2,"n":8}', b'{"k":0,"n":9}']
+
+
+async def test_a_client_is_warned_and_goes_on(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("warn")) as there:
+        await there.publish(1, 20)
+        notice = await there.slow.until("notice")
+        assert (notice["subscription"], notice["limit"], notice["unit"]) == ("s", 10, "messages")
+        there.slow.command({"c": "told", "decision": notice["decision"]})
+        decision = await there.decided()
+        assert (decision["told"], decision["id"], decision["action"]) == ("yes", notice["decision"], "warn")
+        assert "slow" in there.broker.engine.roster.clients
+
+
+async def test_a_paused_subscription_goes_on_after_its_time(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
+        await there.publish(1, 20)
+        await there.slow.until("notice")
+        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        assert lane.paused
+        there.slow.command({"c": "ack", "id": "s", "upto": 2})
+        await until(lambda: not lane.paused)
+        await until(lambda: lane.messages < 18)
+
+
+async def test_a_cancelled_subscription_ends_and_its_neighbour_goes_on(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("cancel_subscription")) as there:
+        there.slow.command({"c": "subscribe", "id": "other", "topic": "other"})
+        await there.slow.until("processed")
+        await there.publish(1, 20)
+        cancelled = await there.slow.until("cancelled")
+        assert (cancelled["id"], cancelled["code"]) == ("s", "slow_client_backlog")
+        await there.publish(100, 1, "other")
+        while (await there.slow.deliveries(1)) != [b"100"]:
+            pass
+        assert list(there.broker.engine.roster.clients["slow"].subscriptions) == ["other"]
+        await until(there.balanced)
+
+
+async def test_a_dropped_client_is_told_before_the_close_and_the_record_says_so(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("disconnect")) as there:
+        await there.publish(1, 20)
+        notice = await there.slow.until("notice")
+        assert notice["code"] == "slow_client_backlog" and notice["resume_token"]
+        there.slow.command({"c": "told", "decision": notice["decision"]})
+        assert (await there.slow.until("closing"))["code"] == "slow_client_backlog"
+        assert await there.slow.next_frame() is None
+        assert (await there.decided())["told"] == "yes"
+        await until(lambda: there.broker.engine.ledger.recent)
+        (loss,) = there.broker.engine.ledger.recent
+        assert (loss.cause.value, loss.what.messages) == ("kept_in_log", 20), "two were sent and aren't acknowledged"
+
+
+async def test_what_no_bookmark_brings_back_is_lost_with_the_connection(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("disconnect", topic=">"), topic=">") as there:
+        await there.publish(1, 8, "scratch.t")
+        await there.publish(9, 8, "t")
+        await until(lambda: len(there.broker.engine.ledger.recent) == 2)
+        gone, kept = sorted(there.broker.engine.ledger.recent, key=lambda loss: loss.cause.value)
+        assert (gone.cause.value, gone.what.messages, gone.what.unjournaled, gone.what.first) == ("disconnected", 8, 8, 0)
+        assert (kept.cause.value, kept.what.unjournaled) == ("kept_in_log", 0) and kept.what.messages >= 5
+        assert kept.what.nbytes > 0 and gone.what.nbytes > 0
+
+
+async def test_a_client_that_says_nothing_is_closed_at_the_deadline_and_it_stays_unknown(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("disconnect")) as there:
+        await there.publish(1, 20)
+        assert (await there.decided())["told"] == "unknown"
+        await there.slow.until("closing")
+
+
+async def test_a_refused_name_cannot_log_on_until_its_time_is_over(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("refuse", for_ms=3_000)) as there:
+        await there.publish(1, 20)
+        notice = await there.slow.until("notice")
+        assert notice["retry_after_ms"] == 3_000
+        again = await RawClient.open(there.broker)
+        again.command({"c": "logon", "name": "slow"})
+        assert (await again.until("error"))["code"] == "name_refused"
+        closing = await again.until("closing")
+        assert 0 < closing["retry_after_ms"] <= 3_000
+
+
+async def test_a_client_is_asked_to_close(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("ask_to_close")) as there:
+        await there.publish(1, 20)
+        asked = await there.slow.until("close_requested")
+        assert asked["code"] == "slow_client_backlog"
+
+
+async def test_one_that_ignores_it_is_asked_again_and_never_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds, "ASK_AGAIN_MS", 50)
+    async with slow_client(tmp_path, rule("ask_to_close")) as there:
+        await there.publish(1, 20)
+        for number in range(3):
+            await there.slow.until("close_requested")
+            await there.publish(21 + number, 1)
+        await until(lambda: len(there.broker.engine.decisions.recent) >= 3, 15)
+        assert "slow" in there.broker.engine.roster.clients and there.balanced()
+
+
+async def test_the_library_closes_when_asked_and_comes_back(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, policy_with(rule("ask_to_close"))) as broker:
+        async with AsyncClient(address_of(broker), "writer") as writer, AsyncClient(address_of(broker), "slow") as slow:
+            await slow.subscribe("t", ack="client", prefetch=2)
+            for body in numbered(1, 20):
+                await writer.publish_many("t", [body])
+            await until(lambda: slow.connections == 2)
+
+
+async def test_what_waits_is_read_from_the_journal_instead(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("continue_from_journal"), bookmark="0|1|") as there:
+        await there.publish(1, 20)
+        assert (await there.decided())["action"] == "continue_from_journal"
+        assert await there.slow.deliveries(2) == numbered(1, 2)
+        for upto in range(2, 21, 2):
+            there.slow.command({"c": "ack", "id": "s", "upto": upto})
+            if upto < 20:
+                assert await there.slow.deliveries(2) == numbered(upto + 1, 2)
+        await until(there.balanced)
+        assert there.broker.engine.roster.clients["slow"].account.lost.messages == 0
+
+
+async def test_in_shadow_nothing_happens_but_the_record(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("disconnect", mode="shadow")) as there:
+        await there.publish(1, 20)
+        decision = await there.decided()
+        assert (decision["mode"], decision["action"]) == ("shadow", "disconnect")
+        assert "slow" in there.broker.engine.roster.clients and there.balanced()
+
+
+async def test_a_durable_subscription_is_deleted_only_where_the_policy_confirms_it(tmp_path: Path) -> None:
+    confirmed = rule("delete_durable", confirm_delete=True)
+    async with slow_client(tmp_path, confirmed, durable="orders") as there:
+        await there.publish(1, 20)
+        assert (await there.decided())["action"] == "delete_durable"
+        assert await ask(there.broker, "durables") == []
+
+
+async def test_a_dropped_client_resumes_from_the_log_with_its_token(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("disconnect")) as there:
+        await there.publish(1, 20)
+        token = (await there.slow.until("notice"))["resume_token"]
+        await there.publish(21, 5)
+        again = await RawClient.connect(there.broker, "slow")
+        again.command({"c": "subscribe", "id": "s", "topic": "t", "resume": token})
+        resumed = await again.until("resumed")
+        assert (resumed["how"], resumed["missed"], resumed["from"]) == ("log", 0, "test-1|1|")
+        assert await again.deliveries(25) == numbered(1, 25), "what wasn't acknowledged comes again"
+        again.close()
+
+
+@pytest.mark.parametrize(("how", "missed", "bodies"), [("conflated", 24, [b"25"]), ("now", 25, [])])
+async def test_a_dropped_client_may_skip_and_is_told_how_much(
+    tmp_path: Path, how: str, missed: int, bodies: list[bytes]
+) -> None:
+    async with slow_client(tmp_path, rule("disconnect")) as there:
+        await there.publish(1, 20)
+        token = (await there.slow.until("notice"))["resume_token"]
+        await there.publish(21, 5)
+        again = await RawClient.connect(there.broker, "slow")
+        again.command({"c": "subscribe", "id": "s", "topic": "t", "resume": token, "resume_how": how})
+        resumed = await again.until("resumed")
+        assert (resumed["how"], resumed["missed"], resumed.get("exact", True)) == (how, missed, True)
+        await there.publish(26, 1)
+        assert await again.deliveries(len(bodies) + 1) == [*bodies, b"26"]
+        again.close()
+
+
+async def test_a_token_of_somebody_else_or_of_another_subscription_is_refused(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("disconnect")) as there:
+        await there.publish(1, 20)
+        token = (await there.slow.until("notice"))["resume_token"]
+        async with AsyncClient(address_of(there.broker), "thief") as thief:
+            thief._keeper.resume_token = token
+            with pytest.raises(ClientError) as caught:
+                await asyncio.wait_for(_resume(there.broker, "thief2", token), 5)
+            assert caught.value.code == "bad_resume_token"
+
+
+async def _resume(broker: Broker, name: str, token: str) -> None:
+    raw = await RawClient.connect(broker, name)
+    raw.command({"c": "subscribe", "id": "s", "topic": "t", "resume": token})
+    error = await raw.until("error")
+    raw.close()
+    raise ClientError(error["code"], error["message"])

@@ -1,0 +1,197 @@
+"""Faults and hostile peers: a full disk, connections that never log on, answers nobody reads, removed records."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from broker_core.client import AsyncClient
+from broker_core.engine.engine import LOGON_WITHIN_MS
+from tests.broker_core.test_broker import numbered, take
+from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.raw import RawClient
+
+
+async def test_a_full_disk_refuses_publishers_lets_subscribers_go_on_and_recovers_with_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        async with AsyncClient(address_of(broker), "reader") as reader, AsyncClient(address_of(broker), "writer") as writer:
+            subscription = await reader.subscribe("a", bookmark="0")
+            await writer.publish_many("a", numbered(0, 10))
+            await writer.flush()
+            files = broker.engine.journal._files
+
+            def full(fd: int, buffers: object, offset: int) -> int:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(files, "pwritev", full)
+                raw = await RawClient.connect(broker, "other")
+                await raw.publish("a", [b"lost"], first=1)
+                error = await raw.until("error")
+                assert (error["code"], error["of"], error["first"], error["sequence"]) == ("disk_full", "publish", 1, 1)
+                assert (await raw.until("closing"))["retry_after_ms"] > 0
+                await writer.publish_many("a", numbered(10, 20))
+                await until(lambda: broker.engine.dispatch.publisher_sequence("writer") == 10)
+                live = await reader.subscribe("scratch.b")
+                await writer.publish_many("scratch.b", [b"still served"])
+                assert reader.connected and live is not None
+            await writer.flush()
+            assert await take(subscription, 20) == numbered(0, 20), "republished in order, once"
+
+
+async def test_a_thousand_connections_that_never_log_on_are_closed_and_cost_nobody_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        silent = [await RawClient.open(broker) for _ in range(1_000)]
+        await until(lambda: len(broker.engine.roster.connections) == 1_000)
+        async with AsyncClient(address_of(broker), "reader") as reader:
+            subscription = await reader.subscribe("a")
+            await reader.publish_many("a", numbered(0, 100))
+            assert await take(subscription, 100) == numbered(0, 100)
+            later = broker.engine.clock.monotonic_ms() + LOGON_WITHIN_MS + 1
+            with monkeypatch.context() as patched:
+                patched.setattr(broker.engine.clock, "monotonic_ms", lambda: later)
+                broker.engine.tick()
+            assert (await silent[0].until("closing"))["code"] == "logon_timeout"
+            assert (await silent[-1].until("closing"))["code"] == "logon_timeout"
+            await until(lambda: [c.name for c in broker.engine.roster.connections] == ["reader"])
+
+
+async def test_a_peer_that_asks_without_reading_the_answers_is_cut_off(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "rude")
+        connection = broker.engine.roster.clients["rude"]
+        connection.sink.writable = False  # as its socket says when the kernel takes no more
+        for _ in range(2_000):
+            raw.command({"c": "heartbeat"})
+        await until(lambda: "rude" not in broker.engine.roster.clients)
+        assert connection.closed
+
+
+async def test_an_unknown_command_and_a_bad_bookmark_are_answered_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "clumsy")
+        raw.command({"c": "dance"})
+        assert (await raw.until("error"))["code"] == "unknown_command"
+        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "yesterday"})
+        error = await raw.until("error")
+        assert (error["code"], error["id"]) == ("bad_bookmark", "s")
+        raw.command({"c": "subscribe", "id": "s", "topic": "a..b"})
+        assert (await raw.until("error"))["code"] == "bad_pattern"
+        raw.command({"c": "heartbeat"})
+        await raw.until("heartbeat")
+
+
+async def test_a_batch_with_a_wrong_checksum_is_refused_and_nothing_of_it_is_stored(tmp_path: Path) -> None:
+    from broker_core import batch
+    from broker_core.protocols.native import PUBLISH, encode_frame_header
+
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "writer")
+        before = broker.engine.journal.next_sequence
+        damaged = batch.build_one_topic("writer", "a", [b"1", b"2"], 1)
+        damaged[-1] ^= 1
+        raw.write(encode_frame_header(PUBLISH, 0, len(damaged)) + damaged)
+        assert (await raw.until("error"))["code"] == "bad_batch"
+        assert broker.engine.journal.next_sequence == before
+
+
+async def test_a_batch_in_another_clients_name_is_refused(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "mallory")
+        raw.name = "alice"
+        await raw.publish("a", [b"1"], first=1)
+        assert (await raw.until("error"))["code"] == "bad_batch"
+
+
+async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_answered(tmp_path: Path) -> None:
+    from broker_core import batch
+    from broker_core.protocols.native import PUBLISH, encode_frame_header
+
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        built = batch.Batch.parse(batch.build_one_topic("mallory", "a", [b"1", b"2"], 1))
+        for flags in ("sequences", "mark"):
+            raw = await RawClient.connect(broker, "mallory")
+            bad = built.select(np.arange(2)) if flags == "sequences" else built.marked(batch.CONFLATED)
+            raw.write(encode_frame_header(PUBLISH, 0, bad.nbytes) + bytes(bad.buf))
+            assert (await raw.until("error"))["code"] == "bad_batch"
+        await writer.publish_many("a", [b"3"])
+        await writer.flush()
+
+
+async def test_a_log_that_fails_in_a_way_nobody_foresaw_still_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "writer")
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("put in by the test")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.engine.journal, "write", broken)
+            await raw.publish("a", [b"1"], first=1)
+            assert (await raw.until("error"))["code"] == "journal_failed"
+        async with AsyncClient(address_of(broker), "writer") as writer:
+            await writer.publish_many("a", [b"1"])
+            await writer.flush()
+
+
+async def test_a_bookmark_that_was_removed_gets_a_gap_with_the_exact_interval(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        for start in range(0, 4_000, 500):
+            await writer.publish_many("a", [b"%06d" % n + b"x" * 1_000 for n in range(start, start + 500)])
+            await writer.flush()
+        await asyncio.to_thread(broker.engine.journal.preallocate)
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        assert plan["chosen"], plan
+        receipt = await ask(broker, "journal_remove", names=plan["chosen"][:1], age_s=0)
+        oldest = broker.engine.journal.first_sequence
+        assert receipt["last_sequence"] == oldest - 1 > 0
+        raw = await RawClient.connect(broker, "late")
+        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "test-1|1|"})
+        gap = await raw.until("gap")
+        assert (gap["from"], gap["to"]) == ("test-1|2|", f"test-1|{oldest - 1}|")
+        kept = next(b for b in broker.engine.journal.read(oldest, 1 << 20, 1 << 40) if b.single_topic == "a")
+        assert (await raw.deliveries(1))[0] == kept.body(0), "it goes on with the oldest record there is"
+
+
+async def test_a_segment_that_a_replay_needs_is_not_removed_and_the_answer_says_why(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        for _ in range(4):
+            await writer.publish_many("a", [b"x" * 1_000] * 500)
+            await writer.flush()
+        await asyncio.to_thread(broker.engine.journal.preallocate)
+        pin = broker.engine.journal.pin(1, "replay of auditor")
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        assert plan["chosen"] == []
+        assert "replay of auditor" in plan["skipped"][0]["why"]
+        pin.release()
+        assert (await ask(broker, "journal_plan", action="remove", age_s=0))["chosen"]
+
+
+async def test_damage_in_the_middle_of_the_log_is_a_gap_with_its_interval_and_the_replay_goes_on(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        for start in range(0, 300, 100):
+            await writer.publish_many("a", [b"<%06d>" % n for n in range(start, start + 100)])
+            await writer.flush()
+        middle = next(b for b in broker.engine.journal.read(1, 1 << 20, 1 << 40) if b.body(0) == b"<000100>")
+        first, last = middle.first_sequence, middle.last_sequence
+    segment = next((tmp_path / "journal").glob("*.journal"))
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"<000150>")] ^= 1
+    segment.write_bytes(content)
+    for sidecar in (tmp_path / "journal").glob("*.index.gz"):
+        sidecar.unlink()
+    async with running_broker(tmp_path) as broker:
+        assert not broker.engine.journal.recovery.clean
+        raw = await RawClient.connect(broker, "reader")
+        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
+        gap = await raw.until("gap")
+        assert (gap["from"], gap["to"]) == (f"test-1|{first}|", f"test-1|{last}|")
+        assert (await raw.deliveries(100))[-1] == b"<000299>"

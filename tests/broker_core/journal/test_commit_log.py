@@ -1,0 +1,259 @@
+"""The log of a broker by itself: its order, what a failure takes along, room, and barriers. The disk's thread runs by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core import batch as batches
+from broker_core.batch import Batch
+from broker_core.errors import JournalError
+from broker_core.journal import commit_log
+from broker_core.journal.commit_log import CommitLog, LocalLog, Pending
+from broker_core.journal.files import Files
+from broker_core.journal.journal import Journal
+from broker_core.journal.segment import Position
+from tests.support.manual_clock import ManualClock
+
+Said = Pending[str]
+
+
+class ManualThread(Executor):
+    """Runs what it was given when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self.ended = False
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: work(*arguments, **named)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.ended = True
+
+    def write(self) -> None:
+        """Do the next write."""
+        future, work = self.waiting.popleft()
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+
+
+class Recorder:
+    """An outlet that writes down what comes out."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.heard: list[tuple[str, list[str | None]]] = []
+        self.stamps: list[tuple[int, int]] = []
+        self.durable: list[tuple[Batch, Position]] = []
+        self.error: JournalError | None = None
+
+    def stamped(self, group: list[Said]) -> None:
+        assert group[0].batch.first_sequence == self._journal.next_sequence, "stamped before it was written"
+        self.stamps += [(p.batch.first_sequence, p.batch.accepted_at) for p in group]
+        self.heard.append(("stamped", [p.owner for p in group]))
+
+    def applied(self, group: list[Said], positions: list[Position]) -> None:
+        assert group[-1].batch.last_sequence <= self._journal.durable_sequence
+        self.durable += zip((p.batch for p in group), positions, strict=True)
+        self.heard.append(("applied", [p.owner for p in group]))
+
+    def failed(self, group: list[Said], error: JournalError) -> None:
+        self.error = error
+        self.heard.append(("failed", [p.owner for p in group]))
+
+
+class Bench:
+    """A log over a real journal, and what came out of it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal, self.clock, self.thread = journal, ManualClock(), ManualThread()
+        self.outlet = Recorder(journal)
+        self.log: CommitLog[str] = LocalLog(journal, self.outlet, self.clock, self.thread)
+
+    def append(self, *owners: str, nbytes: int = 10) -> None:
+        built = (batches.build_one_topic("p", "a", [b"x" * nbytes] * 2) for _ in owners)
+        self.log.append(*(Pending(Batch.parse(one), owner) for one, owner in zip(built, owners, strict=True)))
+
+    async def write(self) -> None:
+        """The next write of the disk's thread, and what it brings about."""
+        await turns()
+        self.thread.write()
+        await turns()
+
+    @property
+    def heard(self) -> list[tuple[str, list[str | None]]]:
+        return self.outlet.heard
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@contextmanager
+def refusing(files: Files, what: str, number: int) -> Iterator[None]:
+    """The disk refuses a system call for a while."""
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(files, what, refuse)
+        yield
+
+
+@pytest.fixture
+def files() -> Files:
+    return Files()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, files: Files) -> Iterator[Bench]:
+    journal = Journal.open(tmp_path, "test-1", files=files)
+    yield Bench(journal)
+    journal.close()
+
+
+async def test_what_gathers_during_a_write_is_the_next_group_and_comes_out_in_order(bench: Bench) -> None:
+    bench.append("1")
+    assert bench.heard == [], "never within the call"
+    await turns()
+    bench.append("2")
+    bench.append("3", "4")
+    await turns()
+    assert bench.heard == [("stamped", ["1"])] and len(bench.thread.waiting) == 1, "one group at a time"
+    await bench.write()
+    assert bench.heard[1:] == [("applied", ["1"]), ("stamped", ["2", "3", "4"])]
+    await bench.write()
+    assert bench.heard[3:] == [("applied", ["2", "3", "4"])]
+    stored = bench.journal.read_located(1, 1 << 20, bench.journal.durable_sequence)
+    assert [(p, b.first_sequence) for p, b in stored] == [(p, b.first_sequence) for b, p in bench.outlet.durable]
+    assert [b.first_sequence for b, _ in bench.outlet.durable] == [1, 3, 5, 7]
+
+
+async def test_a_group_is_stamped_with_the_moment_it_is_taken(bench: Bench) -> None:
+    began = bench.clock.now_ns()
+    bench.append("1")
+    await turns()
+    bench.append("2")
+    bench.clock.passes(3)
+    await bench.write()
+    bench.clock.passes(3)
+    await bench.write()
+    assert bench.outlet.stamps == [(1, began), (3, began + 3_000_000_000)]
+
+
+async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_hole(
+    bench: Bench, files: Files
+) -> None:
+    bench.append("1")
+    await turns()
+    bench.append("2", "3")
+    with refusing(files, "pwritev", errno.ENOSPC):
+        await bench.write()
+    assert bench.heard == [("stamped", ["1"]), ("failed", ["1", "2", "3"])]
+    assert bench.outlet.error is not None and bench.outlet.error.code == "disk_full"
+    bench.append("4")
+    await bench.write()
+    assert bench.heard[2:] == [("stamped", ["4"]), ("applied", ["4"])]
+    assert [b.first_sequence for b, _ in bench.outlet.durable] == [1], "the numbers of what failed are given again"
+
+
+async def test_a_failed_sync_is_never_believed_afterwards(bench: Bench, files: Files) -> None:
+    bench.append("1")
+    with refusing(files, "fdatasync", errno.EIO):
+        await bench.write()
+    bench.append("2")
+    await bench.write()
+    assert [what for what, _ in bench.heard] == ["stamped", "failed", "stamped", "failed"]
+    assert bench.outlet.error is not None and bench.outlet.error.code == "journal_failed"
+
+
+async def test_a_large_backlog_is_written_in_bounded_groups(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_log, "MAX_GROUP_BYTES", 1_000)
+    bench.append("1", "2", "3", nbytes=300)
+    bench.append("4", nbytes=3_000)
+    bench.append("5")
+    for _ in range(5):
+        await bench.write()
+    assert [owners for what, owners in bench.heard if what == "applied"] == [["1"], ["2"], ["3"], ["4"], ["5"]]
+
+
+async def test_a_full_log_has_room_again_when_the_disk_has_taken_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 1_000)
+    await asyncio.wait_for(bench.log.room(), 1)
+    bench.append("1", nbytes=400)
+    await turns()
+    bench.append("2", nbytes=400)
+    assert bench.log.full
+    waiting = asyncio.create_task(bench.log.room())
+    await turns()
+    assert not waiting.done()
+    await bench.write()
+    assert waiting.done() and not bench.log.full
+    await bench.write()
+
+
+async def test_a_failed_write_makes_room_too(bench: Bench, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 100)
+    bench.append("1", "2")
+    assert bench.log.full
+    with refusing(files, "pwritev", errno.ENOSPC):
+        await bench.write()
+    assert not bench.log.full
+
+
+async def test_a_barrier_waits_for_what_was_appended_before_it_and_not_for_more(bench: Bench) -> None:
+    await asyncio.wait_for(bench.log.barrier(), 1)
+    bench.append("1")
+    await turns()
+    bench.append("2")
+    before = asyncio.create_task(bench.log.barrier())
+    await bench.write()
+    assert not before.done()
+    bench.append("3")
+    after = asyncio.create_task(bench.log.barrier())
+    await turns()
+    await bench.write()
+    assert before.done() and not after.done()
+    await bench.write()
+    assert after.done()
+
+
+async def test_a_barrier_is_reached_when_what_was_before_it_has_failed(
+    bench: Bench, files: Files
+) -> None:
+    bench.append("1")
+    await turns()
+    bench.append("2")
+    reached = asyncio.create_task(bench.log.barrier())
+    with refusing(files, "pwritev", errno.ENOSPC):
+        await bench.write()
+    assert reached.done() and bench.heard[-1] == ("failed", ["1", "2"])
+
+
+async def test_closing_finishes_what_was_appended_and_ends_the_thread(bench: Bench) -> None:
+    bench.append("1")
+    await turns()
+    bench.append("2")
+    closing = asyncio.create_task(bench.log.close())
+    await bench.write()
+    assert not closing.done()
+    await bench.write()
+    await asyncio.wait_for(closing, 1)
+    assert bench.thread.ended and [owners for what, owners in bench.heard if what == "applied"] == [["1"], ["2"]]

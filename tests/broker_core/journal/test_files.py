@@ -1,0 +1,122 @@
+"""Replacing a small file: after whatever goes wrong, and wherever, the old one or the new one is there, whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core.batch import Buffer
+from broker_core.journal.files import Files, replace_durably, sweep_temporaries, temporary_of
+
+from .support import FailingFiles
+
+STEPS = ("pwritev", "fsync", "rename", "sync_directory")
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that follows is done."""
+
+
+class KilledFiles(FailingFiles):
+    """Takes `at_once` bytes in a write, and is killed before the call number `at`."""
+
+    def __init__(self, at: int, at_once: int) -> None:
+        super().__init__()
+        self._at = at
+        self._at_once = at_once
+
+    def _note(self, name: str, what: object = "") -> None:
+        if len(self.calls) == self._at:
+            raise Killed
+        super()._note(name, what)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        whole = b"".join(buffers)
+        return super().pwritev(fd, [whole[: self._at_once]], offset)
+
+
+@given(old=st.none() | st.binary(max_size=50), new=st.binary(min_size=1, max_size=200), at=st.integers(0, 30),
+       at_once=st.integers(1, 80))  # fmt: skip
+def test_killed_at_any_step_of_writes_of_any_length(
+    tmp_path_factory: pytest.TempPathFactory, old: bytes | None, new: bytes, at: int, at_once: int
+) -> None:
+    path = tmp_path_factory.mktemp("killed") / "i.small"
+    if old is not None:
+        path.write_bytes(old)
+    files = KilledFiles(at, at_once)
+    try:
+        replace_durably(files, path, new)
+        assert path.read_bytes() == new
+    except Killed:
+        assert (path.read_bytes() if path.exists() else None) in (old, new)
+    sweep_temporaries(Files(), path)
+    assert list(path.parent.iterdir()) == ([path] if path.exists() else [])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_that_fails_says_so_and_leaves_nothing_beside(tmp_path: Path, step: str) -> None:
+    path, files = tmp_path / "i.small", FailingFiles()
+    path.write_bytes(b"old")
+    files.fail = lambda name: name == step
+    with pytest.raises(OSError, match="No space left"):
+        replace_durably(files, path, b"new")
+    assert path.read_bytes() == (b"new" if step == "sync_directory" else b"old")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path, files = tmp_path / "i.small", FailingFiles()
+    path.write_bytes(b"old")
+    files.short_by = 2
+    with pytest.raises(OSError, match="No space left"):
+        replace_durably(files, path, b"newer")
+    assert path.read_bytes() == b"old"
+
+
+def test_the_bytes_are_on_disk_before_they_have_the_name_and_the_name_after(tmp_path: Path) -> None:
+    files = FailingFiles()
+    replace_durably(files, tmp_path / "i.small", b"new")
+    assert [name for name, _ in files.calls] == list(STEPS)
+    synced = files.calls[1][1]
+    assert (temporary_of(synced), files.calls[2][1], files.calls[3][1]) == ("i.small", "i.small", tmp_path.name)
+
+
+@pytest.mark.parametrize(("mode", "umask"), [(0o640, 0o022), (0o600, 0o000)])
+def test_it_may_be_read_by_whom_it_should(tmp_path: Path, mode: int, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        replace_durably(Files(), tmp_path / "x", b"new", mode)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == mode
+
+
+def test_two_who_replace_one_file_at_once_do_not_mix_their_bytes(tmp_path: Path) -> None:
+    path, contents = tmp_path / "i.small", [bytes([number]) * 10_000 for number in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda content: replace_durably(Files(), path, content), contents))
+    assert path.read_bytes() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("name", "of"), [
+    ("i.clients.ack.0123abcd.tmp", "i.clients.ack"), ("i.clients.ack.tmp", "i.clients.ack"), ("i.clients.ack", None),
+    ("i.0123abcd.tmp.x", None), ("i.kept.json.0123abcd.tmp", "i.kept.json"),
+])  # fmt: skip
+def test_a_temporary_file_names_the_one_it_was_for(name: str, of: str | None) -> None:
+    assert temporary_of(name) == of
+
+
+def test_sweeping_leaves_what_is_of_other_files(tmp_path: Path) -> None:
+    others = ["i.small.json.0123abcd.tmp", "i.small.torn", "j.small.0123abcd.tmp", "i.small"]
+    for name in (*others, "i.small.0123abcd.tmp", "i.small.tmp"):
+        (tmp_path / name).touch()
+    sweep_temporaries(Files(), tmp_path / "i.small")
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(others)

@@ -1,0 +1,115 @@
+"""Every bound that a field states holds on both its sides, and an error says what the field takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from broker_core.errors import ClientError
+from broker_core.protocols import commands
+from broker_core.protocols.fields import _bare, fields_of
+from broker_core.protocols.native import parse_command
+from broker_core.protocols.tags import structs_of, tag_of
+
+USUAL: dict[str, dict[str, Any]] = {
+    "logon": {"name": "a"},
+    "publish": {"topic": "a", "data": 1},
+    "subscribe": {"id": "s", "topic": "a", "bookmark": "0", "rate": "2X", "conflation": "1s", "managed": "m", "ack": "auto"},
+    "unsubscribe": {"id": "s"},
+    "heartbeat": {},
+    "flush": {"id": "f"},
+    "pause": {"ids": ["s"]},
+    "resume": {"ids": ["s"]},
+    "rate": {"ids": ["s"], "rate": "2X"},
+    "ack": {"id": "s"},
+    "told": {"decision": "d"},
+    "renew": {"id": "s"},
+}
+"""A command of each kind that is understood, with what its options need."""
+
+
+def _sides(bare: inspect.Type) -> Iterator[tuple[Any, bool]]:
+    """Values at a type's bounds, and whether they are within."""
+    if isinstance(bare, inspect.IntType):
+        for edge, step in ((bare.ge, -1), (bare.le, 1)):
+            if edge is not None:
+                yield edge, True
+                yield edge + step, False
+        yield "1", False
+    elif isinstance(bare, inspect.StrType) and bare.pattern is None:
+        for length, step in ((bare.min_length, -1), (bare.max_length, 1)):
+            if length is not None:
+                yield "a" * length, True
+                yield "a" * (length + step), False
+        yield 1, False
+    elif isinstance(bare, inspect.StrType):
+        yield from (("a", True), ("A.b_c-9" * 9, True), ("", False), ("a" * 65, False), ("a b", False), ("a\n", False), ("é", False))
+    elif isinstance(bare, inspect.LiteralType):
+        yield from ((value, True) for value in bare.values)
+        yield "weather", False
+    elif isinstance(bare, inspect.BoolType):
+        yield from ((True, True), (0, False))
+    elif isinstance(bare, inspect.ListType):
+        inner = _bare(bare.item_type)[0]
+        item: Any = inner.values[0] if isinstance(inner, inspect.LiteralType) else [1, 2]
+        if isinstance(inner, inspect.StrType):
+            item = "a"
+        for length, step in ((bare.min_length, -1), (bare.max_length, 1)):
+            if length:
+                yield [item] * length, True
+                yield [item] * (length + step), False
+        yield item, False
+
+
+def _cases() -> Iterator[Any]:
+    for kind in structs_of(commands.Command):
+        info = inspect.type_info(kind)
+        assert isinstance(info, inspect.StructType)
+        for field in info.fields:
+            for value, within in _sides(_bare(field.type)[0]):
+                shown = str(value)[:12]
+                yield pytest.param(tag_of(kind), field.name, value, within, id=f"{tag_of(kind)}.{field.name}={shown}")
+
+
+CASES = list(_cases())
+
+
+@pytest.mark.parametrize(("command", "field", "value", "within"), CASES)
+def test_a_bound_holds_on_both_sides(command: str, field: str, value: Any, within: bool) -> None:
+    payload = msgspec.json.encode({"c": command, **USUAL[command], field: value})
+    try:
+        parse_command(payload)
+    except ClientError as error:
+        told = (error.code, str(error.details["field"]).partition("[")[0])
+        if within:
+            # What the type allows may still not go with the other fields, or not be a name.
+            assert (command, field) in RELATED or told[0] != "bad_command", error
+        else:
+            assert told == ("bad_command", field) and error.fix == f"{field}: {fields_of(_kind(command))[field].takes()}."
+    else:
+        assert within
+
+
+RELATED = {
+    ("logon", "version"), ("subscribe", "bookmark"), ("subscribe", "durability"), ("publish", "text"), ("publish", "data"),
+    ("ack", "numbers"), ("ack", "upto"), ("ack", "bookmark"), ("ack", "id"),
+}
+
+
+def _kind(command: str) -> type[msgspec.Struct]:
+    return next(kind for kind in structs_of(commands.Command) if tag_of(kind) == command)
+
+
+def test_every_command_is_tried() -> None:
+    assert set(USUAL) == set(commands.NAMES)
+    assert len(CASES) > 120
+
+
+def test_a_name_that_is_wrong_is_told_in_words() -> None:
+    with pytest.raises(ClientError) as caught:
+        parse_command(b'{"c":"subscribe","id":"s","topic":"a","durable":"a b"}')
+    assert caught.value.sentence == "subscribe: durable isn't text, 1 to 64 of A-Z a-z 0-9 _ . -."

@@ -1,0 +1,324 @@
+"""What is kept for clients that are away: its file, its one writer, and what it holds of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.bookmark import MAX_SEQUENCE
+from broker_core.errors import JournalError, OperatorError
+from broker_core.journal.files import Files
+from broker_core.journal.held import Pin, Pins
+from broker_core.replay.kept import Durable
+from broker_core.replay.kept_file import Earlier, encode
+from broker_core.replay.kept_positions import KeptPositions
+from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.span import NEVER
+from tests.broker_core.journal.support import FailingFiles
+
+DURABLE = {
+    "client": "reader", "name": "orders", "topic": "t", "filter": None, "position": 7, "created_at": 11, "seen_at": 12,
+}  # fmt: skip
+REPLAY = {
+    "name": "nightly", "client": "auditor", "topic": "orders.>", "filter": "/n > 1", "bookmark": "0", "rate": "2X",
+    "rate_max_gap": "10s", "conflation": None, "conflation_key": None, "paused": True, "first": 3, "not_before": 0,
+    "last": MAX_SEQUENCE, "not_after": NEVER, "position": 9, "begun": True, "created_at": 13, "began_at": 3,
+    "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0,
+}  # fmt: skip
+EARLIER_DURABLES = orjson.dumps({"version": 1, "durables": [DURABLE]})
+EARLIER_REPLAYS = orjson.dumps({"version": 1, "replays": [REPLAY, REPLAY | {"name": "done", "ended": "completed", "ended_at": 15}]})
+GOLDEN = (
+    b'{"version":1,"kept":[{"kind":"durable","seen_at":12,"name":"orders","client":"reader","topic":"t","filter":null,'
+    b'"position":7,"created_at":11}]}'
+)
+
+
+def durable(name: str = "orders", position: int = 7) -> Durable:
+    return Durable(name=name, client="reader", topic="t", filter=None, position=position, created_at=11, seen_at=12)
+
+
+class Home:
+    """An instance's directories, and the pins of its log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "journal" / "i.kept.json"
+        self.earlier = Earlier(path / "state" / "i.durables.json", path / "journal" / "i.replays.json")
+        self.pins = Pins()
+        for one in (self.path, *self.earlier):
+            one.parent.mkdir(exist_ok=True)
+
+    def store(self, files: Files | None = None) -> KeptPositions:
+        return KeptPositions(self.path, self.earlier, self.pins.add, files)
+
+    def held(self) -> dict[str, int]:
+        return {pin.owner: pin.sequence for pin in self.pins.all()}
+
+    def stored(self) -> dict[str, int]:
+        """Name → position, of those on disk."""
+        entries = orjson.loads(self.path.read_bytes())["kept"] if self.path.exists() else []
+        return {one["name"]: one["position"] for one in entries}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+class SlowFiles(Files):
+    """A disk on which a rename waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._let = threading.Semaphore(0)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.begun += 1
+        assert self._let.acquire(timeout=30)
+        super().rename(source, target)
+
+    def let(self, number: int = 1) -> None:
+        self._let.release(number)
+
+
+async def begun(files: SlowFiles, number: int) -> None:
+    async with asyncio.timeout(30):
+        while files.begun < number:
+            await asyncio.sleep(0)
+
+
+# The file.
+
+
+def test_golden_bytes(home: Home) -> None:
+    assert encode([durable()]) == GOLDEN
+    home.path.write_bytes(GOLDEN)
+    assert list(home.store().durables) == [("reader", "orders")]
+
+
+def test_what_is_stored_comes_back_and_fields_of_a_later_release_are_passed_over(home: Home) -> None:
+    entries = [{"kind": "durable", **DURABLE, "later": [1]}, {"kind": "managed", **REPLAY, "later": {}}]
+    home.path.write_bytes(orjson.dumps({"version": 1, "kept": entries}))
+    kept = home.store()
+    assert orjson.loads(encode(kept))["kept"] == [{"kind": "durable", **DURABLE}, {"kind": "managed", **REPLAY}]
+    assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
+
+
+@pytest.mark.parametrize("which", ["both", "durables", "replays"])
+def test_what_an_earlier_release_kept_is_taken_over(home: Home, which: str) -> None:
+    if which != "replays":
+        home.earlier.durables.write_bytes(EARLIER_DURABLES)
+    if which != "durables":
+        home.earlier.replays.write_bytes(EARLIER_REPLAYS)
+    kept = home.store()
+    assert [orjson.loads(encode([one]))["kept"][0] for one in kept.durables.values()] == (
+        [{"kind": "durable", **DURABLE}] if which != "replays" else []
+    )
+    assert list(kept.replays) == (["nightly", "done"] if which != "durables" else [])
+    assert ("managed replay done" in home.held(), "managed replay nightly" in home.held()) == (False, which != "durables")
+    assert not home.earlier.durables.exists()
+    assert not home.earlier.replays.exists()
+    assert encode(home.store()) == encode(kept), "the second start finds the same"
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_taking_over_can_be_cut_short_at_any_step(home: Home, at: int) -> None:
+    home.earlier.durables.write_bytes(EARLIER_DURABLES)
+    home.earlier.replays.write_bytes(EARLIER_REPLAYS)
+    files = FailingFiles()
+    files.fail = lambda name: len(files.calls) > at
+    with pytest.raises(OSError, match="No space left"):
+        home.store(files)
+    kept = home.store()
+    assert (list(kept.durables), list(kept.replays)) == ([("reader", "orders")], ["nightly", "done"])
+    assert sorted(path.name for path in home.path.parent.iterdir()) == ["i.kept.json", "i.replays.json.migrated"]
+    assert [path.name for path in home.earlier.durables.parent.iterdir()] == ["i.durables.json.migrated"]
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"{", GOLDEN[:-10], b"[]", b'{"version":2,"kept":[]}', b'{"version":1}', GOLDEN.replace(b"durable", b"lasting"),
+    GOLDEN.replace(b'"position":7', b'"position":"7"'), GOLDEN.replace(b'"topic":"t",', b""), GOLDEN.replace(b"orders", b"\xff"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: bytes) -> None:
+    home.path.write_bytes(content)
+    with pytest.raises(OperatorError) as refused:
+        home.store()
+    assert (refused.value.code, home.path.read_bytes()) == ("bad_kept_positions", content)
+
+
+@pytest.mark.parametrize("code", ["bad_durables", "bad_replays"])
+@pytest.mark.parametrize("cut", [1, 20, 400])
+def test_a_file_of_an_earlier_release_that_cannot_be_read_is_refused_by_name(home: Home, code: str, cut: int) -> None:
+    home.earlier.durables.write_bytes(EARLIER_DURABLES[: -cut if code == "bad_durables" else None])
+    home.earlier.replays.write_bytes(EARLIER_REPLAYS[: -cut if code == "bad_replays" else None])
+    with pytest.raises(OperatorError) as refused:
+        home.store()
+    assert refused.value.code == code
+    assert not home.path.exists()
+
+
+# The writer.
+
+
+async def test_however_many_wait_they_share_the_next_write(home: Home) -> None:
+    files = SlowFiles()
+    kept = home.store(files)
+    waiting = []
+    for number in range(500):
+        kept.keep(durable(f"d{number}"))
+        waiting.append(asyncio.create_task(kept.save()))
+        if number == 249:
+            await begun(files, 1)
+    files.let(2)
+    await asyncio.gather(*waiting)
+    assert (files.begun, len(home.stored())) == (2, 500)
+
+
+async def test_a_save_is_not_answered_by_a_write_that_had_begun(home: Home) -> None:
+    files = SlowFiles()
+    kept = home.store(files)
+    kept.keep(durable("early"))
+    early = asyncio.create_task(kept.save())
+    await begun(files, 1)
+    kept.keep(durable("late"))
+    late = asyncio.create_task(kept.save())
+    files.let()
+    await early
+    assert home.stored() == {"early": 7}
+    await begun(files, 2)
+    assert not late.done()
+    files.let()
+    await late
+    assert home.stored() == {"early": 7, "late": 7}
+
+
+async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home: Home) -> None:
+    files = SlowFiles()
+    kept = home.store(files)
+    kept.keep(durable())
+    impatient, patient = asyncio.create_task(kept.save()), asyncio.create_task(kept.save())
+    await begun(files, 1)
+    impatient.cancel()
+    files.let()
+    await patient
+    assert impatient.cancelled()
+    assert home.stored() == {"orders": 7}
+
+
+async def test_a_write_that_fails_is_told_to_its_waiters_and_tried_again(home: Home) -> None:
+    files = FailingFiles()
+    kept = home.store(files)
+    kept.keep(durable())
+    files.fail = lambda name: name == "fsync"
+    waiting = [asyncio.create_task(kept.save()) for _ in range(3)]
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [one.code for one in answers if isinstance(one, JournalError)] == ["not_kept"] * 3
+    kept.save_soon()
+    await kept.close()
+    assert home.stored() == {}
+    files.fail = lambda name: False
+    kept.save_soon()
+    await kept.close()
+    assert home.stored() == {"orders": 7}
+
+
+async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_at_the_end(home: Home) -> None:
+    files = FailingFiles()
+    kept = home.store(files)
+    kept.save_soon()
+    await kept.close()
+    assert files.calls == []
+    kept.keep(durable())
+    await kept.close()
+    assert home.stored() == {"orders": 7}
+    written = len(files.calls)
+    kept.save_soon()
+    await kept.close()
+    assert len(files.calls) == written
+
+
+async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> None:
+    files = FailingFiles()
+    kept, one = home.store(files), durable(position=7)
+    replay = ManagedReplay(**REPLAY)
+    kept.keep(one)
+    kept.keep(replay)
+    assert home.held() == {one.owner: 7, replay.owner: 5}
+    one.position, replay.ended = 20, "cancelled"
+    kept.note()
+    files.fail = lambda name: True
+    with pytest.raises(JournalError):
+        await kept.save()
+    assert home.held() == {one.owner: 7, replay.owner: 5}
+    files.fail = lambda name: False
+    await kept.save()
+    assert home.held() == {one.owner: 20}
+    kept.drop(one)
+    assert home.held() == {}
+    kept.drop(one)
+    assert list(kept) == [replay]
+
+
+def test_dropping_one_leaves_another_of_the_same_name_alone(home: Home) -> None:
+    kept, earlier, later = home.store(), durable(), durable(position=9)
+    kept.keep(earlier)
+    kept.drop(earlier)
+    kept.keep(later)
+    kept.drop(earlier)
+    assert (list(kept), home.held()) == ([later], {later.owner: 9})
+
+
+steps = st.lists(st.sampled_from(["keep", "drop", "move", "save", "fail", "mend", "wait"]), max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps)
+def test_whoever_was_told_that_it_is_saved_finds_it_so(tmp_path_factory: pytest.TempPathFactory, plan: list[str]) -> None:
+    """And the log is held from what is on disk, whatever fails in between."""
+    home, files = Home(tmp_path_factory.mktemp("kept")), FailingFiles()
+
+    async def run() -> None:
+        kept, states, saving = home.store(files), list[dict[str, int]](), list[tuple[int, asyncio.Task[None]]]()
+
+        async def check() -> None:
+            since, save = saving.pop(0)
+            await asyncio.wait([save])
+            if save.exception() is None:
+                assert home.stored() in states[since:]
+
+        for number, step in enumerate(plan):
+            match step:
+                case "keep":
+                    kept.keep(durable(f"d{number}", number))
+                case "drop" if kept.durables:
+                    kept.drop(next(iter(kept.durables.values())))
+                case "move" if kept.durables:
+                    list(kept.durables.values())[-1].position += 1_000
+                    kept.note()
+                case "fail" | "mend":
+                    files.fail = lambda name, fails=step == "fail": fails
+                case "wait" if saving:
+                    await check()
+            states.append({one.name: one.position for one in kept})
+            if step == "save":
+                saving.append((number, asyncio.create_task(kept.save())))
+                await asyncio.sleep(0)
+            on_disk = home.stored()
+            assert all(pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE) for pin in home.pins.all())
+        files.fail = lambda name: False
+        while saving:
+            await check()
+        await kept.save()
+        assert home.stored() == {one.name: one.position for one in kept}
+
+    asyncio.run(run())
+
+
+def test_pins_are_of_the_kinds_that_removal_names() -> None:
+    for entry, kind in ((durable(), "durable"), (ManagedReplay(**REPLAY), "managed replay")):
+        assert Pin(entry.owner, 1, lambda pin: None).kind.startswith(kind)

@@ -1,0 +1,244 @@
+"""Managed replays through a real broker: they outlive their client and the broker, and are steered by operators."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core.broker import Broker
+from broker_core.replay import trail
+from tests.support.brokers import ask, running_broker, until
+from tests.support.fake_broker import some_replays
+from tests.support.raw import RawClient
+from tests.support.reader import Reader
+from tests.support.stalled import StalledSubscriber
+
+
+async def filled(broker: Broker, number: int = 600) -> RawClient:
+    writer = await RawClient.connect(broker, "writer")
+    for first in range(0, number, 20):
+        await writer.publish("a", [b'{"n":%d}' % n for n in range(first, first + 20)])
+    await until(lambda: broker.engine.frontier.durable >= number)
+    return writer
+
+
+async def shown(broker: Broker, name: str = "nightly") -> dict[str, Any]:
+    (found,) = [one for one in await ask(broker, "replays") if one["name"] == name]
+    return found  # type: ignore[no-any-return]
+
+
+async def subscribe(reader: Reader, **options: Any) -> list[dict[str, Any]]:
+    return await reader.ask(**{"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "nightly", **options})
+
+
+async def test_it_survives_its_client_and_the_broker_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    got: list[int] = []
+    async with running_broker(tmp_path) as broker:
+        await filled(broker)
+        reader = await Reader.connect(broker)
+        await subscribe(reader, rate="1000")
+        await until(lambda: len(reader.got) > 50)
+        reader.raw.close()
+        await until(lambda: "reader" not in broker.engine.roster.clients)
+        await asyncio.sleep(0.05)
+        got += reader.sequences()
+        now = await shown(broker)
+        assert (now["state"], now["connected"], now["client"]) == ("waiting", False, "reader")
+        assert 0 < now["progress"] < 1
+        assert any("managed replay nightly" in one["pinned_by"] for one in await ask(broker, "journals"))
+    async with running_broker(tmp_path) as broker:
+        assert (await shown(broker))["position"] == now["position"]
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        assert not plan["chosen"]
+        reader = await Reader.connect(broker)
+        # With the bookmark of what it has, nothing is lost or repeated, whatever was on its way.
+        await subscribe(reader, received=f"test-1|{got[-1]}|")
+        assert (await shown(broker))["rate"] == "1000"
+        await reader.ask(c="rate", ids=["s"])
+        await until(lambda: len(got) + len(reader.got) >= 600)
+        assert got + reader.sequences() == list(range(1, 601))
+        await until(lambda: reader.completed() == ["s"])
+        broker.engine.tick()
+        assert [(await shown(broker))[key] for key in ("state", "progress", "rate")] == ["following", 1.0, None]
+        reader.close()
+
+
+async def test_what_a_client_had_not_read_when_it_died_comes_again(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer = await RawClient.connect(broker, "writer")
+        for first in range(0, 3_000, 20):
+            await writer.publish("a", [b"%08d" % n + b"x" * 1_000 for n in range(first, first + 20)])
+        await until(lambda: broker.engine.frontier.durable >= 3_000)
+        first = await StalledSubscriber.connect(broker, "reader", "a", bookmark="0", managed="nightly")
+        client = broker.engine.roster.clients["reader"]
+        await until(lambda: client.subscriptions["s"].cursor.next_sequence > 100 and not client.backlog.has_room, 60)
+        broker.engine.tick()
+        assert (await shown(broker))["position"] != "test-1|0|", "the kernels took it"
+        first._socket.close()
+        await until(lambda: "reader" not in broker.engine.roster.clients)
+        second = await Reader.connect(broker)
+        await subscribe(second)
+        await until(lambda: len(second.got) >= 3_000, 60)
+        assert second.sequences() == list(range(1, 3_001))
+        second.close()
+
+
+async def test_without_the_bookmark_of_its_client_what_was_sent_last_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trail, "HELD_BYTES", 2_000)
+    monkeypatch.setattr(trail, "GRAIN_BYTES", 500)
+    async with running_broker(tmp_path) as broker:
+        await filled(broker)
+        first = await Reader.connect(broker)
+        await subscribe(first, rate="500")
+        await until(lambda: len(first.got) > 250, 60)
+        await first.ask(c="pause", ids=["s"])
+        first.raw.close()
+        await until(lambda: "reader" not in broker.engine.roster.clients)
+        now = await shown(broker)
+        assert now["state"] == "paused"
+        replay = broker.engine.managed.get("nightly")
+        assert 0 < replay.kept_from < replay.position
+        second = await Reader.connect(broker)
+        await subscribe(second)
+        await second.ask(c="rate", ids=["s"])
+        assert second.got == [], "it is still paused"
+        await second.ask(c="resume", ids=["s"])
+        await until(lambda: second.got and second.got[-1][1] == 600)
+        assert 1 < second.sequences()[0] <= first.sequences()[-1] + 1
+        assert sorted({*first.sequences(), *second.sequences()}) == list(range(1, 601))
+        second.close()
+
+
+async def test_with_acknowledgements_it_goes_on_after_what_was_acknowledged(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await filled(broker)
+        first = await Reader.connect(broker)
+        await subscribe(first, ack="client", prefetch=100)
+        await until(lambda: len(first.got) >= 100)
+        first.raw.command({"c": "ack", "id": "s", "upto": 40})
+        await until(lambda: len(first.got) >= 120)
+        first.raw.close()
+        await until(lambda: "reader" not in broker.engine.roster.clients)
+        assert (await shown(broker))["position"] == "test-1|40|"
+        second = await Reader.connect(broker)
+        await subscribe(second)
+        await until(lambda: len(second.got) >= 560)
+        assert second.sequences() == list(range(41, 601))
+        second.close()
+
+
+async def test_an_operator_makes_pauses_resumes_re_rates_and_cancels_one(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await filled(broker)
+        made = await ask(broker, "replay_create", name="nightly", client="reader", topic="a", bookmark="0", rate="200")
+        assert (made["state"], made["behind"], made["progress"]) == ("waiting", 600, 0.0)
+        reader = await Reader.connect(broker)
+        await subscribe(reader)
+        await until(lambda: len(reader.got) > 5)
+        assert (await ask(broker, "replay_pause", name="nightly"))["state"] == "paused"
+        await asyncio.sleep(0.03)
+        at = len(reader.got)
+        await asyncio.sleep(0.1)
+        assert len(reader.got) == at
+        assert (await ask(broker, "replay_rate", name="nightly", rate="400"))["rate"] == "400"
+        assert (await ask(broker, "replay_resume", name="nightly"))["state"] == "running"
+        await until(lambda: len(reader.got) > at + 20)
+        broker.engine.tick()
+        running = await shown(broker)
+        assert running["left_s"] is not None and running["left_s"] > 0
+        assert (await ask(broker, "replay_cancel", name="nightly"))["state"] == "cancelled"
+        await until(lambda: any(one.get("code") == "replay_cancelled" for one in reader.answers))
+        assert "s" not in broker.engine.roster.clients["reader"].subscriptions
+        assert not any(one["pinned_by"] for one in await ask(broker, "journals"))
+        (refused,) = await subscribe(reader)
+        assert refused["code"] == "replay_cancelled"
+        await ask(broker, "replay_forget", name="nightly")
+        assert await ask(broker, "replays") == []
+        reader.close()
+
+
+async def test_removing_journals_says_which_managed_replay_needs_them(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
+        writer = await RawClient.connect(broker, "writer")
+        for _ in range(40):
+            await writer.publish("a", [b"x" * 1_000] * 100)
+        await until(lambda: broker.engine.frontier.durable >= 4_000)
+        await until(lambda: len(broker.engine.journal.segments()) > 2)
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        assert plan["chosen"] == []
+        assert plan["skipped"][0]["why"] == "needed by managed replay nightly"
+        await ask(broker, "replay_cancel", name="nightly")
+        assert (await ask(broker, "journal_plan", action="remove", age_s=0))["chosen"]
+
+
+async def test_the_console_s_fake_broker_shows_what_a_broker_shows(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
+        fields = set(await shown(broker))
+        assert all(set(one) == fields for one in some_replays())
+
+
+async def test_one_with_an_end_is_completed_there(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await filled(broker)
+        reader = await Reader.connect(broker)
+        await subscribe(reader, bookmark="[test-1|101|:test-1|200|]")
+        await until(lambda: reader.completed() == ["s"])
+        assert reader.sequences() == list(range(101, 201))
+        done = await shown(broker)
+        assert (done["state"], done["progress"], done["delivered_messages"]) == ("completed", 1.0, 100)
+        await until(lambda: not broker.engine.journal.pins())  # when it is on disk that it has ended
+        reader.close()
+
+
+async def test_only_the_client_it_is_for_may_have_it_and_once_at_a_time(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        reader, other = await Reader.connect(broker), await Reader.connect(broker, "other")
+        await subscribe(reader)
+        assert [one["code"] for one in await subscribe(other)] == ["replay_of_another"]
+        assert [one["code"] for one in await subscribe(reader, id="again")] == ["replay_in_use"]
+        reader.raw.command({"c": "unsubscribe", "id": "s"})
+        await until(lambda: not broker.engine.roster.clients["reader"].subscriptions)
+        assert [one["code"] for one in await subscribe(reader, topic="b")] == ["replay_differs"]
+        assert (await subscribe(reader))[0]["ack"] == "processed"
+        reader.close()
+        other.close()
+
+
+@pytest.mark.parametrize(("do", "fields", "code"), [
+    ("replay_pause", {"name": "nobody"}, "unknown_replay"),
+    ("replay_forget", {"name": "nightly"}, "replay_not_ended"),
+    ("replay_rate", {"name": "nightly", "rate": "fast"}, "bad_rate"),
+    ("replay_create", {"name": "nightly", "client": "reader", "topic": "a"}, "replay_exists"),
+    ("replay_create", {"name": "x y", "client": "reader", "topic": "a"}, "bad_command"),
+    ("replay_create", {"name": "x", "client": "reader", "topic": "scratch.a"}, "not_journaled"),
+    ("replay_create", {"name": "x", "client": "reader", "topic": "a", "bookmark": "soon"}, "bad_bookmark"),
+    ("replay_create", {"name": "x", "client": "reader", "topic": "a", "rate": "0"}, "bad_rate"),
+    ("replay_create", {"name": "x", "client": "bad/name", "topic": "a"}, "bad_client_name"),
+])  # fmt: skip
+async def test_what_an_operator_cannot_have_is_refused_by_name(
+    tmp_path: Path, do: str, fields: dict[str, Any], code: str
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
+        with pytest.raises(AssertionError, match=f"'code': '{code}'"):
+            await ask(broker, do, **fields)
+
+
+async def test_a_file_that_cannot_be_read_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+    from broker_core.errors import OperatorError
+
+    async with running_broker(tmp_path) as broker:
+        await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
+    path = tmp_path / "journal" / "test-1.kept.json"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(OperatorError) as refused:
+        async with running_broker(tmp_path):
+            pass
+    assert refused.value.code == "bad_kept_positions"

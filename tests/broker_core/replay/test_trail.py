@@ -1,0 +1,37 @@
+"""How far back a client is served again: never less than two kernels may hold, and not much more."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core.replay.trail import GRAIN_BYTES, HELD_BYTES, Trail
+
+sizes = st.one_of(st.integers(1, 2_000), st.integers(1, 4 * 1024 * 1024))
+
+
+@given(st.lists(st.tuples(sizes, st.integers(0, 3)), max_size=60))
+def test_the_last_bytes_sent_are_covered_whatever_was_taken_back(made: list[tuple[int, int]]) -> None:
+    trail, sent = Trail(), list[tuple[int, int]]()
+    for number, (nbytes, back) in enumerate(made, 1):
+        trail.sent(number, nbytes)
+        sent.append((number, nbytes))
+        if back:
+            taken = sent[-back:]
+            del sent[-back:]
+            trail.taken_back(sum(size for _, size in taken))
+    if not sent:
+        assert trail.first == 0
+        return
+    assert trail.first > 0
+    covered = sum(size for number, size in sent if number >= trail.first)
+    assert covered >= min(sum(size for _, size in sent), HELD_BYTES - 3 * 4 * 1024 * 1024)
+    assert len(trail._steps) <= 2 * HELD_BYTES // GRAIN_BYTES + 2
+
+
+def test_without_interruptions_it_is_exact_to_a_grain() -> None:
+    trail = Trail()
+    for number in range(1, 100_001):
+        trail.sent(number, 1_000)
+    behind = (100_001 - trail.first) * 1_000
+    assert HELD_BYTES <= behind <= HELD_BYTES + GRAIN_BYTES

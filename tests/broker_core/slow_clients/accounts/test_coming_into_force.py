@@ -1,0 +1,186 @@
+"""A policy that comes into force acts at once on whoever is over its limits, and a preview says just that beforehand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.config import PolicyDocument
+from broker_core.slow_clients import Action, Decision, Mode, SlowClientGuard, SubscriptionSignals, Waiting
+from broker_core.slow_clients.rules.staging import Stage
+from tests.support.slow_clients import HOST_MEMORY, SECOND, START, Still, guard, policy
+
+BIG = {"message_memory_limit": 10**9, "message_disk_limit": 10**9}
+NOTIFY = [{"action": "notify"}]
+
+
+def essence(decisions: list[Decision]) -> list[tuple[Any, ...]]:
+    return sorted(
+        (
+            one.client, one.subscription, one.rule, one.rung, one.action.value, one.observed, one.limit, one.kept, one.lost,
+            one.used, str(one.chosen_over), one.revision, one.at,
+        )
+        for one in decisions
+    )  # fmt: skip
+
+
+def apply(made: SlowClientGuard, document: PolicyDocument, stage: Stage | None = None) -> None:
+    made.apply_policy(document, HOST_MEMORY, None, "/spools", stage)
+
+
+# Random policies.
+
+MS = st.sampled_from([500, 1_000, 30_000])
+COUNTS = st.sampled_from([1, 4, 9])
+MODES = st.sampled_from(["enforce", "shadow", "off"])
+OWN = st.sampled_from([
+    {"name": "age", "signal": "oldest_age", "limit": 2_000, "ladder": [{"action": "warn", "at_percent": 50}, {"action": "disconnect"}]},
+    {"name": "blocked", "signal": "write_blocked", "limit": 1_000, "ladder": [{"action": "ask_to_close"}], "check_ms": 30_000},
+    {"name": "owed", "signal": "backlog_messages", "limit": 5, "ladder": NOTIFY},
+    {"name": "cut", "signal": "backlog_messages", "limit": 3, "scope": {"topic": ">"}, "ladder": [{"action": "discard_oldest"}]},
+    {"name": "unacked", "signal": "unacked_messages", "limit": 4, "ladder": [{"action": "pause"}], "check_ms": 5_000},
+    {"name": "silent", "signal": "ack_silence", "limit": 900, "shape": "duration_without", "ladder": [{"action": "cancel_subscription"}]},
+    {"name": "share", "signal": "outbound_bytes", "shape": "percent_of", "percent": 20, "ladder": [{"action": "offline"}]},
+    {"name": "held", "signal": "oldest_age", "shape": "soft_for", "limit": 1_000, "hold_ms": 1_000, "ladder": NOTIFY},
+    {"name": "pool", "signal": "pool_memory", "limit": 600, "choose": "largest_in_pool", "shape": "largest_when_pool_over",
+     "ladder": [{"action": "offline"}], "protected": ["c1*"]},
+    {"name": "crowd", "signal": "pool_disk", "limit": 300, "choose": "largest_in_pool", "ladder": [{"action": "warn"}]},
+    {"name": "gone", "signal": "spool_age", "limit": 1_500, "ladder": NOTIFY},
+])  # fmt: skip
+RULES = st.lists(st.tuples(OWN, MODES), max_size=4, unique_by=lambda pair: pair[0]["name"]).map(
+    lambda pairs: [own | {"mode": mode} for own, mode in pairs]
+)
+LIMITS = st.one_of(st.just(BIG), st.builds(
+    lambda memory, disk: {"message_memory_limit": memory, "message_disk_limit": disk},
+    st.integers(100, 3_000), st.integers(100, 3_000),
+))  # fmt: skip
+POLICIES = st.builds(
+    lambda pool, own, capacity, age, rules, activemq, qpid, revision: policy(
+        pool, capacity, age, {"a": {"pool": own} if own else {}, "b": {}}, revision, rules=rules, activemq=activemq, qpid=qpid,
+    ),
+    LIMITS, st.one_of(st.none(), LIMITS), st.integers(10, 100), st.one_of(st.none(), MS), RULES,
+    st.lists(st.builds(
+        lambda pending, abort, duration, mode: {
+            "topic": ">", "constant_pending_message_limit_strategy": pending, "abort_slow_consumer_strategy": abort,
+            "max_slow_duration": duration, "mode": mode,
+        }, st.integers(-1, 5), st.booleans(), MS, MODES,
+    ), max_size=1),
+    st.lists(st.builds(
+        lambda count, age, mode: {"topic": "t.*", "message_count": count, "message_age": age, "mode": mode}, COUNTS, MS, MODES
+    ), max_size=1),
+    st.integers(2, 9),
+)  # fmt: skip
+
+# Random clients: memory, disk, age in ms, blocked for ms, owed, offlined.
+
+MOMENTS = st.sampled_from([0, 700, 1_500, 40_000])
+SUBSCRIPTIONS = st.lists(
+    st.tuples(st.sampled_from(["t.a", "t.b", "quiet"]), st.booleans(), st.integers(0, 10), st.integers(0, 10), MOMENTS, MOMENTS,
+              st.sampled_from([0, 5])),
+    max_size=3,
+)  # fmt: skip
+CLIENTS = st.lists(
+    st.tuples(st.integers(0, 900), st.integers(0, 900), MOMENTS, MOMENTS, st.integers(0, 9), st.booleans(), SUBSCRIPTIONS),
+    min_size=1, max_size=6,
+)  # fmt: skip
+
+
+def at(ms: int) -> int:
+    return START - ms * 1_000_000 if ms else 0
+
+
+def scene(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
+    made = guard(document)
+    for number, (memory, disk, age, blocked, owed, offlined, subscriptions) in enumerate(clients):
+        backlog = Still(0, Waiting(owed, disk // 40, owed // 2, "s|3|"))
+        backlog.blocked_since, backlog.owed_messages = at(blocked), owed
+        use = made.register(f"c{number}", "ab"[number % 2], backlog)
+        for place, (topic, durable, messages, unacked, old, full, prefetch) in enumerate(subscriptions):
+            made.subscribe(use, SubscriptionSignals(
+                str(place), topic, durable=durable, prefetch=prefetch, backlog_messages=messages + unacked, outbox_messages=messages,
+                unacked_messages=unacked, oldest_at=at(old), acked_at=at(old), window_full_since=at(full), blocked_since=at(blocked),
+            ))  # fmt: skip
+        if memory:
+            backlog.oldest_at = at(age)
+            made.queued(use, memory, START)
+        if offlined and not (use.offlined or use.closing):
+            use.pool.offline(use)
+            use.offlined_at = at(2_000)
+        if disk and use.offlined:
+            backlog.oldest_at = at(age)
+            made.spooled(use, disk, START)
+    return made
+
+
+STAGES = st.one_of(st.none(), st.builds(
+    lambda document, share: Stage(document, share=share), POLICIES, st.integers(1, 99)
+), st.builds(lambda document: Stage(document, client="c*"), POLICIES))  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(POLICIES, POLICIES, STAGES, CLIENTS, st.integers(0, 3))
+def test_a_preview_is_what_then_happens(
+    before: PolicyDocument, after: PolicyDocument, stage: Stage | None, clients: list[Any], seconds: int
+) -> None:
+    made = scene(before, clients)
+    for second in range(seconds + 1):
+        made.tick(START + second * SECOND)
+    now = START + seconds * SECOND
+    expected = made.preview(after, now, stage)
+    assert made.preview(after, now, stage) == expected, "it changes nothing"
+    apply(made, after, stage)
+    decisions = made.tick(now)
+    assert essence(decisions) == essence(expected)
+    assert {one.mode for one in expected} <= {Mode.SHADOW}
+
+
+# Who is over a limit when its rule comes into force.
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True}]}, Action.ASK_TO_CLOSE),
+        ({"qpid": [{"topic": "quiet", "message_count": 3}]}, Action.DISCONNECT),
+        ({"rules": [{"name": "r", "mode": "enforce", "signal": "unacked_messages", "limit": 5, "check_ms": 60_000, "ladder": NOTIFY}]},
+         Action.NOTIFY),
+        ({"rules": [{"name": "r", "mode": "enforce", "signal": "write_blocked", "limit": 5, "ladder": NOTIFY}]}, Action.NOTIFY),
+        ({"rules": [{"name": "r", "mode": "enforce", "signal": "backlog_messages", "limit": 5, "ladder": NOTIFY}]}, Action.NOTIFY),
+    ],
+    ids=["looked at every 30 s", "a quiet topic", "looked at each minute", "nothing in memory", "all of it in flight"],
+)  # fmt: skip
+@pytest.mark.parametrize("staged", [False, True])
+def test_it_acts_at_once_on_the_quiet_too(rules: dict[str, Any], expected: Action, staged: bool) -> None:
+    made = guard(policy(BIG))
+    backlog = Still()
+    backlog.owed_messages, backlog.blocked_since = 9, at(700)
+    made.subscribe(made.register("c", "tcp", backlog), SubscriptionSignals(
+        "s", "quiet", prefetch=9, backlog_messages=9, unacked_messages=9, window_full_since=at(40_000)
+    ))  # fmt: skip
+    new = policy(BIG, revision=2, **rules)
+    apply(made, *((policy(BIG), Stage(new, client="c")) if staged else (new, None)))
+    assert [(one.action, one.revision) for one in made.tick(START)] == [(expected, 2)]
+
+
+def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run() -> None:
+    own = {"name": "r", "signal": "oldest_age", "shape": "soft_for", "limit": 1_000, "hold_ms": 3_000, "ladder": NOTIFY}
+    made = guard(policy(BIG, rules=[own]))
+    made.queued(made.register("c", "tcp", Still(START)), 10, START)
+    said = [one for second in range(8) for one in made.tick(START + second * SECOND)]
+    assert [one.mode for one in said] == [Mode.SHADOW]
+    apply(made, policy(BIG, rules=[own | {"mode": "enforce"}]))
+    assert [one.mode for one in made.tick(START + 8 * SECOND)] == [Mode.ENFORCE]
+    apply(made, policy(BIG, rules=[own | {"mode": "enforce"}], revision=3))
+    assert made.tick(START + 9 * SECOND) == [], "what stays as it was has acted already"
+
+
+def test_another_limit_begins_anew() -> None:
+    own = {"name": "r", "mode": "enforce", "signal": "oldest_age", "limit": 2_000, "ladder": NOTIFY}
+    made = guard(policy(BIG, rules=[own]))
+    made.queued(made.register("c", "tcp", Still(START)), 10, START)
+    assert len([one for second in range(4) for one in made.tick(START + second * SECOND)]) == 1
+    apply(made, policy(BIG, rules=[own | {"limit": 1_000}]))
+    assert len(made.tick(START + 4 * SECOND)) == 1

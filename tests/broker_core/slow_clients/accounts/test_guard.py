@@ -1,0 +1,306 @@
+"""The guard: exact accounts, what it never does twice, and that it agrees with evaluate() over everybody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.slow_clients import (
+    Action,
+    Candidate,
+    Decision,
+    Mode,
+    PoolUse,
+    Reason,
+    SlowClientGuard,
+    Waiting,
+)
+from broker_core.slow_clients.accounts.frozen import as_signals
+from broker_core.slow_clients.evaluate.judge import evaluate
+from broker_core.slow_clients.evaluate.signals import Sample
+from broker_core.slow_clients.evaluate.telling import decision_json
+from tests.support.slow_clients import HOST_MEMORY, SECOND, START, Still, guard, policy
+
+SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
+
+
+def offlined(made: SlowClientGuard, name: str, memory: int = 501) -> PoolUse:
+    account = made.register(name, "tcp", Still(START))
+    decision = made.queued(account, memory, START)
+    assert decision is not None and decision.action is Action.OFFLINE
+    return account
+
+
+def test_a_name_has_one_account() -> None:
+    made = guard(policy())
+    first = made.register("a", "tcp", Still())
+    with pytest.raises(ValueError, match="a is registered"):
+        made.register("a", "tcp", Still())
+    made.unregister(first)
+    second = made.register("a", "tcp", Still())
+    made.unregister(first)
+    assert made.use_of("a") is second
+
+
+def test_unregistering_gives_back_everything_and_late_calls_change_nothing() -> None:
+    made = guard(policy(SMALL))
+    account = made.register("a", "tcp", Still())
+    made.queued(account, 300, START)
+    made.unregister(account)
+    made.queued(account, 5_000, START)
+    made.released(account, 300)
+    pool = made.pool_of("tcp")
+    assert (pool.memory_used, pool.memory_leaving, pool.disk_used, len(pool.by_memory)) == (0, 0, 0, 0)
+
+
+def test_more_than_is_held_cannot_be_released() -> None:
+    made = guard(policy(SMALL))
+    account = made.register("a", "tcp", Still())
+    made.queued(account, 10, START)
+    with pytest.raises(ValueError, match="release 11 of 10"):
+        made.released(account, 11)
+    with pytest.raises(ValueError, match="release 1 of 0"):
+        made.unspooled(account, 1)
+    assert (account.memory, account.pool.memory_used) == (10, 10)
+
+
+def test_one_decision_and_no_second_while_it_is_carried_out() -> None:
+    made = guard(policy(SMALL))
+    account = offlined(made, "a")
+    assert made.queued(account, 50, START) is None
+    other = made.register("b", "tcp", Still())
+    assert made.queued(other, 500, START) is None, "memory on its way to disk isn't held against others"
+    assert made.tick(START) == []
+    made.released(account, 551)
+    pool = account.pool
+    assert (pool.memory_used, pool.memory_leaving, pool.memory_ceiling) == (500, 0, 1_000)
+
+
+def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
+    made = guard(policy(SMALL))
+    big, small = (made.register(name, "tcp", Still(START)) for name in ("big", "small"))
+    middle = made.register("middle", "tcp", Still(START))
+    assert made.queued(big, 450, START) is None and made.queued(middle, 400, START) is None
+    decision = made.queued(small, 200, START)
+    assert decision is not None
+    assert (decision.client, decision.reason) == ("big", Reason.POOL_MEMORY)
+    assert decision.chosen_over == Candidate("middle", 400)
+    assert (decision.observed, decision.used) == (1_050, 450)
+
+
+def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
+    made = guard(policy(SMALL, 100))
+    for name, age in (("young", 1), ("old", 9), ("middle", 5)):
+        assert made.queued(made.register(name, "tcp", Still(START - age * SECOND)), 300, START) is None
+    other = made.register("new", "tcp", Still(START))
+    decision = made.queued(other, 101, START)
+    assert decision is not None and (decision.client, decision.chosen_over) == ("old", Candidate("middle", 300))
+
+
+def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
+    made = guard(policy(SMALL))
+    account = offlined(made, "a")
+    made.released(account, 501)
+    decision = made.spooled(account, 2_001, START)
+    assert decision is not None and decision.reason is Reason.CAPACITY
+    assert made.pool_of("tcp").disk_used == 0
+    assert made.spooled(account, 9_000, START) is None and made.tick(START + 99 * SECOND) == []
+    made.unregister(account)
+    assert made.pool_of("tcp").disk_used == 0
+
+
+def test_live_only_with_an_empty_spool() -> None:
+    made = guard(policy(SMALL))
+    account = offlined(made, "a")
+    made.released(account, 501)
+    assert made.spooled(account, 40, START) is None
+    with pytest.raises(ValueError, match="40 bytes in its spool"):
+        made.returned(account)
+    made.unspooled(account, 40)
+    made.returned(account)
+    assert not account.offlined
+    again = made.queued(account, 501, START)
+    assert again is not None and again.action is Action.OFFLINE
+
+
+def test_age_is_judged_at_the_tick() -> None:
+    made = guard(policy(SMALL, age_ms=5_000))
+    account = made.register("a", "tcp", Still(START))
+    made.queued(account, 1, START)
+    assert made.tick(START + 5 * SECOND) == []
+    (decision,) = made.tick(START + 6 * SECOND)
+    assert (decision.reason, decision.observed, decision.limit) == (Reason.AGE, 6_000, 5_000)
+    assert made.tick(START + 7 * SECOND) == []
+
+
+def test_a_decision_carries_the_last_samples_oldest_first() -> None:
+    made = guard(policy({"message_memory_limit": 1_000_000}))
+    account = made.register("a", "tcp", Still(START))
+    for second in range(100):
+        made.queued(account, 4_000, START)
+        made.tick(START + second * SECOND)
+    decision = made.queued(account, 400_000, START + 100 * SECOND)
+    assert decision is not None and len(decision.samples) == 60
+    moments = [(sample.at - START) // SECOND for sample in decision.samples]
+    assert moments == list(range(41, 101))
+    assert decision.samples[-1].outbox_bytes == 800_000 and decision.samples[0].outbox_bytes == 42 * 4_000
+
+
+def test_a_decisions_samples_stay_as_they_were() -> None:
+    made = guard(policy({"message_memory_limit": 1_000_000}))
+    account = made.register("a", "tcp", Still(START))
+    for second in range(3):
+        made.queued(account, 100_000, START)
+        made.tick(START + second * SECOND)
+    decision = made.queued(account, 300_000, START + 3 * SECOND)
+    assert decision is not None
+    before = tuple(decision.samples)
+    for second in range(4, 99):
+        made.tick(START + second * SECOND)
+    assert decision.samples == before and before == decision.samples
+    assert before[1:] == decision.samples[1:] and decision.samples[-1] == Sample(START + 3 * SECOND, 600_000, 0, 3_000)
+    assert decision_json(decision)["samples"][0] == [START // 1_000_000, 100_000, 0, 0, 0]
+
+
+def test_clients_are_ranked_before_the_pool_is_full() -> None:
+    made = guard(policy(SMALL))
+    a, b = (made.register(name, "tcp", Still(START)) for name in "ab")
+    made.queued(a, 400, START)
+    made.queued(b, 475, START)
+    made.tick_part(START)
+    assert (a.memory_alarm, b.memory_alarm) == (500, 500), "seven eighths: their limits only"
+    made.queued(a, 1, START)
+    made.tick_part(START)
+    made.tick_part(START)
+    assert (a.memory_alarm, b.memory_alarm) == (401, 475)
+    made.released(b, 100)
+    made.tick_part(START)
+    made.queued(a, 1, START)
+    assert a.memory_alarm == 500
+
+
+def test_a_client_that_keeps_up_has_no_history_and_one_that_recovered_loses_it() -> None:
+    made = guard(policy({"message_memory_limit": 1_000_000}))
+    quick, slow = (made.register(name, "tcp", Still(START)) for name in ("quick", "slow"))
+    made.queued(quick, 100, START)
+    made.queued(slow, 100_000, START)
+    made.tick(START)
+    assert quick.history is None and slow.history is not None
+    made.released(slow, 100_000)
+    for second in range(60):
+        made.tick(START + second * SECOND)
+    assert slow.history is None
+
+
+def test_a_new_policy_takes_over_what_is_held() -> None:
+    made = guard(policy(SMALL))
+    accounts = [made.register(name, "tcp", Still(START)) for name in "abc"]
+    for account, size in zip(accounts, (300, 200, 100), strict=True):
+        assert made.queued(account, size, START) is None
+    made.apply_policy(policy({"message_memory_limit": 400}, 100, revision=2), HOST_MEMORY, None, "/spools")
+    assert made.pool_of("tcp").memory_used == 600
+    (decision,) = made.tick(START)
+    assert (decision.client, decision.revision, decision.limit) == ("a", 2, 400)
+
+
+def test_a_new_policy_may_split_the_pool() -> None:
+    two = {"a": {}, "b": {}}
+    made = guard(policy(SMALL, transports=two))
+    one, other = made.register("one", "a", Still(START)), made.register("other", "b", Still(START))
+    made.queued(one, 300, START)
+    made.queued(other, 200, START)
+    assert made.pools()["instance"][1] == ["a", "b"]
+    split = policy(SMALL, transports={"a": {"pool": {"message_memory_limit": 5_000}}, "b": {}}, revision=2)
+    made.apply_policy(split, HOST_MEMORY, None, "/spools")
+    used = {name: (pool.memory_used, transports) for name, (pool, transports) in made.pools().items()}
+    assert used == {"instance": (200, ["b"]), "transport:a": (300, ["a"])}
+    assert [100 * use.memory / use.pool.memory_limit for use in (one, other)] == [6.0, 20.0]
+
+
+def test_clients_of_a_transport_that_is_gone_fall_to_the_instance() -> None:
+    made = guard(policy(SMALL, transports={"a": {"pool": {"message_memory_limit": 9}}, "b": {}}))
+    account = made.register("one", "a", Still(START))
+    made.apply_policy(policy(SMALL, transports={"b": {}}), HOST_MEMORY, None, "/spools")
+    assert account.pool.name == "instance" and made.queued(account, 500, START) is None
+
+
+def test_a_preview_says_what_would_happen_and_changes_nothing() -> None:
+    made = guard(policy(SMALL))
+    accounts = [made.register(name, "tcp", Still(START, Waiting(5, 0, 2, "s|3|"))) for name in "ab"]
+    for account, size in zip(accounts, (300, 200), strict=True):
+        made.queued(account, size, START)
+    stricter = policy({"message_memory_limit": 450, "message_disk_limit": 4_000}, 100, revision=9)
+    (decision,) = made.preview(stricter, START)
+    assert (decision.client, decision.mode, decision.revision) == ("a", Mode.SHADOW, 9)
+    assert made.preview(policy(SMALL), START) == []
+    assert not accounts[0].offlined and made.revision == 1 and made.tick(START) == []
+
+
+STEP = st.tuples(st.sampled_from("qqqqrut"), st.integers(0, 5), st.integers(1, 200_000))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEP, max_size=60))
+def test_the_guard_agrees_with_evaluate_over_everybody(steps: list[tuple[str, int, int]]) -> None:
+    """The guard hands evaluate() one client or two; with all clients at hand it would have said the same."""
+    made = guard(policy({"message_memory_limit": 500_000, "message_disk_limit": 500_000}, 60))
+    accounts = [made.register(f"c{number}", "tcp", Still(START)) for number in range(6)]
+    for what, number, size in steps:
+        account = accounts[number]
+        if account.closing:
+            continue
+        if what == "q":
+            expected = _expected(made, accounts, account, size)
+            decision = (made.spooled if account.offlined else made.queued)(account, size, START)
+            assert (decision and _essence(decision)) == expected
+            _carry_out(made, decision)
+        elif what == "r":
+            made.released(account, min(size, account.memory))
+        elif what == "u":
+            made.unspooled(account, min(size, account.disk))
+            if account.offlined and not account.disk:
+                made.returned(account)
+        else:
+            assert made.tick(START) == []
+        _check_sums(made, accounts)
+
+
+def _essence(decision: Decision) -> tuple[object, ...]:
+    after = decision.chosen_over and decision.chosen_over.used
+    return (decision.rule, decision.action, decision.observed, decision.used, after)
+
+
+def _expected(made: SlowClientGuard, uses: list[PoolUse], account: PoolUse, size: int) -> tuple[object, ...] | None:
+    """What evaluate() says to all clients once this one has grown."""
+    field, total = ("spool_bytes", "disk_used") if account.offlined else ("outbox_bytes", "memory_used")
+    clients = [
+        replace(c, **{field: getattr(c, field) + size}) if c.name == account.name else c
+        for c in (as_signals(use, use.pool, START, dict(use.holds)) for use in uses if not use.closing)
+    ]
+    pool = account.pool.signals()
+    grown = replace(pool, **{total: getattr(pool, total) + size})
+    decisions = evaluate(made.book, clients, [grown], START).decisions
+    return _essence(decisions[0]) if decisions else None
+
+
+def _carry_out(made: SlowClientGuard, decision: Decision | None) -> None:
+    account = made.use_of(decision.client) if decision else None
+    if account is None:
+        return
+    if account.closing:
+        made.unregister(account)
+        return
+    made.released(account, account.memory)
+    _carry_out(made, made.spooled(account, 40, START))
+
+
+def _check_sums(made: SlowClientGuard, accounts: list[PoolUse]) -> None:
+    pool, counted = made.pool_of("tcp"), [account for account in accounts if not account.closing]
+    assert pool.memory_used == sum(account.memory for account in counted) >= 0
+    assert pool.memory_leaving == sum(account.memory for account in counted if account.offlined)
+    assert pool.disk_used == sum(account.disk for account in counted) >= 0
+    assert pool.memory_used - pool.memory_leaving <= pool.memory_limit
+    assert pool.disk_used <= pool.disk_limit

@@ -1,0 +1,182 @@
+"""The ranking: always the true largest, whatever grew and shrank, and cheap while nobody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.slow_clients.accounts import ranking as ranking_module
+from broker_core.slow_clients.accounts.ranking import PARTS, Ranking
+from broker_core.slow_clients.rules.rule import UNLIMITED
+
+
+@dataclass(eq=False)
+class User:
+    memory: int = 0
+    bound: int = 0
+    oldest_at: int = 0
+    connected: int = field(default_factory=count(1).__next__)
+
+    @property
+    def backlog(self) -> User:
+        return self
+
+
+def bounded(user: User, bound: int) -> None:
+    user.bound = bound
+
+
+def ranking(*users: User) -> Ranking:
+    made = Ranking(lambda user: user.memory, bounded)  # type: ignore[arg-type, attr-defined, return-value]
+    for user in users:
+        made.enter(user)  # type: ignore[arg-type]
+    return made
+
+
+def use(made: Ranking, user: User, used: int, ranked: bool = True) -> None:
+    user.memory = used
+    if ranked and used > user.bound:
+        made.enter(user)  # type: ignore[arg-type]
+
+
+def test_nobody_who_uses_nothing_is_named() -> None:
+    assert ranking(User(), User()).largest(2) == []
+
+
+def test_while_nobody_asks_growth_is_noted_once() -> None:
+    small, large = User(), User()
+    made = ranking(small, large)
+    assert large.bound == UNLIMITED
+    use(made, large, 10**9)
+    use(made, small, 10)
+    assert made.largest(2) == [large, small]
+    assert (large.bound, small.bound) == (10**9, 10)
+    made.rest()
+    use(made, small, 20)
+    assert small.bound == UNLIMITED
+    use(made, small, 10**9 + 1)
+    assert made.largest(2) == [small, large]
+
+
+def test_prepared_in_time_a_question_ranks_nobody() -> None:
+    users = [User(used) for used in range(1, 101)]
+    made = ranking(*users)
+    made.prepare()
+    ranked = [user for user in users if user.bound < UNLIMITED]
+    assert len(ranked) == 100 // PARTS + 1, "no call takes long"
+    for _ in range(PARTS):
+        made.prepare()
+    assert all(user.bound == user.memory for user in users)
+    use(made, users[7], 900)
+    assert users[7].bound == 900, "who grows is ranked at once"
+    assert made.largest(2) == [users[7], users[99]]
+
+
+def test_the_largest_that_shrank_is_no_longer_the_largest() -> None:
+    one, other = User(), User()
+    made = ranking(one, other)
+    use(made, one, 10**9)
+    use(made, other, 10**6)
+    assert made.largest(1) == [one]
+    use(made, one, 5)
+    assert made.largest(2) == [other, one]
+
+
+def test_a_user_discarded_is_not_named_and_may_come_back() -> None:
+    one, other = User(900), User(100)
+    made = ranking(one, other)
+    made.discard(one)  # type: ignore[arg-type]
+    made.discard(one)  # type: ignore[arg-type]
+    assert made.largest(2) == [other]
+    made.enter(one)  # type: ignore[arg-type]
+    assert made.largest(2) == [one, other]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_left_over_entries_stay_few(asked: bool) -> None:
+    users = [User() for _ in range(10)]
+    made = ranking(*users)
+    made.prepare()
+    for used in range(1, 1_000):
+        for user in users:
+            use(made, user, used)
+            assert not asked or made.largest(1)[0].memory == used
+        assert len(made._heap) + len(made._older) <= 4 * len(users) + 130
+    assert made.largest(10) == users
+
+
+def test_nothing_is_left_over_of_users_that_have_gone() -> None:
+    users = [User(used) for used in range(1, 1_001)]
+    made = ranking(*users)
+    assert made.largest(1) == [users[-1]]
+    for user in users[1:]:
+        made.discard(user)  # type: ignore[arg-type]
+    for _ in range(5 * PARTS):
+        made.rest()
+    assert len(made._heap) + len(made._older) <= 65
+    assert made.largest(1) == [users[0]]
+
+
+def test_of_equals_the_older_backlog_comes_first_then_the_earlier_connection() -> None:
+    users = [User(oldest_at=9), User(oldest_at=5), User(oldest_at=5), User(oldest_at=7)]
+    made = ranking(*users)
+    for user in users:
+        use(made, user, 10**6)
+    assert made.largest(4) == [users[1], users[2], users[3], users[0]]
+    users[1].oldest_at = 8
+    assert made.largest(4) == [users[2], users[3], users[1], users[0]], "it has drained a little"
+
+
+def test_a_crowd_of_equals_is_ranked_at_once() -> None:
+    users = [User(oldest_at=5) for _ in range(2_000)]
+    made = ranking(*users)
+    for user in users:
+        use(made, user, 70_000)
+    users[1_234].oldest_at = 3
+    assert made.largest(2) == [users[1_234], users[0]]
+    assert len(made._heap) + len(made._taken) == 2_000 and all(user.bound == 70_000 for user in users)
+
+
+STEP = st.tuples(st.sampled_from("ggggsssedpr?"), st.integers(0, 19), st.integers(0, 4))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(STEP, max_size=250))
+def test_it_agrees_with_sorting(steps: list[tuple[str, int, int]]) -> None:
+    """Few users and few sizes, hence many that are equal; and what is left over is cleared away all the time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ranking_module, "_SPARE", 0)
+        users = [User() for _ in range(20)]
+        made, inside = ranking(*users), dict.fromkeys(users)
+        for moment, (what, number, size) in enumerate(steps, 1):
+            user = users[number]
+            if what == "g":
+                user.oldest_at = user.oldest_at or moment
+                use(made, user, user.memory + size * 100, ranked=user in inside)
+            elif what == "s":
+                user.memory = user.memory * size // 5
+                user.oldest_at = min(user.oldest_at + size, moment) if user.memory else 0
+            elif what == "e":
+                made.enter(user)  # type: ignore[arg-type]
+                inside[user] = None
+            elif what == "d":
+                made.discard(user)  # type: ignore[arg-type]
+                inside.pop(user, None)
+            elif what == "p":
+                made.prepare()
+            elif what == "r":
+                made.rest()
+            else:
+                assert made.largest(size + 1) == by_sorting(inside)[: size + 1]
+            assert len(made) == len(inside)
+        assert made.largest(20) == by_sorting(inside)
+
+
+def by_sorting(users: Iterable[User]) -> list[User]:
+    holding = [user for user in users if user.memory]
+    return sorted(holding, key=lambda user: (-user.memory, user.oldest_at, user.connected))

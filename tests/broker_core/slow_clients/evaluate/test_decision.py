@@ -1,0 +1,102 @@
+"""What a decision says to people, to JSON and to the client."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from broker_core.protocols.close_codes import CLOSE_CODES, ends_for_good
+from broker_core.slow_clients import Action, Candidate, Decision, Mode, Reason, Sample
+from broker_core.slow_clients.evaluate.sentences import quantity, sentence
+from broker_core.slow_clients.evaluate.telling import decision_json, notice_fields
+from broker_core.slow_clients.rules.rule import Choice, Signal, Unit
+from tests.support.slow_clients import START
+
+AGE = Decision(
+    START, "fix-1", "tcp", "instance", Action.DISCONNECT, Reason.AGE, "amps.client_message_age_limit",
+    "ClientMessageAgeLimit", 7, Mode.ENFORCE, Choice.SELF, Signal.OLDEST_AGE, 30_500, 30_000,
+    Unit.MILLISECONDS, 30_500, None, 1_200, 0, "sluice-1|41|", (Sample(START, 10, 20, 30),),
+)  # fmt: skip
+POOL = replace(
+    AGE, action=Action.OFFLINE, reason=Reason.POOL_MEMORY, rule="amps.message_memory_limit",
+    setting="MessageMemoryLimit", choose=Choice.LARGEST_IN_POOL, signal=Signal.POOL_MEMORY, observed=2 << 20,
+    limit=1 << 20, unit=Unit.BYTES, used=600_000, chosen_over=Candidate("fix-2", 500), kept=1,
+)  # fmt: skip
+
+
+def test_a_disconnect_names_the_setting_the_figures_and_the_way_back() -> None:
+    assert sentence(AGE) == (
+        "Client fix-1 was disconnected: its oldest message has been waiting for 30.5 s, over "
+        "ClientMessageAgeLimit (30.0 s). 1,200 messages are in the journal and can be replayed from "
+        "sluice-1|41|."
+    )
+
+
+def test_what_is_lost_is_said() -> None:
+    assert sentence(replace(AGE, lost=1)).endswith(
+        "replayed from sluice-1|41|; 1 message is lost, being of topics that aren't journaled."
+    )
+    assert sentence(replace(AGE, kept=0, lost=2, resume_bookmark="")).endswith(
+        "2 messages are lost, being of topics that aren't journaled."
+    )
+    assert sentence(replace(AGE, kept=0)).endswith("Nothing was waiting for it.")
+
+
+def test_a_choice_names_the_share_and_who_came_next() -> None:
+    assert sentence(POOL) == (
+        "Client fix-1 was offlined: the clients of pool instance hold 2.0 MiB, over MessageMemoryLimit "
+        "(1.0 MiB), and it holds 585.9 KiB, more than any other client; next is fix-2 with 500 bytes. "
+        "1 message is kept in its spool and will be sent in order when it reads again."
+    )
+    assert "next is" not in sentence(replace(POOL, chosen_over=None))
+
+
+def test_a_decision_in_shadow_is_conditional() -> None:
+    assert sentence(replace(POOL, mode=Mode.SHADOW)).startswith("Client fix-1 would have been offlined: ")
+
+
+def test_as_dict_is_json_in_milliseconds() -> None:
+    made = json.loads(json.dumps(decision_json(POOL)))
+    assert made["at"] == START // 1_000_000
+    assert made["samples"] == [[START // 1_000_000, 10, 20, 30, 0]]
+    assert made["chosen_over"] == {"client": "fix-2", "used": 500}
+    assert (made["action"], made["reason"], made["mode"]) == ("offline", "slow_client_pool_memory", "enforce")
+    assert set(made) == set(Decision.__dataclass_fields__) | {"sentence"}
+
+
+def test_the_notice_has_what_a_client_needs_to_return() -> None:
+    notice = notice_fields(AGE)
+    assert notice == {
+        "code": "slow_client_age", "message": sentence(AGE), "observed": 30_500, "limit": 30_000,
+        "unit": "ms", "resume": "sluice-1|41|", "kept": 1_200, "lost": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("signal", Signal)
+@pytest.mark.parametrize("choose", Choice)
+def test_every_signal_has_a_sentence(signal: Signal, choose: Choice) -> None:
+    pooled = signal in (Signal.POOL_MEMORY, Signal.POOL_DISK)
+    if pooled == (choose is Choice.LARGEST_IN_POOL):
+        assert "{" not in sentence(replace(POOL, signal=signal, choose=choose))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0, Unit.BYTES, "0 bytes"),
+        (10_239, Unit.BYTES, "10,239 bytes"),
+        (10_240, Unit.BYTES, "10.0 KiB"),
+        (3 << 30, Unit.BYTES, "3.0 GiB"),
+        (999, Unit.MILLISECONDS, "999 ms"),
+        (1_000, Unit.MILLISECONDS, "1.0 s"),
+    ],
+)
+def test_quantities(value: int, unit: Unit, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_client_that_any_reason_disconnected_may_come_back(reason: Reason) -> None:
+    assert reason.value in CLOSE_CODES and not ends_for_good(reason.value)

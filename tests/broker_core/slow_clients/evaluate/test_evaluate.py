@@ -1,0 +1,163 @@
+"""evaluate(): each rule alone, their order, ties, modes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core.slow_clients import Action, Candidate, ClientSignals, Decision, Mode, PoolSignals, Reason
+from broker_core.slow_clients.evaluate.judge import NOTHING, evaluate
+from broker_core.slow_clients.rules.rulebook import RuleBook
+from tests.support.slow_clients import START, policy, rule_book
+
+MEMORY, DISK = 1_000, 4_000
+
+
+def rules(age_ms: int | None = 30_000, capacity: int = 50, **more: object) -> RuleBook:
+    document = policy({"message_memory_limit": MEMORY, "message_disk_limit": DISK}, capacity, age_ms, **more)  # type: ignore[arg-type]
+    return rule_book(document)
+
+
+def client(name: str, memory: int = 0, disk: int = 0, age_ms: int = 0, **more: object) -> ClientSignals:
+    return ClientSignals(
+        name, "tcp", "instance", outbox_bytes=memory, spool_bytes=disk, offlined=disk > 0,
+        oldest_at=START - age_ms * 1_000_000 if age_ms else 0, **more,  # type: ignore[arg-type]
+    )
+
+
+def judge(*clients: ClientSignals, by: RuleBook | None = None) -> list[Decision]:
+    pool = PoolSignals(
+        "instance",
+        sum(c.outbox_bytes for c in clients),
+        sum(c.outbox_bytes for c in clients if c.offlined),
+        sum(c.spool_bytes for c in clients),
+    )
+    return list(evaluate(rules() if by is None else by, clients, [pool], START).decisions)
+
+
+def acts(decisions: list[Decision]) -> list[tuple[str, Action, Reason]]:
+    return [(decision.client, decision.action, decision.reason) for decision in decisions]
+
+
+def test_nothing_is_decided_exactly_at_every_limit() -> None:
+    assert judge(client("a", memory=500), client("b", memory=500)) == []
+    assert judge(client("a", disk=2_000), client("b", disk=2_000)) == []
+    assert judge(client("a", memory=1, age_ms=30_000)) == []
+
+
+def test_over_its_share_of_memory_a_client_is_offlined() -> None:
+    (decision,) = judge(client("a", memory=501))
+    assert acts([decision]) == [("a", Action.OFFLINE, Reason.MEMORY_CAPACITY)]
+    assert (decision.observed, decision.limit, decision.used, decision.chosen_over) == (501, 500, 501, None)
+
+
+def test_over_its_share_of_disk_an_offlined_client_is_disconnected() -> None:
+    assert acts(judge(client("a", disk=2_001))) == [("a", Action.DISCONNECT, Reason.CAPACITY)]
+
+
+def test_an_offlined_client_is_not_offlined_again() -> None:
+    assert judge(client("a", memory=900, disk=1)) == []
+
+
+def test_too_old_is_disconnected_live_or_offlined() -> None:
+    decisions = judge(client("a", memory=1, age_ms=30_001), client("b", disk=1, age_ms=99_000))
+    assert acts(decisions) == [("a", Action.DISCONNECT, Reason.AGE), ("b", Action.DISCONNECT, Reason.AGE)]
+    assert (decisions[0].observed, decisions[0].limit, decisions[0].unit) == (30_001, 30_000, "ms")
+
+
+def test_a_clock_that_went_back_makes_no_age() -> None:
+    assert judge(client("a", memory=1, age_ms=-50_000)) == []
+
+
+def test_over_the_pools_memory_the_largest_go_until_it_is_under() -> None:
+    clients = (client(name, memory=size) for name, size in (("a", 490), ("b", 400), ("c", 500), ("d", 450)))
+    decisions = judge(*clients)
+    assert [(d.client, d.observed, d.used, d.chosen_over) for d in decisions] == [
+        ("c", 1_840, 500, Candidate("a", 490)),
+        ("a", 1_340, 490, Candidate("d", 450)),
+    ]
+    assert all((d.action, d.reason) == (Action.OFFLINE, Reason.POOL_MEMORY) for d in decisions)
+
+
+def test_over_the_pools_disk_the_largest_is_disconnected() -> None:
+    clients = (client(name, disk=size) for name, size in (("a", 1_500), ("b", 1_600), ("c", 1_000)))
+    (decision,) = judge(*clients, client("d", memory=300))
+    assert acts([decision]) == [("b", Action.DISCONNECT, Reason.DISK)]
+    assert (decision.observed, decision.limit, decision.chosen_over) == (4_100, 4_000, Candidate("a", 1_500))
+
+
+def test_memory_that_is_leaving_costs_nobody_else_their_place() -> None:
+    assert judge(client("a", memory=900, disk=1), client("b", memory=400)) == []
+
+
+def test_a_client_acted_on_for_itself_relieves_the_pool() -> None:
+    assert acts(judge(client("a", memory=600), client("b", memory=450))) == [
+        ("a", Action.OFFLINE, Reason.MEMORY_CAPACITY)
+    ]
+
+
+def test_a_client_over_two_limits_is_acted_on_once_by_the_harder_rule() -> None:
+    assert acts(judge(client("a", memory=2_000, age_ms=40_000))) == [("a", Action.DISCONNECT, Reason.AGE)]
+
+
+def test_of_equals_the_first_by_name() -> None:
+    decisions = judge(*(client(name, memory=400) for name in "cab"))
+    assert [decision.client for decision in decisions] == ["a"]
+
+
+def test_the_two_figures_of_what_it_costs() -> None:
+    backlog = {
+        "outbox_messages": 3, "spool_messages": 7, "unjournaled_messages": 4, "resume_bookmark": "s|9|"
+    }  # fmt: skip
+    (offlined,) = judge(client("a", memory=501, **backlog))
+    (closed,) = judge(client("a", disk=2_001, **backlog))
+    assert (offlined.kept, offlined.lost) == (10, 0)
+    assert (closed.kept, closed.lost, closed.resume_bookmark) == (6, 4, "s|9|")
+
+
+def test_a_transport_without_rules_is_judged_by_the_instances() -> None:
+    stranger = replace(client("a", memory=501), transport="gone")
+    assert acts(judge(stranger)) == [("a", Action.OFFLINE, Reason.MEMORY_CAPACITY)]
+
+
+AT_100 = {"name": "own", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "offline"}]}
+
+
+def test_rules_that_are_off_say_nothing() -> None:
+    assert judge(client("a", memory=200), by=rules(rules=[{**AT_100, "mode": "off"}])) == []
+
+
+def test_shadow_is_judged_as_if_it_were_alone() -> None:
+    decisions = judge(client("a", memory=600), client("b", memory=200), by=rules(rules=[AT_100]))
+    assert [(d.client, d.mode) for d in decisions] == [
+        ("a", Mode.ENFORCE), ("a", Mode.SHADOW), ("b", Mode.SHADOW)
+    ]  # fmt: skip
+
+
+def test_of_equals_the_one_with_the_older_backlog() -> None:
+    decisions = judge(client("a", memory=400, age_ms=5), client("b", memory=400, age_ms=9), client("c", memory=400, age_ms=7))
+    assert (decisions[0].client, decisions[0].chosen_over) == ("b", Candidate("c", 400))
+
+
+def test_nothing_decided_is_one_and_the_same_verdict() -> None:
+    assert evaluate(rules(), [client("a", memory=5)], [PoolSignals("instance", 5, 0, 0)], START) is NOTHING
+
+
+users = st.lists(st.tuples(st.integers(0, 800), st.integers(0, 3_000), st.integers(0, 40_000)), max_size=12)
+
+
+@given(users)
+def test_afterwards_nothing_is_over(figures: list[tuple[int, int, int]]) -> None:
+    clients = [client(f"c{n}", memory, disk, age) for n, (memory, disk, age) in enumerate(figures)]
+    decisions = judge(*clients)
+    gone = {d.client for d in decisions if d.action is Action.DISCONNECT}
+    offlined = {d.client for d in decisions if d.action is Action.OFFLINE}
+    left = [
+        replace(c, outbox_bytes=0, offlined=True) if c.name in offlined else c
+        for c in clients
+        if c.name not in gone
+    ]
+    assert judge(*left) == []
+    assert len(decisions) <= len(clients)

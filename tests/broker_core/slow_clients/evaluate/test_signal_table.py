@@ -1,0 +1,79 @@
+"""One row a signal: everything there is to know of it stands there once, and a signal without a row can't be."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_core.config.vocabulary import SIGNALS, Measured, Signal, whole
+from broker_core.slow_clients import ClientSignals, PoolSignals, Rule, SubscriptionSignals
+from broker_core.slow_clients.evaluate.signal_table import (
+    OF_CLIENT,
+    OF_POOL,
+    OF_SUBSCRIPTION,
+    READINGS,
+    Reading,
+    check,
+    of_client,
+    of_pool,
+    of_subscription,
+)
+from broker_core.slow_clients.rules.rule import Action, Choice, Rung, Shape
+from tests.support.slow_clients import SECOND, START
+
+SLOW = SubscriptionSignals(
+    "s", "t", prefetch=5, backlog_bytes=11, backlog_messages=12, outbox_bytes=13, outbox_messages=14, conflation_bytes=15,
+    oldest_at=START - 16 * SECOND, unacked_messages=17, unacked_since=START - 18 * SECOND, acked_at=START - 19 * SECOND,
+    window_full_since=START - 20 * SECOND, blocked_since=START - 21 * SECOND,
+)  # fmt: skip
+CLIENT = ClientSignals(
+    "c", "tcp", "instance", outbox_bytes=1, outbox_messages=2, spool_bytes=3, oldest_at=START - 4 * SECOND,
+    offlined_at=START - 5 * SECOND, conflation_bytes=6, write_blocked_since=START - 7 * SECOND, owed_bytes=8, owed_messages=9,
+    subscriptions=(SLOW,),
+)  # fmt: skip
+LIVE = {
+    Signal.OUTBOUND_BYTES: 1, Signal.OUTBOUND_MESSAGES: 2, Signal.SPOOL_BYTES: 3, Signal.OLDEST_AGE: 4_000,
+    Signal.SPOOL_AGE: 0, Signal.CONFLATION_BYTES: 6, Signal.WRITE_BLOCKED: 7_000, Signal.BACKLOG_BYTES: 8,
+    Signal.BACKLOG_MESSAGES: 9, Signal.DRAIN_RATE: -1,
+}  # fmt: skip
+NARROW = {
+    Signal.BACKLOG_BYTES: 11, Signal.BACKLOG_MESSAGES: 12, Signal.OUTBOUND_BYTES: 13, Signal.OUTBOUND_MESSAGES: 14,
+    Signal.CONFLATION_BYTES: 15, Signal.OLDEST_AGE: 16_000, Signal.UNACKED_MESSAGES: 17, Signal.UNACKED_AGE: 18_000,
+    Signal.ACK_SILENCE: 19_000, Signal.WINDOW_FULL: 20_000, Signal.WRITE_BLOCKED: 21_000,
+}  # fmt: skip
+
+
+def rule(signal: Signal) -> Rule:
+    row = SIGNALS[signal]
+    return Rule("r", "r", "", signal, Shape.HARD, 5, row.unit, Choice.SELF, (Rung(Action.NOTIFY),), row.reason, 1, window_ms=9)
+
+
+@pytest.mark.parametrize("signal", OF_CLIENT)
+def test_a_client_is_read(signal: Signal) -> None:
+    assert of_client(rule(signal), CLIENT, START) == LIVE[signal]
+
+
+@pytest.mark.parametrize("signal", OF_SUBSCRIPTION)
+def test_a_subscription_is_read(signal: Signal) -> None:
+    assert of_subscription(rule(signal), CLIENT, SLOW, START) == NARROW[signal]
+
+
+def test_a_pool_is_read() -> None:
+    pool = PoolSignals("instance", 100, 30, 7)
+    assert {signal: of_pool(rule(signal), pool) for signal in OF_POOL} == {Signal.POOL_MEMORY: 70, Signal.POOL_DISK: 7}
+
+
+def test_a_member_of_the_vocabulary_without_its_row_fails_where_the_table_is_made() -> None:
+    for table in (SIGNALS, READINGS):
+        assert set(table) == set(Signal)
+        with pytest.raises(LookupError, match="WINDOW_FULL"):
+            whole({signal: row for signal, row in table.items() if signal is not Signal.WINDOW_FULL})
+
+
+def test_a_row_without_one_of_its_columns_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="beyond"):
+        Reading("it has", None, None, None, column=None, ticking=False, outbox=False)  # type: ignore[call-arg]
+
+
+def test_a_signal_is_read_off_just_what_it_is_measured_of() -> None:
+    with pytest.raises(LookupError, match="a subscription aren't the same: spool_bytes"):
+        check({Measured.SUBSCRIPTION: {*OF_SUBSCRIPTION, Signal.SPOOL_BYTES}})

@@ -1,0 +1,198 @@
+"""ActiveMQ's slow consumers as seed 003 describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_core.slow_clients import (
+    Action,
+    Decision,
+    PoolUse,
+    Reason,
+    SlowClientGuard,
+    SubscriptionSignals,
+    Watched,
+)
+from broker_core.slow_clients.evaluate.sentences import sentence
+from tests.support.slow_clients import SECOND, START, Still, guard, policy
+
+GRID = START - START % (30 * SECOND)
+
+
+def scene(*entries: dict[str, Any], **subscription: Any) -> tuple[SlowClientGuard, PoolUse, Watched]:
+    made = guard(policy(activemq=list(entries)))
+    account = made.register("c", "tcp", Still(START))
+    return made, account, made.subscribe(account, SubscriptionSignals("s1", "prices.usd", **subscription))
+
+
+def figures(one: Watched) -> SubscriptionSignals:
+    assert isinstance(one.view, SubscriptionSignals)
+    return one.view
+
+
+def pend(made: SlowClientGuard, account: PoolUse, one: Watched, count: int) -> Decision | None:
+    """So many messages wait for the subscription, not yet dispatched."""
+    figures(one).backlog_messages = figures(one).outbox_messages = count
+    return made.waiting(account, one, START) if count > one.alarm_messages else None
+
+
+def slow_until(made: SlowClientGuard, one: Watched, seconds: int, start: int = GRID + 7 * SECOND) -> list[tuple[int, Decision]]:
+    """The window stays full from `start` on; the guard ticks each second."""
+    seen = figures(one)
+    seen.window_full_since, seen.unacked_messages = start, seen.prefetch
+    seen.window_full_count += 1
+    acts = []
+    for second in range(seconds):
+        acts += [(second, decision) for decision in made.tick(start + second * SECOND)]
+    return acts
+
+
+def test_by_default_everything_is_kept_and_nobody_is_aborted() -> None:
+    made, account, one = scene({"topic": ">"}, prefetch=10)
+    assert not one.judged and pend(made, account, one, 10**6) is None
+    assert slow_until(made, one, 200) == []
+
+
+def test_a_constant_limit_keeps_that_many_beyond_the_prefetch_and_discards_the_oldest() -> None:
+    made, account, one = scene({"topic": ">", "constant_pending_message_limit_strategy": 50}, prefetch=10)
+    assert pend(made, account, one, 50) is None
+    decision = pend(made, account, one, 53)
+    assert decision is not None
+    assert (decision.action, decision.subscription, decision.limit) == (Action.DISCARD_OLDEST, "s1", 50)
+    assert (decision.kept, decision.lost, decision.setting) == (50, 3, "constantPendingMessageLimitStrategy")
+    assert sentence(decision) == (
+        "Subscription s1 of client c was cut back to its limit: for it wait 53 messages, over "
+        "constantPendingMessageLimitStrategy (50 messages). 3 messages are discarded, the oldest first; "
+        "50 messages are kept."
+    )
+    assert pend(made, account, one, 51) is not None, "again for each that arrives"
+
+
+def test_a_multiple_of_the_prefetch() -> None:
+    """Seed 003: if the prefetch limit is 3, the destination retains 6."""
+    made, account, one = scene({"topic": ">", "prefetch_rate_pending_message_limit_strategy": 2}, prefetch=3)
+    assert pend(made, account, one, 6) is None and pend(made, account, one, 7) is not None
+
+
+def test_the_lower_of_both_strategies_counts() -> None:
+    both = {"topic": ">", "constant_pending_message_limit_strategy": 4, "prefetch_rate_pending_message_limit_strategy": 2}
+    _, _, one = scene(both, prefetch=3)
+    assert one.alarm_messages == 4
+
+
+def test_nothing_is_discarded_of_durable_subscriptions() -> None:
+    made, account, one = scene(
+        {"topic": ">", "constant_pending_message_limit_strategy": 0}, prefetch=3, durable=True, name="book"
+    )
+    assert not one.judged and pend(made, account, one, 99) is None
+
+
+def test_a_limit_of_nothing_keeps_nothing() -> None:
+    made, account, one = scene({"topic": ">", "constant_pending_message_limit_strategy": 0}, prefetch=3)
+    decision = pend(made, account, one, 1)
+    assert decision is not None and (decision.kept, decision.lost) == (0, 1)
+
+
+def test_the_defaults_abort_after_more_than_30_s_at_the_next_check_by_asking() -> None:
+    """Trap 5: with both at 30 s it comes 30 to 60 s after the consumer became slow."""
+    made, account, one = scene({"topic": ">", "abort_slow_consumer_strategy": True}, prefetch=10)
+    ((second, decision),) = slow_until(made, one, 80)
+    assert (decision.action, decision.reason, decision.setting) == (Action.ASK_TO_CLOSE, Reason.WINDOW_FULL, "maxSlowDuration")
+    assert 30 < second <= 60 and decision.observed > 30_000
+    assert decision.worst_case_ms == 31_000 and not account.closing
+
+
+def test_abort_connection_closes_it() -> None:
+    made, account, one = scene(
+        {"topic": ">", "abort_slow_consumer_strategy": True, "abort_connection": True, "check_period": 1_000}, prefetch=10
+    )
+    ((second, decision),) = slow_until(made, one, 60)
+    assert decision.action is Action.DISCONNECT and account.closing and second in (31, 32)
+
+
+def test_dispatch_that_resumes_ends_slowness() -> None:
+    made, _, one = scene({"topic": ">", "abort_slow_consumer_strategy": True, "check_period": 1_000}, prefetch=10)
+    assert slow_until(made, one, 29) == []
+    figures(one).window_full_since = 0
+    assert made.tick(GRID + 37 * SECOND) == []
+    assert slow_until(made, one, 29, GRID + 38 * SECOND) == [], "the time starts anew"
+
+
+def test_slow_that_many_times_is_aborted() -> None:
+    entry = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_count": 30, "check_period": 1_000, "max_slow_duration": -1}
+    made, account, one = scene(entry, prefetch=10)
+    acts: list[Decision] = []
+    for number in range(1, 31):
+        at = START + 4 * number * SECOND
+        figures(one).window_full_count, figures(one).window_full_since = number, at
+        acts += made.tick(at + SECOND)
+        figures(one).window_full_since = 0
+        made.acknowledged(account, one, at + 2 * SECOND)
+        acts += made.tick(at + 2 * SECOND)
+        assert bool(acts) == (number == 30)
+    assert (acts[0].setting, acts[0].observed, acts[0].limit, acts[0].unit) == ("maxSlowCount", 30, 30, "times")
+    assert "passed the limit 30 times, reaching maxSlowCount (30 times)" in sentence(acts[0])
+
+
+def test_minus_one_is_any_number_of_times_and_any_duration() -> None:
+    entry = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_duration": -1}
+    made, _, one = scene(entry, prefetch=10)
+    figures(one).window_full_count = 10**6
+    assert not one.judged and slow_until(made, one, 100) == []
+
+
+@pytest.mark.parametrize(("topic", "limit"), [("prices.usd", 5), ("prices.eur", 7), ("fx.eur", 9)])
+def test_the_most_specific_policy_entry_wins_field_by_field(topic: str, limit: int) -> None:
+    made = guard(policy(activemq=[
+        {"topic": "prices.usd", "constant_pending_message_limit_strategy": 5},
+        {"topic": ">", "constant_pending_message_limit_strategy": 9, "prefetch": 11},
+        {"topic": "prices.>", "constant_pending_message_limit_strategy": 7},
+    ]))  # fmt: skip
+    account = made.register("c", "tcp", Still())
+    one = made.subscribe(account, SubscriptionSignals("s", topic))
+    assert one.alarm_messages == limit and made.prefetch_of(account, topic) == 11
+
+
+def test_one_slow_subscription_leaves_the_clients_others_alone() -> None:
+    """Trap 9."""
+    made, account, one = scene({"topic": "prices.>", "constant_pending_message_limit_strategy": 1}, prefetch=3)
+    other = made.subscribe(account, SubscriptionSignals("s2", "orders.>", backlog_messages=99))
+    decision = pend(made, account, one, 2)
+    assert decision is not None and decision.subscription == "s1" and not other.judged
+
+
+def test_a_reader_that_has_stopped_is_aborted_without_a_window_too() -> None:
+    made, account, one = scene({"topic": ">", "abort_slow_consumer_strategy": True, "abort_connection": True})
+    figures(one).backlog_messages, begun = 5, GRID + 7 * SECOND
+    acts = []
+    for second in range(80):
+        figures(one).blocked_since = begun
+        acts += [(second, decision) for decision in made.tick(begun + second * SECOND)]
+    ((second, decision),) = acts
+    assert (decision.action, decision.reason, decision.setting) == (Action.DISCONNECT, Reason.WRITE_BLOCKED, "maxSlowDuration")
+    assert 30 < second <= 60 and account.closing
+    assert "its connection has taken nothing for" in sentence(decision)
+
+
+def test_without_a_window_one_that_stops_for_more_than_a_second_that_many_times_is_aborted() -> None:
+    entry = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_count": 3, "max_slow_duration": -1, "check_period": 60_000}
+    made, _, one = scene(entry)
+    acts: list[Decision] = []
+    for number in range(1, 4):
+        at = START + 10 * number * SECOND
+        for second, blocked in enumerate([0, 1, 1, 1, 0]):
+            figures(one).blocked_since = at if blocked else 0
+            acts += made.tick(at + second * SECOND)
+        assert bool(acts) == (number == 3)
+    assert (acts[0].setting, acts[0].observed, acts[0].reason) == ("maxSlowCount", 3, Reason.WRITE_BLOCKED)
+    assert "write blocked passed the limit 3 times" in sentence(acts[0])
+
+
+def test_without_a_window_a_busy_socket_that_takes_something_each_second_is_never_slow() -> None:
+    entry = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_count": 1, "max_slow_duration": 1_000, "check_period": 1_000}
+    made, _, one = scene(entry)
+    for second in range(100):
+        figures(one).blocked_since = START + second * SECOND - 900_000_000
+        assert made.tick(START + second * SECOND) == []

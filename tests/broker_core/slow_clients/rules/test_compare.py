@@ -1,0 +1,67 @@
+"""A preview names the clients for whom something changes, with where each value comes from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker_core.config import (
+    ActiveMqPolicy,
+    ClientPolicy,
+    PolicyDocument,
+    RuleSettings,
+    RungSettings,
+    Scope,
+    default_policy,
+)
+from broker_core.config.vocabulary import Action, Signal
+from broker_core.slow_clients.accounts.pools import build_pools
+from broker_core.slow_clients.rules.compare import compare
+from broker_core.slow_clients.rules.rulebook import RuleBook
+from broker_core.slow_clients.rules.scopes import Subject
+
+BASE = default_policy("x")
+DESK, OTHER = Subject("tcp", client="desk-1"), Subject("websocket", client="other")
+PRICES = DESK._replace(topic="prices.eu", subscription="s")
+
+
+def book(document: PolicyDocument) -> RuleBook:
+    pools = build_pools(document, 2**30, None, "/spool")
+    return RuleBook(document, {name: pool.limits for name, pool in pools.items()})
+
+
+def test_nothing_changes_between_two_revisions_of_one_policy() -> None:
+    assert compare(book(BASE), book(replace(BASE, revision=2)), [DESK, PRICES, OTHER]) == []
+
+
+def test_a_limit_of_the_instance_touches_everybody_with_both_origins() -> None:
+    after = replace(BASE, client_policy=ClientPolicy(client_max_capacity=10))
+    touched = compare(book(BASE), book(after), [DESK, PRICES, OTHER])
+    assert [one.client for one in touched] == ["desk-1", "other"]  # the subscription has nothing of its own
+    (change,) = touched[0].changes
+    assert change.setting == "amps.client_max_capacity"
+    assert (change.before.value, change.after.value) == (50, 10)
+    assert touched[0].as_dict()["changes"][0]["after"]["origin"] == change.after.origin
+
+
+def test_a_rule_for_some_touches_them_alone() -> None:
+    rule = RuleSettings(
+        "age", Scope(client="desk-*"), signal=Signal.OLDEST_AGE, limit=1_000, ladder=(RungSettings(Action.DISCONNECT),)
+    )
+    touched = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK, OTHER])
+    assert [one.client for one in touched] == ["desk-1"]
+    assert {change.setting for change in touched[0].changes} >= {"age.signal", "age.limit"}
+    limit = next(change for change in touched[0].changes if change.setting == "age.limit")
+    assert (limit.before.value, limit.before.origin, limit.after.value) == (None, "not set", 1_000)
+
+
+def test_an_entry_for_a_topic_touches_the_subscription() -> None:
+    after = replace(BASE, activemq=(ActiveMqPolicy("prices.*", prefetch=10),))
+    touched = compare(book(BASE), book(after), [DESK, PRICES, OTHER])
+    assert [(one.client, one.subscription) for one in touched] == [("desk-1", "s")]
+
+
+def test_a_rule_taken_away_is_a_change_too() -> None:
+    after = replace(BASE, activemq=(ActiveMqPolicy("prices.*", prefetch=10),))
+    (one,) = compare(book(after), book(BASE), [DESK, PRICES])
+    prefetch = next(change for change in one.changes if change.setting == "activemq.prefetch")
+    assert (prefetch.before.value, prefetch.after.value) == (10, None)

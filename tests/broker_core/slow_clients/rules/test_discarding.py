@@ -1,0 +1,58 @@
+"""Discarding the oldest: never a decision that discards nothing, and in shadow what enforcing would have cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_core.slow_clients import Decision, SlowClientGuard, SubscriptionSignals, Waiting, Watched
+from tests.support.slow_clients import SECOND, START, Still, guard, policy
+
+
+def scene(signal: str, limit: int, mode: str = "enforce", **figures: int) -> tuple[SlowClientGuard, Watched]:
+    own = {"name": "own", "signal": signal, "limit": limit, "mode": mode, "scope": {"topic": ">"},
+           "ladder": [{"action": "discard_oldest"}]}  # fmt: skip
+    made = guard(policy(rules=[own]))
+    use = made.register("c", "tcp", Still(START, Waiting(5, 0, 0, "")))
+    return made, made.subscribe(use, SubscriptionSignals("s", "t", **figures))
+
+
+def costs(decisions: list[Decision]) -> list[tuple[int, int]]:
+    return [(one.lost, one.kept) for one in decisions]
+
+
+@pytest.mark.parametrize("mode", ["enforce", "shadow"])
+@pytest.mark.parametrize(
+    ("signal", "figures", "expected"),
+    [
+        ("backlog_messages", {"backlog_messages": 50, "outbox_messages": 45}, (30, 15)),
+        ("outbound_messages", {"backlog_messages": 50, "outbox_messages": 45}, (25, 20)),
+        ("backlog_bytes", {"backlog_bytes": 100, "backlog_messages": 10, "outbox_messages": 9}, (8, 1)),
+        ("outbound_bytes", {"outbox_bytes": 90, "outbox_messages": 9}, (7, 2)),
+    ],
+)
+def test_so_many_as_are_too_many_at_their_mean_size_where_the_limit_is_in_bytes(
+    mode: str, signal: str, figures: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    made, _ = scene(signal, 20, mode, **figures)
+    assert costs(made.tick(START)) == [expected]
+
+
+@pytest.mark.parametrize("mode", ["enforce", "shadow"])
+def test_what_is_in_flight_or_on_disk_cannot_be_discarded_and_there_is_no_decision_that_discards_nothing(mode: str) -> None:
+    made, watched = scene("backlog_messages", 20, mode, backlog_messages=50, unacked_messages=50)
+    assert made.tick(START) == [] and made.tick(START + SECOND) == []
+    assert isinstance(watched.view, SubscriptionSignals)
+    watched.view.backlog_messages, watched.view.outbox_messages = 53, 3
+    assert costs(made.tick(START + 2 * SECOND)) == [(3, 0)], "as soon as there is something"
+
+
+def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
+    own = {"name": "own", "signal": "backlog_messages", "limit": 20, "mode": "enforce", "scope": {"topic": ">"},
+           "ladder": [{"action": "discard_oldest", "at_percent": 50}]}  # fmt: skip
+    made = guard(policy(rules=[own]))
+    made.subscribe(
+        made.register("c", "tcp", Still(START)), SubscriptionSignals("s", "t", backlog_messages=15, outbox_messages=15)
+    )
+    assert made.tick(START) == []

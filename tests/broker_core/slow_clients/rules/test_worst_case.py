@@ -1,0 +1,47 @@
+"""What an operator is told of how soon an entry acts is what the compiled rule says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_core.config.vocabulary import Action
+from broker_core.slow_clients.rules import worst_case
+from broker_core.slow_clients.rules.scopes import Subject
+from tests.support.slow_clients import policy, rule_book
+
+RULES: list[dict[str, Any]] = [
+    {"name": "behind", "mode": "enforce", "signal": "oldest_age", "shape": "soft_for", "limit": 5_000, "hold_ms": 10_000,
+     "ladder": [{"action": "warn", "at_percent": 60}, {"action": "disconnect", "after_ms": 60_000}]},
+    {"name": "behind", "scope": {"client": "desk-*"}, "hold_ms": 2_000},
+    {"name": "full", "mode": "enforce", "signal": "outbound_bytes", "limit": 1_000_000, "ladder": [{"action": "offline"}]},
+    {"name": "pool", "mode": "enforce", "signal": "pool_memory", "choose": "largest_in_pool", "limit": 1_000_000,
+     "ladder": [{"action": "offline"}]},
+]  # fmt: skip
+
+
+def test_a_rules_ladder_layer_by_layer_is_as_the_rule_book_compiles_it() -> None:
+    document = policy(rules=RULES)
+    behind, desk, full, pool = worst_case.of_rules(document)
+    book = rule_book(document)
+    for acts, client in ((behind, "other"), (desk, "desk-1")):
+        (rule,) = [rule for rule in book.of_client(Subject("tcp", client=client)) if rule.name == "behind"]
+        assert acts == [(rung.action, rule.worst_case_ms(number)) for number, rung in enumerate(rule.ladder)]
+    assert full == [(Action.OFFLINE, 0)]
+    (rule,) = [rule for rule in book.pool_rules if rule.name == "pool"]
+    assert pool == [(Action.OFFLINE, rule.worst_case_ms())]
+
+
+def test_the_presets_say_theirs() -> None:
+    document = policy(
+        xap=[{"enabled": True}, {"transport": "tcp", "latency": 2_000}],
+        activemq=[{"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_duration": 30_000, "check_period": 30_000}],
+        qpid=[{"topic": "a.*", "message_age": 600_000}, {"topic": "b"}],
+    )
+    (usual,), (slower,) = worst_case.of_xap(document)
+    assert (usual.action, round(usual.worst_case_ms, -2)) == (Action.CANCEL_SUBSCRIPTION, 2_600)  # docs/slow-clients.md
+    assert slower.worst_case_ms > usual.worst_case_ms
+    (aborted,) = worst_case.of_activemq(document)[0]
+    assert aborted.action is Action.ASK_TO_CLOSE and 30_000 < aborted.worst_case_ms <= 61_000
+    age, nothing = worst_case.of_qpid(document)
+    assert [act.action for act in age] == [Action.DISCONNECT]
+    assert nothing == []

@@ -1,0 +1,77 @@
+"""A file's leaves, found without the importers: XML by the standard library, options by the shell's own splitting."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from xml.etree import ElementTree
+
+from console.services.policy_import import Imported
+
+
+def of_xml(text: str) -> Counter[str]:
+    """The paths of all attributes, and of all elements with text or with nothing in them."""
+    found: Counter[str] = Counter()
+    _walk(ElementTree.fromstring(text), "", found)
+    return found
+
+
+def _walk(element: ElementTree.Element, path: str, found: Counter[str]) -> None:
+    path = path or f"/{_local(element.tag)}"
+    words = [element.text or "", *(child.tail or "" for child in element)]
+    if "".join(words).strip() or (len(element) == 0 and not element.attrib):
+        found[path] += 1
+    names = Counter(map(_local, element.attrib))
+    for key in element.attrib:
+        found[f"{path}/@{_local(key) if names[_local(key)] == 1 else key}"] += 1
+    siblings = [_local(child.tag) for child in element]
+    for place, child in enumerate(element):
+        name = siblings[place]
+        number = f"[{siblings[: place + 1].count(name)}]" if siblings.count(name) > 1 else ""
+        _walk(child, f"{path}/{name}{number}", found)
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]
+
+
+def of_script(text: str) -> Counter[str]:
+    """The options of a shell script's assignments and commands, each by itself; other assignments whole."""
+    found: Counter[str] = Counter()
+    for line in _commands(text):
+        words = shlex.split(line, comments=True)
+        name, equals, _ = words[-1].partition("=") if words else ("", "", "")
+        if words and words[0] in ("export", "set") and equals:
+            value = words[-1].removeprefix(f"{name}=")
+            found.update(value.split() if "-" in [word[0] for word in value.split()] else [f"{name}={value}"])
+        elif any(word.startswith("-D") for word in words):
+            found.update(words)
+        elif words:
+            found[line] += 1
+    return found
+
+
+def _commands(text: str) -> list[str]:
+    """Lines, those that a backslash or an open quote continues joined."""
+    made: list[str] = []
+    held = ""
+    for line in text.replace("\\\n", " ").splitlines():
+        held = f"{held} {line.strip()}".strip()
+        try:
+            shlex.split(held, comments=True)
+        except ValueError:
+            continue
+        made, held = [*made, held], ""
+    return made
+
+
+def accounted(imported: Imported) -> Counter[str]:
+    """Where the leaves stood that an import tells of."""
+    lists = (imported.taken, imported.left_out, imported.not_about_policy)
+    return Counter(one.where for told in lists for one in told)
+
+
+def options_accounted(imported: Imported) -> Counter[str]:
+    """The options and lines that an import tells of."""
+    lists = (imported.taken, imported.left_out, imported.not_about_policy)
+    return Counter(one.what for told in lists for one in told)

@@ -1,0 +1,112 @@
+"""The console's forms, tables, rows and importers speak of systems' settings as their tables do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django import forms
+from django.core.exceptions import ValidationError
+
+from broker_core.config.preset_fields import ACTIVEMQ, AMPS, PRESETS, QPID, XAP, Kind, PresetField, Table
+from console.forms.limits import InstancePolicyForm, PolicyForm
+from console.forms.part import PartForm
+from console.forms.presets import ActiveMqForm, QpidForm, XapForm
+from console.forms.transports import TransportPolicyForm
+from console.models import ClientPolicy, PolicyDraft, PoolPolicy
+from console.services import policy_import
+from console.views.draft_tables import tables
+
+FORMS = [(XapForm, XAP), (ActiveMqForm, ACTIVEMQ), (QpidForm, QPID)]
+NUMBERS = (Kind.WHOLE, Kind.DECIMAL)
+
+
+@pytest.mark.parametrize(("form", "table"), FORMS)
+def test_a_form_has_the_settings_with_their_bounds_and_meanings(form: type[PartForm], table: Table) -> None:
+    fields = {name: field for name, field in form.base_fields.items() if name not in ("topic", "transport", "expected_version")}
+    assert set(fields) == set(table)
+    for name, row in table.items():
+        assert fields[name].help_text == row.help_text
+        assert form.WORDS.get(name, "") == row.word
+        if row.kind in NUMBERS:
+            assert (fields[name].min_value, fields[name].max_value) == (row.low, row.high)
+    assert {name for _, group in form.GROUPS for name in group} >= set(table)
+
+
+@pytest.mark.parametrize("form", [PolicyForm, InstancePolicyForm, TransportPolicyForm])
+def test_the_limits_have_the_words_and_meanings_of_amps(form: type[PolicyForm]) -> None:
+    for name, row in AMPS.items():
+        assert form.base_fields[name].help_text == row.help_text
+        assert form.WORDS[name] == row.word
+    capacity = form.base_fields["client_max_capacity"]
+    assert isinstance(capacity, forms.IntegerField)
+    assert (capacity.min_value, capacity.max_value) == (1, 100)
+
+
+@pytest.mark.parametrize("row", [row for row in AMPS.values() if row.kind is Kind.WHOLE], ids=lambda row: row.name)
+def test_a_row_of_the_database_is_held_to_the_bounds(row: PresetField) -> None:
+    model = PoolPolicy if row.name in {field.name for field in PoolPolicy._meta.get_fields()} else ClientPolicy
+    field = model._meta.get_field(row.name)
+    field.run_validators(row.low)
+    with pytest.raises(ValidationError):
+        field.run_validators(row.low - 1)
+    if row.high == 100:
+        field.run_validators(row.high)
+        with pytest.raises(ValidationError):
+            field.run_validators(row.high + 1)
+
+
+@pytest.mark.parametrize(("part", "entry", "said"), [
+    ("xap", {"throughput": 1000}, "slow-consumer.throughput 1000 bytes/s"),
+    ("activemq", {"topic": "a", "abort_connection": True}, "abortConnection true"),
+    ("qpid", {"topic": "a", "message_age": 500}, "messageAge 500 ms"),
+    ("qpid", {"topic": "a", "depht": 5}, "depht 5"),
+])  # fmt: skip
+def test_a_drafts_table_says_settings_in_their_words_and_units(part: str, entry: dict[str, Any], said: str) -> None:
+    draft = PolicyDraft(document={part: [entry]})
+    cells = [dict(row["cells"]) for table in tables(draft) for row in table["rows"]]
+    assert [cell["Settings"] for cell in cells] == [[said]]
+    assert [cell["Mode"] for cell in cells] == [[PRESETS[part]["mode"].default]]
+
+
+def sample(row: PresetField) -> str:
+    """A value as a configuration file has it. Deleting what is owed isn't imported, so that flag is false."""
+    return "false" if row.kind is Kind.FLAG else str(max(row.low, 2))
+
+
+def written(system: str, row: PresetField) -> str:
+    """A configuration that sets it, by its system's word."""
+    word, value = row.word, sample(row)
+    if system == "amps":
+        return f"<AMPSConfig><{word}>{'/spool' if row.kind is Kind.PATH else value}</{word}></AMPSConfig>"
+    if system == "xap":
+        return f"com.gs.transport_protocol.lrmi.{word}={value}\n"
+    if system == "qpid":
+        inner = f"<{word}>{value}</{word}>"
+        if row.kind is Kind.FLAG:
+            inner = f'<depth>2</depth><policy name="Delete"><option name="{word}" value="{value}"/></policy>'
+        return f'<x><topic key="a"><consumer>{inner}</consumer></topic></x>'
+    if word == "topicPrefetch":
+        return f'<x><policyEntry topic="a" {word}="{value}"/></x>'
+    element, _, attribute = word.partition(" ")
+    if attribute:
+        inner = f'<pendingMessageLimitStrategy><{element} {attribute}="{value}"/></pendingMessageLimitStrategy>'
+    else:
+        given = "" if word == "abortSlowConsumerStrategy" else f'{word}="{value}"'
+        inner = f"<slowConsumerStrategy><abortSlowConsumerStrategy {given}/></slowConsumerStrategy>"
+    return f'<x><policyEntry topic="a">{inner}</policyEntry></x>'
+
+
+@pytest.mark.parametrize(
+    ("system", "row"), [(system, row) for system, table in PRESETS.items() for row in table.values() if row.word],
+    ids=lambda given: getattr(given, "name", given),
+)  # fmt: skip
+def test_an_importer_reads_every_setting_by_its_word(system: str, row: PresetField) -> None:
+    imported = policy_import.read(system, written(system, row))
+    parts = [imported.document.get(key, {}) for key in ("pool", "client_policy")] if system == "amps" else imported.document[system]
+    assert imported.left_out == []
+    if row is QPID["delete_persistent"]:  # false is what holds anyway: it is taken, and needs no line in the policy
+        assert {f"name={row.word}", "value=false"} <= {one.what for one in imported.taken}
+    else:
+        assert [row.name in part for part in parts].count(True) == 1
+    assert {name for part in parts for name in part} - {"topic"} <= set(PRESETS[system])

@@ -1,0 +1,182 @@
+"""Transports without a broker behind them: every client that says something is sent as much as its socket takes.
+
+`python -m tests.support.progress_process LOOP TRANSPORTS`: LOOP is asyncio or uvloop, TRANSPORTS the JSON of a list of
+TransportSettings' fields. Prints a line of JSON with the ports by name, then four times a second one with what the sinks
+say: {"at": monotonic seconds, "peers": {remote address: [handed, taken, lump, network limited]}}. A line on its input ends the
+sending; what has been sent stays to be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from broker_core import batch as batches
+from broker_core.batch import Batch
+from broker_core.config import TlsSettings, TransportSettings
+from broker_core.delivery.entry import OutboxEntry
+
+ROOT = Path(__file__).parents[2]
+LOOK_S = 0.25
+BATCHES = (100, 3_000, 40_000)
+"""Bytes of one record's body, in turn: kernels hold small and large writes differently."""
+
+
+class Look(NamedTuple):
+    """What a sink said."""
+
+    at: float
+    handed: int
+    taken: int
+    lump: int
+    network_limited: bool
+
+
+class Transports:
+    """The process, seen from a test."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self._process = process
+        self.ports: dict[str, int] = json.loads(process.stdout.readline())
+        self.looks: dict[str, list[Look]] = {}
+        """By the client's own address."""
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told = json.loads(line)
+            for remote, said in told["peers"].items():
+                self.looks.setdefault(remote, []).append(Look(told["at"], *said))
+
+    def stop_sending(self) -> None:
+        """What hasn't been handed to the sinks is never sent."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reading.join()
+
+
+@contextmanager
+def transports_process(loop: str, *transports: TransportSettings) -> Iterator[Transports]:
+    """Run transports; what they say is collected until the block ends."""
+    described = json.dumps([asdict(transport) for transport in transports])
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.progress_process", loop, described], cwd=ROOT,
+        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:
+        made = Transports(process)
+        try:
+            yield made
+        finally:
+            made.end()
+
+
+class Feeder:
+    """A connection that sends without end, as a Connection's outbox does."""
+
+    logged_on = True
+
+    def __init__(self, sink: Any) -> None:
+        self.sink = sink
+        self._entries: list[OutboxEntry] = []
+        for nbytes in BATCHES:
+            made = Batch.parse(batches.build_one_topic("p", "a", [b"x" * nbytes]))
+            self._entries.append(OutboxEntry(1, made, None, None, 0, 1, made.nbytes, 0))
+        self._going = False
+
+    def receive(self, _: Any) -> None:
+        self._going = True
+        self.on_writable()
+
+    def on_writable(self) -> None:
+        while self._going and self.sink.writable:
+            self._entries.append(self._entries.pop(0))
+            self.sink.send_entries(self._entries[:1])
+
+    def on_closed(self) -> None: ...
+
+    def stop(self) -> None:
+        self._going = False
+
+
+class FeedingHost:
+    """As much of a Host as listeners need."""
+
+    instance = "test-1"
+
+    def __init__(self) -> None:
+        self.feeders: list[Feeder] = []
+
+    def connected(self, _: str, sink: Any) -> Feeder:
+        self.feeders.append(Feeder(sink))
+        return self.feeders[-1]
+
+    def looks(self) -> dict[str, Any]:
+        sinks = [feeder.sink for feeder in self.feeders]
+        taken = [sink.taken_bytes() for sink in sinks]
+        return {"at": time.monotonic(), "peers": {
+            sink.remote: [sink.handed_bytes, now, sink.lump_bytes, sink.network_limited]
+            for sink, now in zip(sinks, taken, strict=True)
+        }}
+
+
+async def _run(transports: list[TransportSettings]) -> None:
+    from broker_core.transports.tcp import TcpListener
+
+    host: Any = FeedingHost()
+    ports = {}
+    for settings in transports:
+        if settings.kind == "tcp":
+            listener: Any = TcpListener(host, settings)
+        else:
+            from api.broker_websocket.listener import WebSocketListener
+
+            listener = WebSocketListener(host, settings)
+        _, ports[settings.name] = await listener.listen()
+    print(json.dumps(ports), flush=True)
+    asyncio.get_running_loop().add_reader(sys.stdin, lambda: [feeder.stop() for feeder in host.feeders])
+    while True:
+        await asyncio.sleep(LOOK_S)
+        print(json.dumps(host.looks()), flush=True)
+
+
+def _main(kind: str, described: str) -> None:
+    transports = [
+        TransportSettings(**fields | {"tls": TlsSettings(**fields["tls"]) if fields["tls"] else None})
+        for fields in json.loads(described)
+    ]
+    if kind == "uvloop":
+        import uvloop
+
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    else:
+        loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    # As runbroker does: Twisted takes the loop that is there when its reactor is installed.
+    from twisted.internet import asyncioreactor
+
+    asyncioreactor.install(loop)
+    from twisted.internet import reactor
+
+    reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
+    loop.run_until_complete(_run(transports))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,69 @@
+"""Subscribers that each read their socket at a steady pace, driven by one thread: nothing of the broker's own code reads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from broker_core.protocols.native import encode_command
+
+TURN_S = 0.02
+SEGMENT = 1_448
+"""Of a usual network: on loopback they would be of 64 KiB."""
+
+
+class SteadyReader:
+    """One of them: subscribed to `t` as `s`, under a name that says how it reads. `rate` 0 never reads."""
+
+    def __init__(self, port: int, rate: int, receive_buffer: int | None, reads_a_second: int = 10) -> None:
+        self.rate, self._reads = rate, reads_a_second
+        self.name = f"{rate}-{receive_buffer or 'default'}-{reads_a_second}"
+        self.read = 0
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect(("127.0.0.1", port))
+        commands = {"c": "logon", "name": self.name}, {"c": "subscribe", "id": "s", "topic": "t"}
+        self.socket.sendall(b"".join(map(encode_command, commands)))
+        self.socket.setblocking(False)
+        self._since = time.monotonic()
+
+    def turn(self) -> None:
+        """Read what has fallen due. What wasn't there isn't made up for: it never reads faster than its rate."""
+        now = time.monotonic()
+        looks = int((now - self._since) * self._reads)
+        wanted = looks * self.rate // self._reads - self.read
+        if wanted <= 0:
+            return
+        try:
+            got = len(self.socket.recv(wanted))
+        except (BlockingIOError, ConnectionResetError):
+            got = 0
+        self.read += got
+        if got < wanted:
+            self._since = now - self.read / self.rate
+
+
+@contextmanager
+def reading(readers: Iterable[SteadyReader]) -> Iterator[list[SteadyReader]]:
+    """They read until the block ends."""
+    driven, end = list(readers), threading.Event()
+
+    def drive() -> None:
+        while not end.wait(TURN_S):
+            for one in driven:
+                one.turn()
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    try:
+        yield driven
+    finally:
+        end.set()
+        thread.join()
+        for one in driven:
+            one.socket.close()
