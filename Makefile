@@ -41,8 +41,9 @@ test-browser: $(VENV)/dev.stamp
 test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
 	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api --database $(WORKERS) $(ARGS)
 
-lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, types and imports
+lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, types and imports
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 
 types: $(VENV)/dev.stamp  ## mypy --strict of the engine and the pipeline
 	$(VENV)/bin/mypy --strict broker_core pipeline
@@ -50,10 +51,8 @@ types: $(VENV)/dev.stamp  ## mypy --strict of the engine and the pipeline
 imports: $(VENV)/dev.stamp  ## the rooms point one way
 	$(VENV)/bin/lint-imports
 
-# Not the whole tree: much of it is laid out by hand, closer than ruff would.
-format: $(VENV)/dev.stamp  ## lay out new files: make format ARGS='a.py b.py'
-	@test -n "$(ARGS)" || { echo "Say which files: make format ARGS='a.py b.py'"; exit 1; }
-	$(VENV)/bin/ruff format $(ARGS)
+format: $(VENV)/dev.stamp  ## lay out the code, 110 columns
+	$(VENV)/bin/ruff format .
 
 bench: $(VENV)/dev.stamp  ## measure; figures of record are in docs/benchmarks.md
 	$(PY) -m bench $(ARGS)

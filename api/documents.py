@@ -29,10 +29,16 @@ def serializer_of(document: type[Document]) -> type[serializers.Serializer[Any]]
     info = inspect.type_info(document)
     assert isinstance(info, inspect.StructType)
     fields = {field.encode_name: _field(field.type, required=field.required) for field in info.fields}
-    return type(f"{document.__name__}Serializer", (serializers.Serializer,), {"__doc__": document.__doc__, "__module__": __name__, **fields})
+    return type(
+        f"{document.__name__}Serializer",
+        (serializers.Serializer,),
+        {"__doc__": document.__doc__, "__module__": __name__, **fields},
+    )
 
 
-def _field(kind: inspect.Type, *, required: bool = True, allow_null: bool = False, help_text: str | None = None) -> Field:
+def _field(
+    kind: inspect.Type, *, required: bool = True, allow_null: bool = False, help_text: str | None = None
+) -> Field:
     if isinstance(kind, inspect.Metadata):
         extra = (kind.extra_json_schema or {}).get("description")
         return _field(kind.type, required=required, allow_null=allow_null, help_text=extra or help_text)
@@ -67,7 +73,9 @@ _MAKERS: Mapping[type[inspect.Type], Callable[[Any, dict[str, Any]], Field]] = {
     inspect.IntType: lambda kind, options: serializers.IntegerField(**options),
     inspect.FloatType: lambda kind, options: serializers.FloatField(**options),
     inspect.StrType: lambda kind, options: serializers.CharField(**options),
-    inspect.EnumType: lambda kind, options: serializers.ChoiceField([one.value for one in kind.cls], **options),
+    inspect.EnumType: lambda kind, options: serializers.ChoiceField(
+        [one.value for one in kind.cls], **options
+    ),
     inspect.LiteralType: lambda kind, options: serializers.ChoiceField(list(kind.values), **options),
     inspect.StructType: lambda kind, options: serializer_of(kind.cls)(**options),
     inspect.ListType: _list,

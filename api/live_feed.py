@@ -119,7 +119,9 @@ class LiveFeed(AsyncWebsocketConsumer):
     async def live_decision(self, event: dict[str, Any]) -> None:
         """A decision, at once. Before the first snapshot there is nothing it could be shown beside."""
         decision, instance = _DECISIONS.decode(event["decision"]), str(event["instance"])
-        if self.sent is not None and self.access.allows(Permission.VIEW, instance=instance, client=decision.client):
+        if self.sent is not None and self.access.allows(
+            Permission.VIEW, instance=instance, client=decision.client
+        ):
             await self._send({"type": "decision", "decision": decision})
 
     async def _offer(self, snapshot: Snapshot) -> None:

@@ -47,7 +47,9 @@ def need_of(view: Any, method: str) -> Need:
     return needs.get(asked, default)
 
 
-def allow(request: Any, permission: Permission, *, client: str = "", topic: str = "", instance: str = "") -> None:
+def allow(
+    request: Any, permission: Permission, *, client: str = "", topic: str = "", instance: str = ""
+) -> None:
     """Ask for what a view learns from the body or from a row. Raises OperatorError not_allowed."""
     about = instance or request.query_params.get("instance") or settings.SLUICE_INSTANCE
     access.require(actor_of(request), permission, instance=about, client=client, topic=topic)

@@ -68,4 +68,3 @@ def body(status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any
         status=int(status),
         content_type=CONTENT_TYPE,
     )
-

@@ -23,7 +23,9 @@ class CsvRenderer(BaseRenderer):
     format = "csv"
     charset = "utf-8"
 
-    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
+    def render(
+        self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None
+    ) -> bytes:
         """Rows as CSV; an error as its own JSON."""
         if not isinstance(data, list):
             return orjson.dumps(data, default=str)

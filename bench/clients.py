@@ -77,7 +77,6 @@ def crowd(broker: Broker, number: int, behind: int) -> None:
 async def page(broker: Broker, **asked: Any) -> dict[str, Any]:
     """A page through the control socket, as the console asks for it."""
 
-
     reader, writer = await asyncio.open_unix_connection(str(broker.paths.control), limit=1 << 26)
     try:
         writer.write(json.dumps({"do": "clients_page", **asked}).encode() + b"\n")
@@ -142,8 +141,13 @@ async def measure(number: int, behind: int) -> dict[str, float]:
                 assert found["total"] == min(number, 10_000)
         finally:
             await broker.stop()
-    return {"longest_ms": max(stalls.late), "collector_ms": max(stalls.collected, default=0.0), "core": spent, "page_ms": statistics.median(pages),
-            "page_most_ms": max(pages)}
+    return {
+        "longest_ms": max(stalls.late),
+        "collector_ms": max(stalls.collected, default=0.0),
+        "core": spent,
+        "page_ms": statistics.median(pages),
+        "page_most_ms": max(pages),
+    }
 
 
 def main() -> None:
@@ -153,9 +157,11 @@ def main() -> None:
     parser.add_argument("--behind", type=int, default=100)
     options = parser.parse_args()
     found = uvloop.run(measure(options.clients, options.behind))
-    print(f"{options.clients:,} clients: the loop was busy for {found['longest_ms']:.0f} ms at a time at most "
-          f"(and {found['collector_ms']:.0f} ms with Python's collector), "
-          f"{100 * found['core']:.0f} % of a core; a page of 100: {found['page_ms']:.0f} ms, at most {found['page_most_ms']:.0f} ms")
+    print(
+        f"{options.clients:,} clients: the loop was busy for {found['longest_ms']:.0f} ms at a time at most "
+        f"(and {found['collector_ms']:.0f} ms with Python's collector), "
+        f"{100 * found['core']:.0f} % of a core; a page of 100: {found['page_ms']:.0f} ms, at most {found['page_most_ms']:.0f} ms"
+    )
 
 
 if __name__ == "__main__":

@@ -35,10 +35,15 @@ async def stalled(port: int, number: int) -> None:
         own.setblocking(False)
         await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", port))
         reader, writer = await asyncio.open_connection(sock=own, limit=SMALL)
-        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+        writer.write(
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
         await reader.readuntil(b"\r\n\r\n")
-        for command in ({"c": "logon", "name": f"stalled-{name}"}, {"c": "subscribe", "id": "s", "topic": TOPIC}):
+        for command in (
+            {"c": "logon", "name": f"stalled-{name}"},
+            {"c": "subscribe", "id": "s", "topic": TOPIC},
+        ):
             writer.write(binary_frame(encode_command(command)))
             await reader.read(1)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -78,8 +83,17 @@ async def healthy(port: int, number: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await stop.wait()
     latencies.sort()
-    print(json.dumps({"least": min(counts), "most": max(counts), "p50_us": latencies[len(latencies) // 2] // 1_000,
-                      "p99_us": latencies[len(latencies) * 99 // 100] // 1_000}), flush=True)
+    print(
+        json.dumps(
+            {
+                "least": min(counts),
+                "most": max(counts),
+                "p50_us": latencies[len(latencies) // 2] // 1_000,
+                "p99_us": latencies[len(latencies) * 99 // 100] // 1_000,
+            }
+        ),
+        flush=True,
+    )
     for task in tasks:
         task.cancel()
 
@@ -99,7 +113,9 @@ def measure(number: int, reading: int, seconds: float, rate: int, pool: int) -> 
     with broker(pool) as (ports, pid):
         processes = []
         try:
-            processes.append(readers := start("bench.crowd", "--role", "healthy", ports["websocket"], reading))
+            processes.append(
+                readers := start("bench.crowd", "--role", "healthy", ports["websocket"], reading)
+            )
             line(readers)
             processes.append(crowd := start("bench.crowd", "--role", "stalled", ports["websocket"], number))
             line(crowd)
@@ -123,20 +139,31 @@ def main() -> None:
     parser.add_argument("--healthy", type=int, default=50)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--rate", type=int, default=200, help="messages a second of 1,000 bytes (default 200)")
+    parser.add_argument(
+        "--rate", type=int, default=200, help="messages a second of 1,000 bytes (default 200)"
+    )
     parser.add_argument("--pool", type=int, default=64, help="MiB of the broker's pool (default 64)")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role:
         role, *words = options.role
-        work = {"stalled": lambda: stalled(int(words[0]), int(words[1])), "healthy": lambda: healthy(int(words[0]), int(words[1])),
-                "publish": lambda: publish(int(words[0]), float(words[1]), int(words[2]))}
+        work = {
+            "stalled": lambda: stalled(int(words[0]), int(words[1])),
+            "healthy": lambda: healthy(int(words[0]), int(words[1])),
+            "publish": lambda: publish(int(words[0]), float(words[1]), int(words[2])),
+        }
         uvloop.run(work[role]())
         return
     for number in (0, options.stalled):
-        runs = [measure(number, options.healthy, options.seconds, options.rate, options.pool << 20) for _ in range(options.runs)]
+        runs = [
+            measure(number, options.healthy, options.seconds, options.rate, options.pool << 20)
+            for _ in range(options.runs)
+        ]
         found = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-        print(f"{number} stalled, {options.healthy} healthy: " + ", ".join(f"{key} {value:,.1f}" for key, value in found.items()))
+        print(
+            f"{number} stalled, {options.healthy} healthy: "
+            + ", ".join(f"{key} {value:,.1f}" for key, value in found.items())
+        )
 
 
 if __name__ == "__main__":

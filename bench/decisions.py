@@ -182,13 +182,21 @@ def choices(table: Table, clients: int) -> None:
         row(table, name, made.make(wanted).taken, 1e6, "µs")
         meanwhile += made.parts
     row(table, "a part of the tick (25 ms) meanwhile", meanwhile, 1e3, "ms")
-    row(table, "the first choice, the pool filled between two ticks", Choices(equal, seconds=0).make(1).taken, 1e3, "ms")
+    row(
+        table,
+        "the first choice, the pool filled between two ticks",
+        Choices(equal, seconds=0).make(1).taken,
+        1e3,
+        "ms",
+    )
 
 
 def row(table: Table, name: str, seconds: list[float], unit: float, word: str) -> None:
     ordered = sorted(seconds)
     p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
-    table.add_row(name, *(f"{value * unit:.1f} {word}" for value in (statistics.median(ordered), p99, ordered[-1])))
+    table.add_row(
+        name, *(f"{value * unit:.1f} {word}" for value in (statistics.median(ordered), p99, ordered[-1]))
+    )
 
 
 if __name__ == "__main__":

@@ -105,7 +105,10 @@ def measure(peer: str, slow: int, mode: str, seconds: float, rate: int) -> Figur
     if mode == "return":
         seconds = max(seconds, AWAY_S + 4)  # they return while the others are still served
     skip = int(WARM_S * rate)
-    with PEERS[peer].serve() as server, subscribers(peer, server, slow, mode, skip) as (healthy, behind, links):
+    with (
+        PEERS[peer].serve() as server,
+        subscribers(peer, server, slow, mode, skip) as (healthy, behind, links),
+    ):
         publisher = start("bench.peers.role", "publish", peer, server.port, WARM_S + seconds, rate)
         line(publisher)
         time.sleep(WARM_S)
@@ -123,7 +126,8 @@ def measure(peer: str, slow: int, mode: str, seconds: float, rate: int) -> Figur
     figures = {
         "rate": statistics.mean(f["received"] / max(f["last"] - f["first"], 1e-9) for f in found),
         "lost": sum(rate * seconds - f["received"] for f in found) / (rate * seconds * len(found)),
-        "p50_us": statistics.median(f["p50_us"] for f in found), "p99_us": statistics.median(f["p99_us"] for f in found),
+        "p50_us": statistics.median(f["p50_us"] for f in found),
+        "p99_us": statistics.median(f["p99_us"] for f in found),
         "grown_mib": (peak - before) / 2**20,
     }
     if slowed:
@@ -146,18 +150,35 @@ Run = dict[Case, list[Figures]]
 
 def table(peer: str, runs: list[Run]) -> Table:
     made = Table(title=f"{PEERS[peer].name}: {PEERS[peer].options}")
-    for heading in ("slow", "rate/s", "of calm", "lost", "p50 µs", "p99 µs", "of calm (least to most)", "grew MiB", "the slow got",
-                    "disorder", "drained/s"):
+    for heading in (
+        "slow",
+        "rate/s",
+        "of calm",
+        "lost",
+        "p50 µs",
+        "p99 µs",
+        "of calm (least to most)",
+        "grew MiB",
+        "the slow got",
+        "disorder",
+        "drained/s",
+    ):
         made.add_column(heading, justify="right")
     for case in runs[0]:
         mode, slow = case
         found = middle([figures for run in runs for figures in run[case]])
         rates, delays = of_calm(runs, case, "rate"), of_calm(runs, case, "p99_us")
         made.add_row(
-            f"{slow} {mode}" if slow else "none", f"{found['rate']:,.0f}", f"{statistics.median(rates):.1%}",
-            f"{found['lost']:.1%}", f"{found['p50_us']:,.0f}", f"{found['p99_us']:,.0f}",
-            f"{statistics.median(delays):.2f} ({delays[0]:.2f} to {delays[-1]:.2f})", f"{found['grown_mib']:.0f}",
-            f"{found['slow_received']:.0%}" if slow else "", f"{found['slow_disorder']:.0f}" if slow else "",
+            f"{slow} {mode}" if slow else "none",
+            f"{found['rate']:,.0f}",
+            f"{statistics.median(rates):.1%}",
+            f"{found['lost']:.1%}",
+            f"{found['p50_us']:,.0f}",
+            f"{found['p99_us']:,.0f}",
+            f"{statistics.median(delays):.2f} ({delays[0]:.2f} to {delays[-1]:.2f})",
+            f"{found['grown_mib']:.0f}",
+            f"{found['slow_received']:.0%}" if slow else "",
+            f"{found['slow_disorder']:.0f}" if slow else "",
             f"{found['slow_drained']:,.0f}" if mode == "return" else "",
         )
     return made
@@ -186,22 +207,35 @@ def one_run(peers: list[str], plans: dict[str, list[Case]], seconds: float, rate
             mode, slow = plans[peer][place]
             figures = measure(peer, slow, mode, seconds, rate)
             found[peer].setdefault((mode, slow), []).append(figures)
-            console.print(f"{PEERS[peer].name}, {slow} {mode}: "
-                          + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items()))
+            console.print(
+                f"{PEERS[peer].name}, {slow} {mode}: "
+                + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items())
+            )
     return found
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.isolation", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default=",".join(PEERS), help="which brokers (default all that are installed)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.isolation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--peers", default=",".join(PEERS), help="which brokers (default all that are installed)"
+    )
     parser.add_argument("--modes", default=",".join(MODES), help="which kinds of slow (default all)")
     parser.add_argument("--slow", default="1,3,9", help="how many of ten are slow (default 1,3,9)")
-    parser.add_argument("--peer-modes", default="stall", help="the same for brokers other than Sluice (default stall)")
+    parser.add_argument(
+        "--peer-modes", default="stall", help="the same for brokers other than Sluice (default stall)"
+    )
     parser.add_argument("--peer-slow", default="3", help="the same for brokers other than Sluice (default 3)")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8.0, help="that count in a case (default 8; of returning ones 14)")
-    parser.add_argument("--rate", type=int, default=2_000, help="messages a second of 1,000 bytes (default 2,000)")
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="that count in a case (default 8; of returning ones 14)"
+    )
+    parser.add_argument(
+        "--rate", type=int, default=2_000, help="messages a second of 1,000 bytes (default 2,000)"
+    )
     return parser.parse_args()
 
 
@@ -215,7 +249,9 @@ def main() -> None:
         return plan(modes.split(","), [int(number) for number in slow.split(",")])
 
     plans = {
-        peer: plan_of(options.modes, options.slow) if peer == OWN else plan_of(options.peer_modes, options.peer_slow)[:-1]
+        peer: plan_of(options.modes, options.slow)
+        if peer == OWN
+        else plan_of(options.peer_modes, options.peer_slow)[:-1]
         for peer in peers
     }
     runs = []

@@ -57,7 +57,13 @@ def broker(
                 if line.startswith("{"):
                     ports = json.loads(line)
                     break
-            yield {"tcp": f"tcp://127.0.0.1:{ports['tcp']}", "websocket": f"ws://127.0.0.1:{ports['websocket']}/"}, process.pid
+            yield (
+                {
+                    "tcp": f"tcp://127.0.0.1:{ports['tcp']}",
+                    "websocket": f"ws://127.0.0.1:{ports['websocket']}/",
+                },
+                process.pid,
+            )
         finally:
             process.kill()
             process.wait()
@@ -65,5 +71,7 @@ def broker(
 
 def resident(pid: int) -> int:
     """Bytes of memory a process has."""
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    line = next(
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")
+    )
     return int(line.split()[1]) * 1024

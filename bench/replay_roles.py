@@ -60,13 +60,17 @@ class Drain:
         return received
 
 
-def connect(address: str, name: str, bookmark: str = "", blocking: bool = True, topic: str = "bench") -> socket.socket:
+def connect(
+    address: str, name: str, bookmark: str = "", blocking: bool = True, topic: str = "bench"
+) -> socket.socket:
     """Log on and subscribe."""
     host, _, port = address.removeprefix("tcp://").partition(":")
     connection = socket.create_connection((host, int(port)))
     connection.sendall(
         encode_command({"c": "logon", "name": name})
-        + encode_command({"c": "subscribe", "id": "s", "topic": topic} | ({"bookmark": bookmark} if bookmark else {}))
+        + encode_command(
+            {"c": "subscribe", "id": "s", "topic": topic} | ({"bookmark": bookmark} if bookmark else {})
+        )
     )
     connection.setblocking(blocking)
     return connection

@@ -46,8 +46,13 @@ def filled_broker(records: int, batch: int = BATCH, journal_size: int = 0) -> It
     """A broker whose journal holds so many 100-byte records: its address, process and home."""
     # Some full segments for the compressed replay, however small the run.
     size = journal_size or min(max(records * 120 // 8, MIB), 128 * MIB)
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home, broker(home=home, journal_size=size) as (addresses, pid):
-        writing = role("sluice-publish", addresses["tcp"], records, batch, *(["apart"] if batch < BATCH else []))
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as home,
+        broker(home=home, journal_size=size) as (addresses, pid),
+    ):
+        writing = role(
+            "sluice-publish", addresses["tcp"], records, batch, *(["apart"] if batch < BATCH else [])
+        )
         answer(writing)
         writing.wait()
         yield addresses["tcp"], pid, Path(home)
@@ -115,10 +120,17 @@ def seek_p99(segments: int) -> float:
     from broker_core.journal.journal import Journal, JournalOptions
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
-        journal = Journal.open(Path(home), "seek-1", None, JournalOptions(segment_size=256 * 1024, preallocated=1))
+        journal = Journal.open(
+            Path(home), "seek-1", None, JournalOptions(segment_size=256 * 1024, preallocated=1)
+        )
         while len(journal.segments()) <= segments:
             batch = Batch.parse(build_one_topic("p", "bench", [b"x" * 100] * BATCH), verify=False)
-            batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=journal.next_sequence, accepted_at=1)
+            batch.stamp(
+                origin=journal.origin,
+                epoch=journal.epoch,
+                first_sequence=journal.next_sequence,
+                accepted_at=1,
+            )
             journal.write([batch])
         journal.close()
         journal = Journal.open(Path(home), "seek-1")
@@ -165,7 +177,9 @@ def _line_of(process: Any) -> dict[str, Any] | None:
     return None
 
 
-def live_p99(records: int, replays: int, windows: int, seconds: float = 4.0) -> tuple[list[float], list[float], float]:
+def live_p99(
+    records: int, replays: int, windows: int, seconds: float = 4.0
+) -> tuple[list[float], list[float], float]:
     """Microseconds of live delivery, 99th percentile, in windows without replays and with so many that run without end;
     and the records a second that these delivered meanwhile.
 
@@ -184,13 +198,17 @@ def live_p99(records: int, replays: int, windows: int, seconds: float = 4.0) -> 
     return calm, busy, statistics.median(rates)
 
 
-def live_window(address: str, home: Path, replays: int, seconds: float, rate: int = 20_000) -> tuple[float, float]:
+def live_window(
+    address: str, home: Path, replays: int, seconds: float, rate: int = 20_000
+) -> tuple[float, float]:
     """The 99th percentile, in microseconds, of live messages beside so many replays, and the replays' records a second.
 
     Whoever reads a replay has the lowest priority: it would be on another machine, and what its own work takes of these
     few cores is none of the broker's.
     """
-    readers = [role("replay-drain", address, 1 << 60, f"replay-{number}", "0", "again") for number in range(replays)]
+    readers = [
+        role("replay-drain", address, 1 << 60, f"replay-{number}", "0", "again") for number in range(replays)
+    ]
     for reader in readers:
         os.setpriority(os.PRIO_PROCESS, reader.pid, 19)
         answer(reader)
@@ -219,8 +237,12 @@ def replays_table(runs: int, records: int) -> None:
         table.add_column(heading, justify="left" if not heading else "right")
     found = [rates(records) for _ in range(runs)]
     middle = {key: statistics.median(run[key] for run in found) for key in found[0]}
-    for key, name in (("plain", "page cache to socket, plain"), ("replay", "replay from EPOCH"),
-                      ("compressed", "from .journal.gz"), ("library", "to the client library")):
+    for key, name in (
+        ("plain", "page cache to socket, plain"),
+        ("replay", "replay from EPOCH"),
+        ("compressed", "from .journal.gz"),
+        ("library", "to the client library"),
+    ):
         if key in middle:
             table.add_row(name, f"{middle[key]:,.0f}/s", "")
     share = statistics.median(run["replay"] / run["plain"] for run in found)
@@ -233,9 +255,15 @@ def replays_table(runs: int, records: int) -> None:
         table.add_row(f"seek p99, {segments:,} segments", f"{p99:.2f} ms", "< 5 ms")
     for batch in (SMALL_BATCH, BATCH):
         for name, value in memory(min(records, 100_000), batch).items():
-            table.add_row(f"each of {SUBSCRIBERS:,} subscribers, {name}, batches of {batch}", f"{value:.0f} KiB", "< 64 KiB")
+            table.add_row(
+                f"each of {SUBSCRIBERS:,} subscribers, {name}, batches of {batch}",
+                f"{value:.0f} KiB",
+                "< 64 KiB",
+            )
     calm, busy, rate = live_p99(min(records, 1_000_000), REPLAYS, 2 * runs + 1)
     ratio = statistics.median(busy) / statistics.median(calm)
     table.add_row("live p99, no replays", spread(calm), "")
-    table.add_row(f"live p99, {REPLAYS} replays of {rate:,.0f}/s together", f"{spread(busy)}, {ratio:.2f} x", "<= 1.2 x")
+    table.add_row(
+        f"live p99, {REPLAYS} replays of {rate:,.0f}/s together", f"{spread(busy)}, {ratio:.2f} x", "<= 1.2 x"
+    )
     Console().print(table)

@@ -45,7 +45,10 @@ console = Console(stderr=True)
 @contextlib.contextmanager
 def small_broker() -> Iterator[tuple[str, Path]]:
     """A fresh broker with little memory; its address and home."""
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home, broker(MEMORY, home=home) as (addresses, _):
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as home,
+        broker(MEMORY, home=home) as (addresses, _),
+    ):
         yield addresses["tcp"], Path(home)
 
 
@@ -68,9 +71,13 @@ def processor_s(home: Path) -> float:
 
 
 @contextlib.contextmanager
-def subscriber(address: str, kind: str, name: str, topic: str, number: int, bookmark: str = "") -> Iterator[Process]:
+def subscriber(
+    address: str, kind: str, name: str, topic: str, number: int, bookmark: str = ""
+) -> Iterator[Process]:
     """A subscriber that reads nothing until it is told to."""
-    with running(role(f"returning-{kind}", address, name, topic, number, *([bookmark] if bookmark else []))) as reading:
+    with running(
+        role(f"returning-{kind}", address, name, topic, number, *([bookmark] if bookmark else []))
+    ) as reading:
         answer(reading)
         yield reading
 
@@ -110,8 +117,11 @@ def returning(home: Path, reading: Process, name: str) -> dict[str, float]:
     live = until(home, name, "live")
     waited, seconds = before["lag_messages"], found["last"] - found["asked"]
     return {
-        "returning": waited / seconds, "waited": waited / found["received"], "live_ms": (live - found["last"]) * 1_000,
-        "spool_bytes": before["spool_bytes"], "returning_cpu": (processor_s(home) - spent) / waited * 1e6,
+        "returning": waited / seconds,
+        "waited": waited / found["received"],
+        "live_ms": (live - found["last"]) * 1_000,
+        "spool_bytes": before["spool_bytes"],
+        "returning_cpu": (processor_s(home) - spent) / waited * 1e6,
     }
 
 
@@ -127,9 +137,15 @@ def replaying(address: str, home: Path, kind: str, topic: str, number: int) -> d
 
 def rates(kind: str, number: int, size: int, batch: int, first: bool) -> dict[str, float]:
     """One run by reference: the returning client and the replay, on one broker. The `_cpu` are µs a record."""
-    with small_broker() as (address, home), subscriber(address, kind, "returning", "bench", number) as reading:
+    with (
+        small_broker() as (address, home),
+        subscriber(address, kind, "returning", "bench", number) as reading,
+    ):
         publish(address, "bench", number, size, batch)
-        parts = [lambda: returning(home, reading, "returning"), lambda: replaying(address, home, kind, "bench", number)]
+        parts = [
+            lambda: returning(home, reading, "returning"),
+            lambda: replaying(address, home, kind, "bench", number),
+        ]
         found: dict[str, float] = {}
         for part in parts if first else reversed(parts):
             found |= part()
@@ -146,7 +162,16 @@ def copied(kind: str, number: int, size: int, batch: int) -> dict[str, float]:
 
 def rates_table(runs: int, records: int, batch: int) -> Table:
     made = Table(title=f"Returning from the spool, {runs} runs, medians, batches of {batch}")
-    for heading in ("", "replay/s", "returning/s", "of the replay (least to most)", "by copy/s", "of the replay", "broker's CPU", "live after"):
+    for heading in (
+        "",
+        "replay/s",
+        "returning/s",
+        "of the replay (least to most)",
+        "by copy/s",
+        "of the replay",
+        "broker's CPU",
+        "live after",
+    ):
         made.add_column(heading, justify="left" if not heading else "right")
     for kind in KINDS:
         for size, fewer in SIZES.items():
@@ -155,14 +180,20 @@ def rates_table(runs: int, records: int, batch: int) -> Table:
             for run in range(runs):
                 by_reference.append(rates(kind, number, size, batch, run % 2 == 0))
                 by_copy.append(copied(kind, number, size, batch))
-                console.print(f"run {run + 1}: {kind}, {size} bytes: {by_reference[-1]}, by copy {by_copy[-1]}")
+                console.print(
+                    f"run {run + 1}: {kind}, {size} bytes: {by_reference[-1]}, by copy {by_copy[-1]}"
+                )
             shares = sorted(one["returning"] / one["replay"] for one in by_reference)
-            copies = [two["returning"] / one["replay"] for one, two in zip(by_reference, by_copy, strict=True)]
+            copies = [
+                two["returning"] / one["replay"] for one, two in zip(by_reference, by_copy, strict=True)
+            ]
             made.add_row(
-                f"{kind}, {number:,} of {size:,} bytes", f"{middle(by_reference, 'replay'):,.0f}",
+                f"{kind}, {number:,} of {size:,} bytes",
+                f"{middle(by_reference, 'replay'):,.0f}",
                 f"{middle(by_reference, 'returning'):,.0f}",
                 f"{statistics.median(shares):.0%} ({shares[0]:.0%} to {shares[-1]:.0%})",
-                f"{middle(by_copy, 'returning'):,.0f}", f"{statistics.median(copies):.0%}",
+                f"{middle(by_copy, 'returning'):,.0f}",
+                f"{statistics.median(copies):.0%}",
                 f"{middle(by_reference, 'returning_cpu'):.2f} and {middle(by_reference, 'replay_cpu'):.2f} µs",
                 f"{middle(by_reference, 'live_ms'):.1f} ms",
             )
@@ -176,7 +207,10 @@ def middle(runs: list[dict[str, float]], key: str) -> float:
 def news(number: int) -> dict[str, float]:
     """A backlog while the same topic goes on at NEWS_RATE: seconds until its client is live, and until a replay's is."""
     # They ask for more than will ever come.
-    with small_broker() as (address, home), subscriber(address, "socket", "returning", "bench", 1 << 60) as reading:
+    with (
+        small_broker() as (address, home),
+        subscriber(address, "socket", "returning", "bench", 1 << 60) as reading,
+    ):
         publish(address, "bench", number, 100, BATCH)
         with running(role("paced-publish", address, 240, NEWS_RATE, 64)):
             time.sleep(1.0)
@@ -203,7 +237,10 @@ def others(what: str, number: int, seconds: float = 5.0) -> float:
 
         def readers(bookmark: str) -> list[Process]:
             names = [f"{what}-{number}" for number in range(RETURNING)]
-            return [stack.enter_context(subscriber(address, "socket", name, "many", 1 << 60, bookmark)) for name in names]
+            return [
+                stack.enter_context(subscriber(address, "socket", name, "many", 1 << 60, bookmark))
+                for name in names
+            ]
 
         reading = readers("") if what == "return" else []
         publish(address, "many", number, 100, BATCH)
@@ -224,24 +261,38 @@ def returning_tables(runs: int, records: int, batch: int = BATCH, parts: Sequenc
         Console(width=150).print(rates_table(runs, records, batch))
     if "news" in parts:
         found = [news(records) for _ in range(runs)]
-        Console().print(f"{middle(found, 'waited'):,.0f} waiting records while {NEWS_RATE:,}/s keep coming: live after "
-                        f"{middle(found, 'returning'):.1f} s; a replay of the same {middle(found, 'replay'):.1f} s")
+        Console().print(
+            f"{middle(found, 'waited'):,.0f} waiting records while {NEWS_RATE:,}/s keep coming: live after "
+            f"{middle(found, 'returning'):.1f} s; a replay of the same {middle(found, 'replay'):.1f} s"
+        )
     if "others" in parts:
         p99: dict[str, list[float]] = {what: [] for what in ("nothing", "return", "replay")}
         for _ in range(runs):
             for what, values in p99.items():
                 values.append(others(what, records))
         calm, back, replay = (statistics.median(values) for values in p99.values())
-        Console().print(f"live p99 of another at {NEWS_RATE:,}/s: {calm:,.0f} µs; while {RETURNING} return {back:,.0f} µs, "
-                        f"{back / calm:.2f} x; while as many replay {replay:,.0f} µs, {replay / calm:.2f} x")
+        Console().print(
+            f"live p99 of another at {NEWS_RATE:,}/s: {calm:,.0f} µs; while {RETURNING} return {back:,.0f} µs, "
+            f"{back / calm:.2f} x; while as many replay {replay:,.0f} µs, {replay / calm:.2f} x"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.returning", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.returning",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--records", type=int, default=1_000_000, help="of 100 bytes; a quarter of 1,000 bytes (default 1,000,000)")
-    parser.add_argument("--batch", type=int, default=BATCH, help="messages a call of the publisher (default 512)")
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=1_000_000,
+        help="of 100 bytes; a quarter of 1,000 bytes (default 1,000,000)",
+    )
+    parser.add_argument(
+        "--batch", type=int, default=BATCH, help="messages a call of the publisher (default 512)"
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help="which of them (default all)")
     options = parser.parse_args()
     returning_tables(options.runs, options.records, options.batch, options.parts.split(","))

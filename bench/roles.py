@@ -15,16 +15,24 @@ from typing import Any
 
 import uvloop
 
-BODY = b'{"symbol":"SLCE","side":"buy","price":101.25,"quantity":300,"venue":"XNAS","order":"A-000000000001"}'[:100]
+BODY = (
+    b'{"symbol":"SLCE","side":"buy","price":101.25,"quantity":300,"venue":"XNAS","order":"A-000000000001"}'[
+        :100
+    ]
+)
 
 
 def orders(number: int) -> list[bytes]:
     """So many orders of 100 bytes that differ as orders do: a journal of one body repeated would inflate too easily."""
     pick = random.Random(1)
     return [
-        b'{"symbol":"%s","side":"%s","price":%06.2f,"quantity":%03d,"venue":"XNAS","order":"A-%012d"}' % (
-            pick.choice((b"SLCE", b"ACME", b"GLBX", b"NRTH")), pick.choice((b"buy", b"ask")),
-            pick.uniform(90, 110), pick.randrange(100, 1_000), pick.randrange(10**12),
+        b'{"symbol":"%s","side":"%s","price":%06.2f,"quantity":%03d,"venue":"XNAS","order":"A-%012d"}'
+        % (
+            pick.choice((b"SLCE", b"ACME", b"GLBX", b"NRTH")),
+            pick.choice((b"buy", b"ask")),
+            pick.uniform(90, 110),
+            pick.randrange(100, 1_000),
+            pick.randrange(10**12),
         )
         for _ in range(number)
     ]

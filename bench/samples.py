@@ -49,9 +49,15 @@ def main() -> None:
         rollup.forget_old(timezone.now() + timedelta(days=1))
     forgotten = _spent(connection)
     core = MINUTES * 60
-    for word, spent in (("store", stored - before), ("roll up", rolled - stored), ("forget", forgotten - rolled)):
+    for word, spent in (
+        ("store", stored - before),
+        ("roll up", rolled - stored),
+        ("forget", forgotten - rolled),
+    ):
         print(f"{word:8} {spent:6.2f} s  {100 * spent / core:5.2f} % of one core")
-    print(f"together {forgotten - before:6.2f} s  {100 * (forgotten - before) / core:5.2f} % on {connection.vendor}")
+    print(
+        f"together {forgotten - before:6.2f} s  {100 * (forgotten - before) / core:5.2f} % on {connection.vendor}"
+    )
     assert ClientSample.objects.count() == 0
     _ring(instance.name)
 

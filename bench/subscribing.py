@@ -95,7 +95,10 @@ def main() -> None:
         made = subscriptions(number if name == "patterns" else number // 10, pattern)
         what = f"{len(made):,} {name} come and go, a batch of {TOPICS:,} topics after each"
         table.add_row(what, seconds(partial(come_and_go, made, met)))
-    table.add_row(f"{DURABLES} durable subscribes at once (wall)", seconds(lambda: asyncio.run(durables(DURABLES)), time.perf_counter))
+    table.add_row(
+        f"{DURABLES} durable subscribes at once (wall)",
+        seconds(lambda: asyncio.run(durables(DURABLES)), time.perf_counter),
+    )
     Console().print(table)
 
 

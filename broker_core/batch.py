@@ -136,7 +136,9 @@ def hash64(name: str) -> int:
 
 def _bad(sentence: str, position: int) -> ClientError:
     return ClientError(
-        "bad_batch", f"{sentence} (at byte {position} of the batch)", "Build batches with the client library.",
+        "bad_batch",
+        f"{sentence} (at byte {position} of the batch)",
+        "Build batches with the client library.",
         position=position,
     )
 
@@ -179,8 +181,15 @@ def build_one_topic(
         table["topic"] = 1
         table["delta"] = np.arange(count, dtype=np.uint32)
         rows = table.tobytes()
-    return _assemble(_dictionary(publisher, (topic,)), count, rows, b"", b"".join(bodies), publisher,
-                     first_publisher_sequence)
+    return _assemble(
+        _dictionary(publisher, (topic,)),
+        count,
+        rows,
+        b"",
+        b"".join(bodies),
+        publisher,
+        first_publisher_sequence,
+    )
 
 
 def build(
@@ -197,7 +206,11 @@ def build(
     Raises ClientError bad_batch when the numbers differ or a limit is passed.
     """
     count = len(bodies)
-    if len(topics) != count or (headers is not None and len(headers) != count) or len(sequences) not in (0, count):
+    if (
+        len(topics) != count
+        or (headers is not None and len(headers) != count)
+        or len(sequences) not in (0, count)
+    ):
         raise _bad("topics, bodies, headers and sequences must be of one length", 8)
     numbers: dict[str, int] = {}
     indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
@@ -212,12 +225,26 @@ def build(
         table["headers"] = list(map(len, headers))
         joined = b"".join(headers)
     rows = table.tobytes() + np.array(sequences, "<u8").tobytes()
-    return _assemble(_dictionary(publisher, tuple(numbers)), count, rows, joined, b"".join(bodies),
-                     publisher, first_publisher_sequence, EXPLICIT_SEQUENCES if sequences else 0)
+    return _assemble(
+        _dictionary(publisher, tuple(numbers)),
+        count,
+        rows,
+        joined,
+        b"".join(bodies),
+        publisher,
+        first_publisher_sequence,
+        EXPLICIT_SEQUENCES if sequences else 0,
+    )
 
 
 def _assemble(
-    dictionary: bytes, count: int, rows: bytes, headers: bytes, bodies: bytes, publisher: str, first: int,
+    dictionary: bytes,
+    count: int,
+    rows: bytes,
+    headers: bytes,
+    bodies: bytes,
+    publisher: str,
+    first: int,
     flags: int = 0,
 ) -> bytearray:
     if not 0 < count <= MAX_RECORDS:
@@ -228,8 +255,28 @@ def _assemble(
     if HEADER_SIZE + length > MAX_BATCH_BYTES:
         raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
     payload = b"".join((dictionary, rows, headers, bodies, padding))
-    header = HEADER.pack(MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc32c(payload), 0, 0, 0, 0,
-                         0, 0, hash64(publisher), first, len(headers), len(bodies), 0)
+    header = HEADER.pack(
+        MAGIC,
+        VERSION,
+        0,
+        flags,
+        count,
+        len(dictionary),
+        length,
+        length,
+        crc32c(payload),
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        hash64(publisher),
+        first,
+        len(headers),
+        len(bodies),
+        0,
+    )
     whole = bytearray(header)
     _U32.pack_into(whole, 28, crc32c(header))
     whole += payload
@@ -257,7 +304,10 @@ def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
     if header.magic != MAGIC:
         raise _bad("a batch starts with SLB1", offset)
     if header.version != VERSION or header.codec != 0 or header.flags & ~KNOWN_FLAGS:
-        raise _bad(f"version {header.version}, codec {header.codec}, flags {header.flags:#x} aren't known", offset + 4)
+        raise _bad(
+            f"version {header.version}, codec {header.codec}, flags {header.flags:#x} aren't known",
+            offset + 4,
+        )
     plain = bytearray(buf[offset : offset + HEADER_SIZE])
     plain[28:32] = _ZERO_CRC
     if crc32c(plain) != header.header_crc:
@@ -376,8 +426,10 @@ class Batch:
         header = self.header
         if header.first_sequence == 0:
             return 0
-        return int(self.sequences()[-1]) if header.flags & EXPLICIT_SEQUENCES else (
-            header.first_sequence + header.count - 1
+        return (
+            int(self.sequences()[-1])
+            if header.flags & EXPLICIT_SEQUENCES
+            else (header.first_sequence + header.count - 1)
         )
 
     @property
@@ -482,7 +534,9 @@ class Batch:
     def bodies(self) -> list[bytes]:
         """The body of each record; cut once and kept."""
         if self._bodies is None:
-            self._bodies = self._cut(self._texts_at() + self.header.headers_length, self.rows["body"].tolist())
+            self._bodies = self._cut(
+                self._texts_at() + self.header.headers_length, self.rows["body"].tolist()
+            )
         return self._bodies
 
     def headers(self) -> list[bytes]:
@@ -497,8 +551,17 @@ class Batch:
         """Each record decoded."""
         entries = self._read_dictionary()
         names = [entries[index] for index in self.topic_indexes.tolist()]
-        return map(Record._make, zip(names, self.bodies(), self.headers(), self.sequences().tolist(),
-                                     self.publisher_sequences().tolist(), strict=True))
+        return map(
+            Record._make,
+            zip(
+                names,
+                self.bodies(),
+                self.headers(),
+                self.sequences().tolist(),
+                self.publisher_sequences().tolist(),
+                strict=True,
+            ),
+        )
 
     def select(self, rows: Rows, *, explicit: bool = True) -> Batch:
         """A new batch of the given rows, in order, with explicit sequences; header fields are kept.
@@ -513,12 +576,30 @@ class Batch:
         dictionary = bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
         body = dictionary + self.rows[rows].tobytes() + sequences + joined + texts
         payload = body + _PADDING[len(body) & 7]
-        made = bytearray(HEADER.pack(
-            MAGIC, VERSION, 0, flags, len(rows), header.dictionary_length, len(payload),
-            len(payload), crc32c(payload), 0, header.origin, header.epoch, 0,
-            int(self.sequences()[rows[0]]) if explicit else 0, header.accepted_at, header.publisher,
-            header.first_publisher_sequence, len(joined), len(texts), 0,
-        ))
+        made = bytearray(
+            HEADER.pack(
+                MAGIC,
+                VERSION,
+                0,
+                flags,
+                len(rows),
+                header.dictionary_length,
+                len(payload),
+                len(payload),
+                crc32c(payload),
+                0,
+                header.origin,
+                header.epoch,
+                0,
+                int(self.sequences()[rows[0]]) if explicit else 0,
+                header.accepted_at,
+                header.publisher,
+                header.first_publisher_sequence,
+                len(joined),
+                len(texts),
+                0,
+            )
+        )
         _U32.pack_into(made, 28, crc32c(made))
         made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
@@ -538,10 +619,14 @@ class Batch:
         if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
             # One stretch, as when a batch is cut to be sent in parts: nothing is done per record.
             stretch = slice(int(rows[0]), int(rows[-1]) + 1)
-            return self._stretch("headers", stretch, at), self._stretch("body", stretch, at + self.header.headers_length)
+            return self._stretch("headers", stretch, at), self._stretch(
+                "body", stretch, at + self.header.headers_length
+            )
         bodies, heads = self.bodies(), self.headers() if self.header.headers_length else None
         chosen = rows.tolist()
-        return b"".join([heads[row] for row in chosen]) if heads else b"", b"".join([bodies[row] for row in chosen])
+        return b"".join([heads[row] for row in chosen]) if heads else b"", b"".join(
+            [bodies[row] for row in chosen]
+        )
 
     def _stretch(self, lengths: str, rows: slice, at: int) -> bytes:
         sizes = self.rows[lengths]

@@ -122,7 +122,10 @@ def _parse_moment(text: str) -> int:
 
 def moment_text(at: int) -> str:
     """A time in ns UTC as a bookmark, in microseconds; what is left of a microsecond is dropped."""
-    return datetime.fromtimestamp(at // 1_000_000_000, UTC).strftime("%Y%m%dT%H%M%S") + f".{at % 10**9 // 1_000:06}Z"
+    return (
+        datetime.fromtimestamp(at // 1_000_000_000, UTC).strftime("%Y%m%dT%H%M%S")
+        + f".{at % 10**9 // 1_000:06}Z"
+    )
 
 
 def _bad(text: str, why: str) -> ClientError:

@@ -80,7 +80,13 @@ class Broker:
         self._factories: dict[str, ListenerFactory] = {"tcp": TcpListener, "websocket": websocket}
         paths.spool.mkdir(parents=True, exist_ok=True)
         clock = SystemClock()
-        journal = Journal.open(paths.journal, policy.instance.name, paths.archive, journal_options(policy), stopwatch=clock.seconds)
+        journal = Journal.open(
+            paths.journal,
+            policy.instance.name,
+            paths.archive,
+            journal_options(policy),
+            stopwatch=clock.seconds,
+        )
         # Only the holder of the journal's lock may touch files of this instance's name.
         clean_up(paths.spool, policy.instance.name)
         self.engine = Engine(journal, policy, paths.spool, host_memory(), memory_ulimit(), clock)
@@ -102,7 +108,9 @@ class Broker:
             raise
         self.engine.spawn(self.engine.settle.run())
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
-        log.info("broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict())
+        log.info(
+            "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
+        )
 
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""
@@ -118,17 +126,23 @@ class Broker:
     async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force without a restart: limits at once, transports started and stopped as it says."""
         if policy.instance.name != self.engine.instance:
-            raise OperatorError("bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}.")
+            raise OperatorError(
+                "bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}."
+            )
         await self._listen(policy)
         self.engine.apply(policy, stage)
         self.engine.journal.use(journal_options(policy))
-        log.info("policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None)
+        log.info(
+            "policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None
+        )
 
     async def _listen(self, policy: PolicyDocument) -> None:
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
         check_access(policy)
         self.engine.logons.apply(policy)  # before a transport opens that asks for more than it did
-        for name in closed_transports([settings for settings, _ in self._listeners.values()], policy.transports):
+        for name in closed_transports(
+            [settings for settings, _ in self._listeners.values()], policy.transports
+        ):
             _, listener = self._listeners.pop(name)
             await listener.stop_listening()
             self.engine.roster.close_transport(name)
@@ -140,13 +154,20 @@ class Broker:
                 except OSError as problem:
                     self.engine.logons.apply(self.engine.policy)
                     raise OperatorError(
-                        "port_taken", f"Transport {name} can't listen on {settings.host}:{settings.port}: {problem}.",
+                        "port_taken",
+                        f"Transport {name} can't listen on {settings.host}:{settings.port}: {problem}.",
                         "Stop what listens there, or give the transport another port.",
                     ) from None
                 self._listeners[name] = (settings, listener)
                 self._ports[name] = port
         self.statistics.transports = [
-            {"name": t.name, "kind": t.kind, "host": t.host, "port": self._ports.get(t.name, t.port), "enabled": t.enabled}
+            {
+                "name": t.name,
+                "kind": t.kind,
+                "host": t.host,
+                "port": self._ports.get(t.name, t.port),
+                "enabled": t.enabled,
+            }
             for t in policy.transports
         ]
 

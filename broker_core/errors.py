@@ -32,14 +32,18 @@ class SluiceError(Exception):
     def __init__(self, code: str, sentence: str, fix: str = "", **details: Any) -> None:
         super().__init__(f"{code}: {sentence}")
         if code not in CODES:
-            warnings.warn(f"the error code {code!r} isn't in broker_core/error_codes.py", UnknownCode, stacklevel=2)
+            warnings.warn(
+                f"the error code {code!r} isn't in broker_core/error_codes.py", UnknownCode, stacklevel=2
+            )
         self.code = code
         self.sentence = sentence
         self.fix = fix
         self.details = details
 
     @classmethod
-    def received(cls, code: str, sentence: str, fix: str = "", details: Mapping[str, Any] | None = None) -> Self:
+    def received(
+        cls, code: str, sentence: str, fix: str = "", details: Mapping[str, Any] | None = None
+    ) -> Self:
         """An error as somebody else told it: another process, or a broker that may know more codes than this one."""
         error = cls.__new__(cls)
         Exception.__init__(error, f"{code}: {sentence}")
@@ -55,7 +59,9 @@ class SluiceError(Exception):
         return {"code": self.code, "message": self.sentence, "fix": self.fix, "details": self.details}
 
 
-def _received(kind: type[SluiceError], code: str, sentence: str, fix: str, details: dict[str, Any]) -> SluiceError:
+def _received(
+    kind: type[SluiceError], code: str, sentence: str, fix: str, details: dict[str, Any]
+) -> SluiceError:
     # A function, since Twisted replaces how bound methods are pickled, and can't do it with those of classes.
     return kind.received(code, sentence, fix, details)
 

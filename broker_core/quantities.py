@@ -21,7 +21,13 @@ BYTES: Final = {
 NS_PER_MS: Final = 1_000_000
 _S: Final = 1_000 * NS_PER_MS
 NANOSECONDS: Final = {
-    "ms": NS_PER_MS, "s": _S, "m": 60 * _S, "min": 60 * _S, "h": 3_600 * _S, "d": 86_400 * _S, "w": 604_800 * _S,
+    "ms": NS_PER_MS,
+    "s": _S,
+    "m": 60 * _S,
+    "min": 60 * _S,
+    "h": 3_600 * _S,
+    "d": 86_400 * _S,
+    "w": 604_800 * _S,
 }
 """Nanoseconds of an interval's unit."""
 MAX_DIGITS: Final = 18
@@ -77,7 +83,9 @@ def asked_interval(text: str, field: str) -> int:
     if SHORTEST_NS <= interval <= LONGEST_NS:
         return interval
     raise ClientError(
-        "bad_interval", f"{field} can't be {text[:40]!r}.", "Write it like 250ms, 1s, 5m or 2h; from 1ms to 24h.",
+        "bad_interval",
+        f"{field} can't be {text[:40]!r}.",
+        "Write it like 250ms, 1s, 5m or 2h; from 1ms to 24h.",
         field=field,
     )
 

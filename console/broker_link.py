@@ -47,7 +47,9 @@ class BrokerLink:
         except TimeoutError as late:
             raise self._away(f"did not answer `{name_of(request)}` within {allowed:g} s") from late
         except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as broken:
-            raise self._failed(f"ended the connection while it was asked to `{name_of(request)}`: {broken}") from broken
+            raise self._failed(
+                f"ended the connection while it was asked to `{name_of(request)}`: {broken}"
+            ) from broken
         except OSError as problem:
             raise self._away(f"can't be reached: {problem.strerror or problem}") from problem
         made: T = self._result(answer, _decoder_of(type(request)))
@@ -64,8 +66,10 @@ class BrokerLink:
             raise self._failed("gave an answer that can't be read, as of another release") from problem
         error = answer.error
         raise OperatorError.received(
-            str(error.get("code", "internal_error")), str(error.get("message", "The broker refused.")),
-            str(error.get("fix", "")), error.get("details"),
+            str(error.get("code", "internal_error")),
+            str(error.get("message", "The broker refused.")),
+            str(error.get("fix", "")),
+            error.get("details"),
         )
 
     def _away(self, why: str) -> BrokerAway:
@@ -74,7 +78,9 @@ class BrokerLink:
 
     def _failed(self, why: str) -> BrokerAway:
         fix = "Look at its log, and whether what was asked for was done."
-        return BrokerAway("broker_failed", f"The broker {self.path.stem} {why}.", fix, instance=self.path.stem)
+        return BrokerAway(
+            "broker_failed", f"The broker {self.path.stem} {why}.", fix, instance=self.path.stem
+        )
 
 
 def link_to(instance_name: str) -> BrokerLink:

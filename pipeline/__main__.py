@@ -57,7 +57,9 @@ class JsonLines:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m pipeline", description="Run one job of the Spark pipeline.")
+    made = argparse.ArgumentParser(
+        prog="python -m pipeline", description="Run one job of the Spark pipeline."
+    )
     names = made.add_subparsers(dest="name", required=True, metavar="NAME")
     for name in JOBS:
         job = load_job(name)
@@ -65,8 +67,12 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--json", action="store_true", help="report as JSON, one object a line")
         one.add_argument("--home", type=Path, help="the data directory (default: SLUICE_HOME)")
         one.add_argument("--instance", help="the instance (default: SLUICE_INSTANCE or sluice-1)")
-        one.add_argument("--journal", type=Path, help="the journal's directory (default: journal in the home)")
-        one.add_argument("--archive", type=Path, help="the archive's directory (default: archive in the home)")
+        one.add_argument(
+            "--journal", type=Path, help="the journal's directory (default: journal in the home)"
+        )
+        one.add_argument(
+            "--archive", type=Path, help="the archive's directory (default: archive in the home)"
+        )
         one.add_argument("--lake", type=Path, help="where to write (default: lake in the home)")
         one.add_argument("--master", help="Spark's master (default: SPARK_MASTER or local[*])")
         job.add_arguments(one)
@@ -79,8 +85,13 @@ def main(words: Sequence[str] | None = None) -> int:
     reporter = JsonLines() if arguments.json else Lines()
     try:
         settings = settings_from(
-            os.environ, home=arguments.home, instance=arguments.instance, journal=arguments.journal,
-            archive=arguments.archive, lake=arguments.lake, master=arguments.master,
+            os.environ,
+            home=arguments.home,
+            instance=arguments.instance,
+            journal=arguments.journal,
+            archive=arguments.archive,
+            lake=arguments.lake,
+            master=arguments.master,
         )
         reporter.result(load_job(arguments.name).run(settings, arguments, reporter))
     except SluiceError as error:

@@ -63,7 +63,10 @@ def settings_from(
     home = (home or Path(environment.get("SLUICE_HOME") or BASE / "var")).expanduser().resolve()
     name = instance or environment.get("SLUICE_INSTANCE") or "sluice-1"
     if not is_name(name):
-        raise OperatorError("bad_setting", f"{name[:80]!r} can't be an instance's name.", "Set SLUICE_INSTANCE.")
+        raise OperatorError(
+            "bad_setting", f"{name[:80]!r} can't be an instance's name.", "Set SLUICE_INSTANCE."
+        )
+
     def directory(given: Path | None, variable: str, default: str) -> Path:
         return (given or Path(environment.get(variable) or home / default)).expanduser().resolve()
 

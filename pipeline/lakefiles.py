@@ -24,8 +24,15 @@ def write_parquet(table: pa.Table, path: Path, dictionary: list[str]) -> int:
     # Names that start with a dot are ignored by Spark and by pyarrow; the random part keeps a repeated task apart.
     temporary = path.parent / f"{_TEMPORARY}{uuid4().hex}"
     try:
-        pq.write_table(table, temporary, compression="zstd", compression_level=1, row_group_size=ROW_GROUP,
-                       use_dictionary=dictionary, write_statistics=True)
+        pq.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            compression_level=1,
+            row_group_size=ROW_GROUP,
+            use_dictionary=dictionary,
+            write_statistics=True,
+        )
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         size = temporary.stat().st_size
@@ -54,7 +61,9 @@ def one_writer(directory: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise OperatorError(
-                "lake_busy", f"Another job is writing to {directory.name} of the lake.", "Wait until it has ended."
+                "lake_busy",
+                f"Another job is writing to {directory.name} of the lake.",
+                "Wait until it has ended.",
             ) from None
         for left in directory.glob(f"*/{_TEMPORARY}*"):
             left.unlink(missing_ok=True)

@@ -46,7 +46,9 @@ class Request:
         """The inverse of `to_json`."""
         found = json.loads(text)
         columns = found["columns"]
-        return cls(**{**found, "columns": tuple(columns) if columns else None, "topics": tuple(found["topics"])})
+        return cls(
+            **{**found, "columns": tuple(columns) if columns else None, "topics": tuple(found["topics"])}
+        )
 
 
 def topic_test(patterns: Sequence[str]) -> Callable[[str], bool] | None:

@@ -50,7 +50,9 @@ def open_segment(place: LogPlace, segment: int) -> Source:
         for directory in directories:
             for compressed in (False, True):
                 try:
-                    return open_source(directory / segment_name(place.instance, segment, compressed=compressed))
+                    return open_source(
+                        directory / segment_name(place.instance, segment, compressed=compressed)
+                    )
                 except FileNotFoundError:
                     continue
     raise JournalError(
@@ -65,7 +67,9 @@ def open_index(place: LogPlace, segment: int) -> SegmentIndex | None:
     """The segment's sidecar, if it has one. It may speed a reader up; what is read is checked all the same."""
     for directory in (place.directory, place.archive):
         if directory is not None:
-            found = load(index_path(directory / segment_name(place.instance, segment)), place.instance, segment)
+            found = load(
+                index_path(directory / segment_name(place.instance, segment)), place.instance, segment
+            )
             if found is not None:
                 return found
     return None

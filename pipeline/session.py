@@ -28,9 +28,13 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
     home = environment.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
     if found is None or not os.access(found, os.X_OK):
-        raise _no_java(f"JAVA_HOME is {home}, and there is no java in it" if home else "there is no java on the PATH")
+        raise _no_java(
+            f"JAVA_HOME is {home}, and there is no java in it" if home else "there is no java on the PATH"
+        )
     try:
-        told = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+        told = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, timeout=60, check=False
+        ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _no_java(f"{found} can't be run ({error})") from None
     version = java_version(told)
@@ -66,11 +70,15 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def start_session(master: str, name: str, scratch: Path, extra: Mapping[str, str] | None = None) -> SparkSession:
+def start_session(
+    master: str, name: str, scratch: Path, extra: Mapping[str, str] | None = None
+) -> SparkSession:
     """Start Spark with what was measured to be right for a Python data source."""
     from pyspark.sql import SparkSession
 
-    path = os.pathsep.join(dict.fromkeys([str(BASE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+    path = os.pathsep.join(
+        dict.fromkeys([str(BASE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    )
     os.environ["PYTHONPATH"] = path  # Spark's Python workers inherit it
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):

@@ -28,4 +28,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def touches_database(item: pytest.Item) -> bool:
     """Whether a test asks for the database; pytest-django refuses it to all others."""
-    return item.get_closest_marker("django_db") is not None or not DATABASE.isdisjoint(getattr(item, "fixturenames", ()))
+    return item.get_closest_marker("django_db") is not None or not DATABASE.isdisjoint(
+        getattr(item, "fixturenames", ())
+    )

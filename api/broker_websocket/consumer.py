@@ -44,8 +44,12 @@ class WebSocketSink:
     protocol = "websocket"
 
     def __init__(
-        self, send: Callable[[dict[str, Any]], Awaitable[None]], remote: str, instance: str,
-        raw: socket.socket, held_bytes: Callable[[], int | None],
+        self,
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+        remote: str,
+        instance: str,
+        raw: socket.socket,
+        held_bytes: Callable[[], int | None],
     ) -> None:
         self.remote = remote
         self.handed_bytes = 0
@@ -216,9 +220,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
             elif kind == "websocket.disconnect":
                 return
 
-    def _hand_on(
-        self, connection: Connection, sink: WebSocketSink, message: dict[str, Any]
-    ) -> None:
+    def _hand_on(self, connection: Connection, sink: WebSocketSink, message: dict[str, Any]) -> None:
         text = message.get("text")
         if text is not None:
             if not connection.logged_on:

@@ -90,7 +90,9 @@ class PacedProtocol(WebSocketProtocol):
         ):
             self.unawaited_bytes = 0
             self.room.clear()
-            self.transport.producerPaused = True  # what makes it call resumeProducing when its buffer is empty
+            self.transport.producerPaused = (
+                True  # what makes it call resumeProducing when its buffer is empty
+            )
 
     def pauseProducing(self) -> None:
         self.room.clear()
@@ -135,7 +137,11 @@ class PacedServer(Server):
     """daphne's server on an event loop that somebody else runs, with paced protocols. One per transport."""
 
     def __init__(
-        self, application: Callable[..., Awaitable[None]], host: str, port: int, tls: TlsSettings | None = None
+        self,
+        application: Callable[..., Awaitable[None]],
+        host: str,
+        port: int,
+        tls: TlsSettings | None = None,
     ) -> None:
         super().__init__(
             application,
@@ -166,7 +172,8 @@ class PacedServer(Server):
         """Start listening; returns the address. Raises OSError when the port is taken, OperatorError bad_certificate."""
         host, port = self._address
         endpoint: Any = (
-            TCP4ServerEndpoint(reactor, port, backlog=1024, interface=host) if self._tls is None
+            TCP4ServerEndpoint(reactor, port, backlog=1024, interface=host)
+            if self._tls is None
             else SSL4ServerEndpoint(reactor, port, context_factory(self._tls), backlog=1024, interface=host)
         )
         self._listening = await endpoint.listen(self.http_factory).asFuture(asyncio.get_running_loop())

@@ -40,4 +40,6 @@ def _certificates(path: str) -> list[crypto.X509]:
 def peer_names(transport: Any) -> frozenset[str]:
     """Names in the certificate that a peer has shown; none over a plain connection."""
     shown = getattr(transport, "getPeerCertificate", lambda: None)()
-    return names_in(crypto.dump_certificate(crypto.FILETYPE_ASN1, shown)) if shown is not None else frozenset()
+    return (
+        names_in(crypto.dump_certificate(crypto.FILETYPE_ASN1, shown)) if shown is not None else frozenset()
+    )

@@ -43,7 +43,17 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 
     class Meta:
         model = ApiToken
-        fields = ["id", "name", "user", "prefix", "scope", "created_at", "expires_at", "revoked_at", "used_at"]
+        fields = [
+            "id",
+            "name",
+            "user",
+            "prefix",
+            "scope",
+            "created_at",
+            "expires_at",
+            "revoked_at",
+            "used_at",
+        ]
 
 
 class NewTokenSerializer(StrictSerializer):
@@ -52,7 +62,8 @@ class NewTokenSerializer(StrictSerializer):
     name = serializers.CharField(max_length=100)
     lifetime = serializers.CharField(max_length=40, default="90d", help_text="Like 90d; at most 366d.")
     scope = serializers.ListField(
-        child=serializers.ChoiceField([(str(one), one.label) for one in TOKEN_PERMISSIONS]), default=lambda: [str(Permission.VIEW)],
+        child=serializers.ChoiceField([(str(one), one.label) for one in TOKEN_PERMISSIONS]),
+        default=lambda: [str(Permission.VIEW)],
         help_text="What the token may do, at most; view alone unless said otherwise.",
     )
 

@@ -93,8 +93,12 @@ class ScheduleSerializer(serializers.ModelSerializer[Action]):
 class RunAskSerializer(StrictSerializer):
     """What a run of an action is asked for with."""
 
-    parameters = serializers.DictField(child=serializers.CharField(max_length=65_536, allow_blank=True), required=False, default=dict)
-    plan = serializers.CharField(max_length=64, required=False, default="", allow_blank=True, help_text="The hash of the plan.")
+    parameters = serializers.DictField(
+        child=serializers.CharField(max_length=65_536, allow_blank=True), required=False, default=dict
+    )
+    plan = serializers.CharField(
+        max_length=64, required=False, default="", allow_blank=True, help_text="The hash of the plan."
+    )
 
 
 class ActionPlanSerializer(serializers.Serializer[Any]):

@@ -23,7 +23,12 @@ class SortField(serializers.ChoiceField):
 
     def __init__(self, **options: Any) -> None:
         fields = columns.sort_fields()
-        super().__init__([*fields, *(f"-{name}" for name in fields)], default=columns.DEFAULT_SORT, required=False, **options)
+        super().__init__(
+            [*fields, *(f"-{name}" for name in fields)],
+            default=columns.DEFAULT_SORT,
+            required=False,
+            **options,
+        )
 
 
 class ClientQuerySerializer(serializers.Serializer[Any]):

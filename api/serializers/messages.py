@@ -15,7 +15,9 @@ class BrowseSerializer(serializers.Serializer[Any]):
     """Which messages; from the oldest on unless said otherwise. `from` and `to` are moments."""
 
     filter = serializers.CharField(max_length=4096, required=False, default="")
-    bookmark = serializers.CharField(max_length=4096, required=False, default="", help_text="Go on after this; see `next`.")
+    bookmark = serializers.CharField(
+        max_length=4096, required=False, default="", help_text="Go on after this; see `next`."
+    )
     to = serializers.DateTimeField(required=False)
     limit = serializers.IntegerField(min_value=1, max_value=1_000, required=False, default=100)
 

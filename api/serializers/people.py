@@ -27,10 +27,18 @@ class NewGrantSerializer(StrictSerializer):
     role = serializers.ChoiceField(Role.choices)
     instance = serializers.CharField(max_length=64, required=False, default="", allow_blank=True)
     client_pattern = serializers.CharField(
-        max_length=64, required=False, default="", allow_blank=True, help_text="Like desk-*; empty is every client."
+        max_length=64,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="Like desk-*; empty is every client.",
     )
     topic_pattern = serializers.CharField(
-        max_length=255, required=False, default="", allow_blank=True, help_text="Like flights.>; empty is every topic."
+        max_length=255,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="Like flights.>; empty is every topic.",
     )
 
 

@@ -32,7 +32,9 @@ class ClientPolicySerializer(SettingsSerializer):
     table = AMPS_CLIENT
 
 
-@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]})
+@extend_schema_field(
+    {"oneOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]}
+)
 class JournaledTopicField(serializers.Field[Any, Any, Any, Any]):
     """A pattern or an object; what it may hold is checked where the policy is."""
 

@@ -25,7 +25,9 @@ def _number(low: int = 0, high: int = 2**62, help_text: str = "") -> serializers
 
 
 def _texts(most: int = 1_000, length: int = 255) -> serializers.ListField:
-    return serializers.ListField(child=serializers.CharField(max_length=length), max_length=most, required=False)
+    return serializers.ListField(
+        child=serializers.CharField(max_length=length), max_length=most, required=False
+    )
 
 
 class XapEntrySerializer(SettingsSerializer):
@@ -88,7 +90,9 @@ class RuleSerializer(StrictSerializer):
     check_ms = _number(100)
     cooldown_ms = _number()
     choose = serializers.ChoiceField(choices=[str(choice) for choice in Choice], **OPTIONAL)
-    protected = serializers.ListField(child=serializers.CharField(max_length=255), max_length=1_000, **OPTIONAL)
+    protected = serializers.ListField(
+        child=serializers.CharField(max_length=255), max_length=1_000, **OPTIONAL
+    )
     ladder = RungSerializer(many=True, min_length=1, max_length=MAX_RUNGS, **OPTIONAL)
     confirm_delete = serializers.BooleanField(**OPTIONAL)
 
@@ -97,8 +101,12 @@ class UserSerializer(StrictSerializer):
     """Somebody who may log on to transports."""
 
     name = serializers.CharField(max_length=64)
-    password = serializers.CharField(help_text=f'A hash, or "{SET}": the one that is stored stays.', max_length=500, **OPTIONAL)
-    token = serializers.CharField(help_text=f'A hash, or "{SET}": the one that is stored stays.', max_length=500, **OPTIONAL)
+    password = serializers.CharField(
+        help_text=f'A hash, or "{SET}": the one that is stored stays.', max_length=500, **OPTIONAL
+    )
+    token = serializers.CharField(
+        help_text=f'A hash, or "{SET}": the one that is stored stays.', max_length=500, **OPTIONAL
+    )
     certificate = serializers.CharField(max_length=255, **OPTIONAL)
     groups = _texts()
     clients = _texts()

@@ -21,9 +21,15 @@ class ReplayQuerySerializer(serializers.Serializer[Any]):
 class RateSerializer(StrictSerializer):
     """How fast. Null is as fast as the client reads."""
 
-    rate = serializers.CharField(max_length=64, allow_null=True, help_text="1000 (messages/s), 500KB (bytes/s), 2X.")
+    rate = serializers.CharField(
+        max_length=64, allow_null=True, help_text="1000 (messages/s), 500KB (bytes/s), 2X."
+    )
     rate_max_gap = serializers.CharField(
-        max_length=64, required=False, allow_null=True, default=None, help_text="Longest wait of a multiple, like 10s."
+        max_length=64,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Longest wait of a multiple, like 10s.",
     )
 
 
@@ -34,7 +40,9 @@ class NewReplaySerializer(StrictSerializer):
     client = serializers.CharField(max_length=64, help_text="The client that will subscribe with this name.")
     topic = serializers.CharField(max_length=1024)
     filter = serializers.CharField(max_length=4096, required=False, default="")
-    bookmark = serializers.CharField(max_length=4096, required=False, default="0", help_text="A bookmark, a moment, or a range.")
+    bookmark = serializers.CharField(
+        max_length=4096, required=False, default="0", help_text="A bookmark, a moment, or a range."
+    )
     rate = serializers.CharField(max_length=64, required=False, default="")
     rate_max_gap = serializers.CharField(max_length=64, required=False, default="")
     conflation = serializers.CharField(max_length=64, required=False, default="")

@@ -18,7 +18,9 @@ class JournalActionSerializer(StrictSerializer):
     """What to do with which segments."""
 
     age = serializers.CharField(max_length=40, help_text="Like 7d, 1h30m, 45s, or seconds.")
-    dry_run = serializers.BooleanField(required=False, default=False, help_text="Only say what would be done.")
+    dry_run = serializers.BooleanField(
+        required=False, default=False, help_text="Only say what would be done."
+    )
 
 
 class JournalApplySerializer(StrictSerializer):
@@ -46,7 +48,8 @@ class PlanSerializer(serializers.Serializer[Any]):
     age_s = serializers.IntegerField()
     chosen = serializers.ListField(child=serializers.CharField())
     segments = serializers.ListField(
-        child=serializers.DictField(), help_text="Of each chosen: name, bytes, records, first_sequence, last_sequence."
+        child=serializers.DictField(),
+        help_text="Of each chosen: name, bytes, records, first_sequence, last_sequence.",
     )
     archive_directory = serializers.CharField()
     skipped = SkippedSerializer(many=True)
@@ -57,7 +60,9 @@ class PlanSerializer(serializers.Serializer[Any]):
 class PipelineSerializer(StrictSerializer):
     """Options of a pipeline job, by name without the dashes."""
 
-    options = serializers.DictField(child=serializers.CharField(max_length=1000), required=False, default=dict)
+    options = serializers.DictField(
+        child=serializers.CharField(max_length=1000), required=False, default=dict
+    )
 
 
 class RunSerializer(serializers.ModelSerializer[ActionRun]):
@@ -78,4 +83,8 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
 
     def get_duration_ms(self, run: ActionRun) -> int | None:
         """From its start to its end; null before."""
-        return round((run.ended_at - run.started_at).total_seconds() * 1000) if run.started_at and run.ended_at else None
+        return (
+            round((run.ended_at - run.started_at).total_seconds() * 1000)
+            if run.started_at and run.ended_at
+            else None
+        )

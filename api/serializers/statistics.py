@@ -13,7 +13,9 @@ class StatisticsQuerySerializer(serializers.Serializer[Any]):
     """What, and when; the last quarter of an hour unless said otherwise. `from` and `to` are moments, `step` seconds."""
 
     of = serializers.ChoiceField(KINDS, default="instance")
-    name = serializers.CharField(max_length=64, required=False, default="", help_text="Needed unless `of` is instance.")
+    name = serializers.CharField(
+        max_length=64, required=False, default="", help_text="Needed unless `of` is instance."
+    )
     to = serializers.DateTimeField(required=False)
     step = serializers.IntegerField(required=False, default=1, min_value=1, max_value=86_400)
     instance = serializers.CharField(max_length=64, required=False, default="")

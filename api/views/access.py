@@ -125,7 +125,9 @@ class TokenView(APIView):
         own = found is not None and found.user_id == request.user.pk
         theirs = found if own or allows(actor_of(request), Permission.MANAGE_ACCESS) else None
         if theirs is None or (isinstance(request.auth, ApiToken) and request.auth.pk != theirs.pk):
-            raise OperatorError("unknown_token", f"You have no token {token_id} in force.", "See /api/v1/tokens.")
+            raise OperatorError(
+                "unknown_token", f"You have no token {token_id} in force.", "See /api/v1/tokens."
+            )
         operators.revoke_token(actor_of(request), theirs)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
@@ -137,8 +139,12 @@ def account_of(user: Any, token: Any) -> dict[str, Any]:
         "username": user.get_username(),
         "permissions": [str(one) for one in Permission if one in access.permissions],
         "grants": [
-            {"role": grant.role, "instance": grant.instance.name if grant.instance else None,
-             "client_pattern": grant.client_pattern, "topic_pattern": grant.topic_pattern}
+            {
+                "role": grant.role,
+                "instance": grant.instance.name if grant.instance else None,
+                "client_pattern": grant.client_pattern,
+                "topic_pattern": grant.topic_pattern,
+            }
             for grant in user.grants.select_related("instance")
         ],
         "token": token.name if isinstance(token, ApiToken) else None,

@@ -36,7 +36,9 @@ from console.services import audit
 from console.services.actions import asking, editing, events, schedule
 from console.services.actions.triggers import Event
 
-IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description='The action\'s ETag, like "3".')
+IF_MATCH = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, description='The action\'s ETag, like "3".'
+)
 
 
 def _action(request: Request, action_id: int) -> Action:
@@ -81,7 +83,9 @@ class ActionView(APIView):
     def patch(self, request: Request, action_id: int) -> Response:
         """Change what is given."""
         asked = read(ActionPatchSerializer, request.data)
-        return _shown(editing.change(actor_of(request), _action(request, action_id), asked, expected_revision(request)))
+        return _shown(
+            editing.change(actor_of(request), _action(request, action_id), asked, expected_revision(request))
+        )
 
     @extend_schema(request=None, responses={204: None})
     def delete(self, request: Request, action_id: int) -> Response:
@@ -113,7 +117,11 @@ class ActionApplyView(APIView):
         """Run it: 202 and a run. 409 plan_changed when it would no longer do what the plan said."""
         asked, action = read(RunAskSerializer, request.data), _action(request, action_id)
         run = asking.apply(
-            actor_of(request), action, asked["parameters"], asked["plan"], once=once(request, "apply", action.pk, asked)
+            actor_of(request),
+            action,
+            asked["parameters"],
+            asked["plan"],
+            once=once(request, "apply", action.pk, asked),
         )
         return accepted(run)
 
@@ -144,7 +152,9 @@ class RequestView(APIView):
         action, trigger = asking.at_path(instance_named(instance_name(request)), path, asked["parameters"])
         key = once(request, "at", path, asked)
         return accepted(
-            asking.apply(actor_of(request), action, asked["parameters"], asked["plan"], trigger=trigger, once=key)
+            asking.apply(
+                actor_of(request), action, asked["parameters"], asked["plan"], trigger=trigger, once=key
+            )
         )
 
 
@@ -157,7 +167,10 @@ class EventView(APIView):
     def post(self, request: Request, name: str) -> Response:
         """Raise a custom event: 202 and the runs that it starts."""
         asked = read(RunAskSerializer, request.data)
-        instance, given = instance_named(instance_name(request)), asking.checked_variables(asked["parameters"])
+        instance, given = (
+            instance_named(instance_name(request)),
+            asking.checked_variables(asked["parameters"]),
+        )
         audit.record(actor_of(request), "action.event", f"{instance.name}: event {name}", after=given)
         runs = events.happened(instance, [Event("event", {**given, "SLUICE_EVENT": name})])
         return Response(RunSerializer(runs, many=True).data, status=status.HTTP_202_ACCEPTED)
@@ -173,7 +186,9 @@ class FiringsView(APIView):
         """The next five firings of a schedule, as `every` would have it."""
         asked: dict[str, Any] = read(FiringsQuerySerializer, request.query_params)
         zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
-        return Response({"zone": str(zone), "firings": schedule.firings(schedule.parse(asked["every"], zone), now, now)})
+        return Response(
+            {"zone": str(zone), "firings": schedule.firings(schedule.parse(asked["every"], zone), now, now)}
+        )
 
 
 class SchedulesView(PagedView):
@@ -185,5 +200,7 @@ class SchedulesView(PagedView):
     def get(self, request: Request) -> Response:
         """Scheduled actions and when each is due next."""
         found = queries.actions(instance_named(instance_name(request)))
-        scheduled = [action for action in found if any(trigger["on"] == "schedule" for trigger in action.when)]
+        scheduled = [
+            action for action in found if any(trigger["on"] == "schedule" for trigger in action.when)
+        ]
         return self.page(scheduled, ScheduleSerializer)

@@ -13,7 +13,15 @@ from api.views.lists import PagedView
 from broker_core.errors import OperatorError
 from console.services.actors import access_of_request
 
-__all__ = ["PagedView", "etag", "expected_revision", "instance_name", "needed_revision", "patterns_of", "read"]
+__all__ = [
+    "PagedView",
+    "etag",
+    "expected_revision",
+    "instance_name",
+    "needed_revision",
+    "patterns_of",
+    "read",
+]
 
 
 def read(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
@@ -40,7 +48,9 @@ def expected_revision(request: Request) -> int | None:
         return None
     number = header.removeprefix("W/").strip('"')
     if not (number.isascii() and number.isdigit() and len(number) < 10):
-        raise OperatorError("bad_if_match", "If-Match must be the ETag of a revision, like \"3\".", "Send it as given.")
+        raise OperatorError(
+            "bad_if_match", 'If-Match must be the ETag of a revision, like "3".', "Send it as given."
+        )
     return int(number)
 
 
@@ -51,7 +61,8 @@ def needed_revision(request: Request) -> int | None:
     """
     if not request.headers.get("If-Match", "").strip():
         raise OperatorError(
-            "if_match_needed", "A change says what it was made for, so that nobody's edit is lost.",
+            "if_match_needed",
+            "A change says what it was made for, so that nobody's edit is lost.",
             "Send the ETag that a GET gave as If-Match, or * for whatever it is by now.",
         )
     return expected_revision(request)

@@ -155,7 +155,10 @@ class DecisionsView(PagedView):
 
     needs = {"GET": Permission.VIEW}
 
-    @extend_schema(parameters=[InstanceQuerySerializer, *query_of(DecisionFilter)], responses=DecisionSerializer(many=True))
+    @extend_schema(
+        parameters=[InstanceQuerySerializer, *query_of(DecisionFilter)],
+        responses=DecisionSerializer(many=True),
+    )
     def get(self, request: Request) -> Response:
         """Decisions on clients, newest first."""
         found = history.decisions(instance_named(instance_name(request)), patterns=patterns_of(request))

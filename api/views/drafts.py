@@ -78,8 +78,12 @@ class DraftImportView(APIView):
     def post(self, request: Request) -> Response:
         """Make a draft of a file, with its actions switched off, and say of each setting of the file what became of it."""
         asked, instance = read(ImportSerializer, request.data), queries.instance_named(instance_name(request))
-        made = policy_files.make_draft(actor_of(request), instance, asked["system"], asked["text"], title=asked["title"])
-        answer = etag(Response(ImportedSerializer(made).data, status=status.HTTP_201_CREATED), made.draft.version)
+        made = policy_files.make_draft(
+            actor_of(request), instance, asked["system"], asked["text"], title=asked["title"]
+        )
+        answer = etag(
+            Response(ImportedSerializer(made).data, status=status.HTTP_201_CREATED), made.draft.version
+        )
         answer["Location"] = reverse("v1:draft", args=[made.draft.pk])
         return answer
 
@@ -100,7 +104,11 @@ class DraftView(APIView):
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = read(DraftPatchSerializer, request.data)
         draft = drafts.edit(
-            actor_of(request), draft_id, asked["changes"], title=asked.get("title"), expected_version=needed_revision(request)
+            actor_of(request),
+            draft_id,
+            asked["changes"],
+            title=asked.get("title"),
+            expected_version=needed_revision(request),
         )
         return _shown(draft)
 
@@ -138,7 +146,11 @@ class DraftPublishView(APIView):
         asked = read(DraftPublishSerializer, request.data)
         plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None
         change = drafts.publish(
-            actor_of(request), draft_id, reason=asked["reason"], expected_version=needed_revision(request), rollout=plan
+            actor_of(request),
+            draft_id,
+            reason=asked["reason"],
+            expected_version=needed_revision(request),
+            rollout=plan,
         )
         return etag(Response(ChangeSerializer(change).data), change.revision.number)
 
@@ -179,7 +191,9 @@ class RolloutStopView(APIView):
         asked = read(ReasonSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
         reason = asked["reason"] or "Stopped by an operator."
-        change = rollouts.stop(actor_of(request), instance, reason=reason, expected_revision=needed_revision(request))
+        change = rollouts.stop(
+            actor_of(request), instance, reason=reason, expected_revision=needed_revision(request)
+        )
         return Response(ChangeSerializer(change).data)
 
 

@@ -11,4 +11,6 @@ from console.services.runs import Once
 
 def once(request: Request, *asked: Any) -> Once | None:
     """The request's key, with what is asked; None without one. Raises OperatorError bad_idempotency_key."""
-    return Once.of(request.headers.get("Idempotency-Key", ""), request.query_params.get("instance", ""), *asked)
+    return Once.of(
+        request.headers.get("Idempotency-Key", ""), request.query_params.get("instance", ""), *asked
+    )

@@ -27,7 +27,10 @@ class PagedView(APIView):
     renderer_classes = [JSONRenderer, CsvRenderer]
 
     def page(
-        self, rows: Any, serializer: type[serializers.BaseSerializer[Any]] | None = None, columns: Sequence[str] | None = None
+        self,
+        rows: Any,
+        serializer: type[serializers.BaseSerializer[Any]] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Response:
         """One page, or the whole list as CSV, with these columns of it. Rows without a serializer are documents."""
         if self.request.accepted_renderer.format == CsvRenderer.format:
@@ -36,7 +39,9 @@ class PagedView(APIView):
             return Response(made if columns is None else [{key: row[key] for key in columns} for row in made])
         pages = CursorPages() if isinstance(rows, QuerySet) else Pages()
         page = pages.paginate_queryset(rows, self.request, view=self)
-        return pages.get_paginated_response(serializer(page, many=True).data if serializer else plain(page or ()))
+        return pages.get_paginated_response(
+            serializer(page, many=True).data if serializer else plain(page or ())
+        )
 
 
 def filtered(filters: type[FilterSet], request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -52,7 +57,9 @@ def query_of(filters: type[FilterSet]) -> list[OpenApiParameter]:
     kinds = {IsoDateTimeFilter: OpenApiTypes.DATETIME, NumberFilter: OpenApiTypes.INT}
     return [
         OpenApiParameter(
-            name, kinds.get(type(one), OpenApiTypes.STR), enum=[str(key) for key, _ in one.extra.get("choices", ())] or None
+            name,
+            kinds.get(type(one), OpenApiTypes.STR),
+            enum=[str(key) for key, _ in one.extra.get("choices", ())] or None,
         )
         for name, one in filters.base_filters.items()
     ]

@@ -41,5 +41,7 @@ class MessagesView(APIView):
     def post(self, request: Request, topic: str) -> Response:
         """Publish a message; 202, since it is on disk a moment after this answer."""
         asked = read(PublishSerializer, request.data)
-        made = messages.publish(actor_of(request), topic, asked["data"], asked["reason"], instance_name(request))
+        made = messages.publish(
+            actor_of(request), topic, asked["data"], asked["reason"], instance_name(request)
+        )
         return Response(plain(made), status=status.HTTP_202_ACCEPTED)

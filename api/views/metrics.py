@@ -36,5 +36,7 @@ class MetricsView(APIView):
 
 def _is_local(request: Request) -> bool:
     """Behind a proxy everybody comes from loopback, so there a token is always needed."""
-    forwarded = settings.BEHIND_PROXY or "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
+    forwarded = (
+        settings.BEHIND_PROXY or "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
+    )
     return request.META.get("REMOTE_ADDR") in LOOPBACK and not forwarded

@@ -88,7 +88,9 @@ class PersonGrantsView(APIView):
     @extend_schema(request=NewGrantSerializer, responses={201: GrantSerializer})
     def post(self, request: Request, name: str) -> Response:
         """Give somebody a role, everywhere or within a scope."""
-        made = people.grant(actor_of(request), people.person_named(name), **read(NewGrantSerializer, request.data))
+        made = people.grant(
+            actor_of(request), people.person_named(name), **read(NewGrantSerializer, request.data)
+        )
         return Response(GrantSerializer(made).data, status=status.HTTP_201_CREATED)
 
 

@@ -54,7 +54,9 @@ class TransportView(APIView):
         for transport in transports_of(document):
             if transport["name"] == name:
                 return etag(Response(transport), document["revision"])
-        raise OperatorError("unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports.")
+        raise OperatorError(
+            "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+        )
 
     @extend_schema(request=TransportChangeSerializer, responses=ChangeSerializer)
     def patch(self, request: Request, name: str) -> Response:
@@ -82,7 +84,11 @@ class PolicyView(APIView):
         """The policy document that is wanted, and whether the broker runs it."""
         instance = queries.instance_named(instance_name(request))
         document = policies.document_in_force(instance.name)
-        answer = {"revision": document["revision"], "document": redacted(document), "in_force": queries.in_force(instance)}
+        answer = {
+            "revision": document["revision"],
+            "document": redacted(document),
+            "in_force": queries.in_force(instance),
+        }
         return etag(Response(answer), document["revision"])
 
     @extend_schema(request=PolicyChangeSerializer, responses=ChangeSerializer)
@@ -108,7 +114,9 @@ class RevisionsView(PagedView):
     @extend_schema(responses=RevisionSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Revisions, newest first."""
-        return self.page(queries.revisions(queries.instance_named(instance_name(request))), RevisionSerializer)
+        return self.page(
+            queries.revisions(queries.instance_named(instance_name(request))), RevisionSerializer
+        )
 
 
 class RevisionView(APIView):
@@ -129,4 +137,7 @@ def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
         running = {entry.name: plain(entry) for entry in live.status(document["instance"]["name"]).transports}
     except BrokerAway:
         running = {}
-    return [{**OPEN, **transport, "running": running.get(transport["name"])} for transport in document["transports"]]
+    return [
+        {**OPEN, **transport, "running": running.get(transport["name"])}
+        for transport in document["transports"]
+    ]

@@ -37,7 +37,9 @@ class ReplaysView(PagedView):
     def get(self, request: Request) -> Response:
         """Managed replays, the newest first: progress, time left, position."""
         asked = read(ReplayQuerySerializer, request.query_params)
-        return self.page(queries.replays(instance_name(request), state=asked["state"], patterns=patterns_of(request)))
+        return self.page(
+            queries.replays(instance_name(request), state=asked["state"], patterns=patterns_of(request))
+        )
 
     @extend_schema(request=NewReplaySerializer, responses={201: ReplaySerializer})
     def post(self, request: Request) -> Response:
@@ -45,7 +47,9 @@ class ReplaysView(PagedView):
         asked = read(NewReplaySerializer, request.data)
         allow(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
         made = services.create(actor_of(request), CreateReplay(**asked), instance_name(request))
-        return Response(plain(queries.known(made, author=actor_of(request).name)), status=status.HTTP_201_CREATED)
+        return Response(
+            plain(queries.known(made, author=actor_of(request).name)), status=status.HTTP_201_CREATED
+        )
 
 
 class ReplayView(APIView):

@@ -56,7 +56,9 @@ class JournalActionView(APIView):
             audit.changes_nothing(request)
             return Response(journals.plan(action, asked["age"], instance_name(request)))
         key = once(request, "journals", action, asked)
-        return accepted(journals.request(actor_of(request), action, asked["age"], instance_name(request), once=key))
+        return accepted(
+            journals.request(actor_of(request), action, asked["age"], instance_name(request), once=key)
+        )
 
 
 class JournalPlanView(APIView):
@@ -83,7 +85,9 @@ class JournalApplyView(APIView):
         asked = read(JournalApplySerializer, request.data)
         key = once(request, "journals.apply", action, asked)
         return accepted(
-            asking.apply_journals(actor_of(request), action, asked["age"], asked["plan"], instance_name(request), key)
+            asking.apply_journals(
+                actor_of(request), action, asked["age"], asked["plan"], instance_name(request), key
+            )
         )
 
 
@@ -97,7 +101,9 @@ class PipelineView(APIView):
         """Start a pipeline job: 202 and a run."""
         asked = read(PipelineSerializer, request.data)
         key = once(request, "pipeline", job, asked)
-        return accepted(pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key))
+        return accepted(
+            pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key)
+        )
 
 
 class RunsView(PagedView):

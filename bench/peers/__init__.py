@@ -10,6 +10,10 @@ from bench.peers.sluice import Sluice
 from bench.peers.stomp import ActiveMQ, RabbitMQ
 
 PEERS: dict[str, Peer] = {
-    "sluice": Sluice(), "redis": Redis(), "nats": Nats(), "mosquitto": Mosquitto(), "rabbitmq": RabbitMQ(),
+    "sluice": Sluice(),
+    "redis": Redis(),
+    "nats": Nats(),
+    "mosquitto": Mosquitto(),
+    "rabbitmq": RabbitMQ(),
     "activemq": ActiveMQ(),
 }

@@ -68,12 +68,16 @@ def installed(program: str) -> str | None:
 
 
 @contextlib.contextmanager
-def running(command: Callable[[Path], list[str]], port: int, environment: dict[str, str] | None = None) -> Iterator[Server]:
+def running(
+    command: Callable[[Path], list[str]], port: int, environment: dict[str, str] | None = None
+) -> Iterator[Server]:
     """A server process in a directory of its own, from its first accepted connection on."""
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as home:
         words = command(Path(home))
         with (Path(home) / "out.log").open("wb") as out:
-            process = subprocess.Popen(words, stdout=out, stderr=out, cwd=home, env=environment, start_new_session=True)
+            process = subprocess.Popen(
+                words, stdout=out, stderr=out, cwd=home, env=environment, start_new_session=True
+            )
             try:
                 wait_for(port, process)
                 yield Server(port, process.pid)

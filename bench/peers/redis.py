@@ -26,7 +26,15 @@ class Redis:
         port = free_port()
         program = self._program()
         assert program is not None
-        words = [program, "--port", str(port), "--save", "", "--client-output-buffer-limit", *["pubsub", "16mb", "8mb", "5"]]
+        words = [
+            program,
+            "--port",
+            str(port),
+            "--save",
+            "",
+            "--client-output-buffer-limit",
+            *["pubsub", "16mb", "8mb", "5"],
+        ]
         return running(lambda _home: words, port)
 
     def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:

@@ -91,10 +91,21 @@ class Tally:
         import numpy as np
 
         p50, p99 = np.percentile(self.latencies, [50, 99]) / 1_000 if self.latencies else (0, 0)
-        print(json.dumps({
-            "received": self.count, "lost": self.lost, "disorder": self.disorder, "first": self.first, "last": self.last,
-            "p50_us": round(float(p50)), "p99_us": round(float(p99)), "drained": round(self.drained),
-        }), flush=True)
+        print(
+            json.dumps(
+                {
+                    "received": self.count,
+                    "lost": self.lost,
+                    "disorder": self.disorder,
+                    "first": self.first,
+                    "last": self.last,
+                    "p50_us": round(float(p50)),
+                    "p99_us": round(float(p99)),
+                    "drained": round(self.drained),
+                }
+            ),
+            flush=True,
+        )
 
 
 def subscribe(peer: str, port: int, name: str, skip: int) -> None:
@@ -104,6 +115,7 @@ def subscribe(peer: str, port: int, name: str, skip: int) -> None:
         tally.say()
         sys.stdout.flush()
         import os
+
         os._exit(0)
 
     signal.signal(signal.SIGTERM, stop)

@@ -37,8 +37,10 @@ class Link:
         upstream.setblocking(False)
         await asyncio.get_running_loop().sock_connect(upstream, ("127.0.0.1", self._port))
         server_reader, server_writer = await asyncio.open_connection(sock=upstream, limit=SMALL)
-        ways = [asyncio.create_task(self._pass(reader, server_writer, False)),
-                asyncio.create_task(self._pass(server_reader, writer, True))]
+        ways = [
+            asyncio.create_task(self._pass(reader, server_writer, False)),
+            asyncio.create_task(self._pass(server_reader, writer, True)),
+        ]
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         for way in ways:
             way.cancel()

@@ -37,7 +37,9 @@ class _Stomp:
             if not told and any(b"RECEIPT" in one for one in frames):
                 told = True
                 ready()
-            if bodies := [one.split(b"\n\n", 1)[1] for one in frames if one.lstrip(b"\n").startswith(b"MESSAGE")]:
+            if bodies := [
+                one.split(b"\n\n", 1)[1] for one in frames if one.lstrip(b"\n").startswith(b"MESSAGE")
+            ]:
                 received(bodies)
 
     def _connect(self, port: int) -> socket.socket:
@@ -82,7 +84,14 @@ class ActiveMQ(_Stomp):
 
         def command(home: Path) -> list[str]:
             (home / "activemq.xml").write_text(ACTIVEMQ.format(home=home, port=port))
-            words = ["java", "-Xmx1g", f"-Dactivemq.home={home}", f"-Dactivemq.base={home}", "-cp", ":".join(self._jars())]
+            words = [
+                "java",
+                "-Xmx1g",
+                f"-Dactivemq.home={home}",
+                f"-Dactivemq.base={home}",
+                "-cp",
+                ":".join(self._jars()),
+            ]
             return [*words, "org.apache.activemq.console.Main", "start", f"xbean:{home}/activemq.xml"]
 
         return running(command, port)
@@ -105,9 +114,16 @@ class RabbitMQ(_Stomp):
             (home / "rabbitmq.conf").write_text(
                 f"stomp.listeners.tcp.1 = 127.0.0.1:{port}\nlisteners.tcp.1 = 127.0.0.1:{amqp}\n"
             )
-            return ["env", f"RABBITMQ_MNESIA_BASE={home}", f"RABBITMQ_LOG_BASE={home}", f"HOME={home}",
-                    f"RABBITMQ_CONFIG_FILE={home}/rabbitmq.conf", f"RABBITMQ_ENABLED_PLUGINS_FILE={home}/enabled_plugins",
-                    f"RABBITMQ_NODENAME=bench{port}@localhost", f"RABBITMQ_DIST_PORT={distribution}",
-                    "/usr/lib/rabbitmq/bin/rabbitmq-server"]
+            return [
+                "env",
+                f"RABBITMQ_MNESIA_BASE={home}",
+                f"RABBITMQ_LOG_BASE={home}",
+                f"HOME={home}",
+                f"RABBITMQ_CONFIG_FILE={home}/rabbitmq.conf",
+                f"RABBITMQ_ENABLED_PLUGINS_FILE={home}/enabled_plugins",
+                f"RABBITMQ_NODENAME=bench{port}@localhost",
+                f"RABBITMQ_DIST_PORT={distribution}",
+                "/usr/lib/rabbitmq/bin/rabbitmq-server",
+            ]
 
         return running(command, port, dict(os.environ))

@@ -13,6 +13,14 @@ from broker_core.access.rights import EVERYTHING, Rights
 from broker_core.access.secrets import hash_password, hash_token, make_token, password_matches
 
 __all__ = [
-    "EVERYTHING", "AccessPolicy", "Attempts", "Refusals", "Refused", "Rights", "hash_password", "hash_token", "make_token",
+    "EVERYTHING",
+    "AccessPolicy",
+    "Attempts",
+    "Refusals",
+    "Refused",
+    "Rights",
+    "hash_password",
+    "hash_token",
+    "make_token",
     "password_matches",
 ]

@@ -18,8 +18,11 @@ Make what a user's entry in a policy document holds instead of the secret.
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; 0 when it went well."""
-    parser = argparse.ArgumentParser("python -m broker_core.access", description=_ABOUT,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m broker_core.access",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("kind", choices=("password", "token"))
     if parser.parse_args(arguments).kind == "token":
         token = make_token()

@@ -18,12 +18,18 @@ class AccessPolicy:
     def __init__(self, policy: PolicyDocument) -> None:
         problems = access_problems(policy)
         if problems:
-            raise OperatorError("bad_policy", "The policy can't be used: " + "; ".join(problems) + ".",
-                                "Correct the settings named and save again.", problems=problems)
+            raise OperatorError(
+                "bad_policy",
+                "The policy can't be used: " + "; ".join(problems) + ".",
+                "Correct the settings named and save again.",
+                problems=problems,
+            )
         self._transports = {transport.name: transport for transport in policy.transports}
         self._users = {user.name: user for user in policy.access.users}
         self._by_token = {user.token: user.name for user in policy.access.users if user.token}
-        self._by_certificate = {user.certificate: user.name for user in policy.access.users if user.certificate}
+        self._by_certificate = {
+            user.certificate: user.name for user in policy.access.users if user.certificate
+        }
         self._rights: dict[tuple[str, str], Rights] = {}
         self._entitlements = [(settings, _compiled(settings)) for settings in policy.access.entitlements]
 
@@ -65,8 +71,11 @@ class AccessPolicy:
         known = self._users.get(user)
         if not found.restricted:
             return Rights(None, (found.authentication, known))
-        mine = [(settings, entitled) for settings, entitled in self._entitlements
-                if (not settings.transports or transport in settings.transports) and _means(settings, user, known)]
+        mine = [
+            (settings, entitled)
+            for settings, entitled in self._entitlements
+            if (not settings.transports or transport in settings.transports) and _means(settings, user, known)
+        ]
         basis = (found.authentication, known, tuple(settings for settings, _ in mine))
         return Rights([entitled for _, entitled in mine], basis)
 
@@ -100,7 +109,9 @@ def access_problems(policy: PolicyDocument) -> list[str]:
     names = {transport.name for transport in policy.transports}
     for number, settings in enumerate(policy.access.entitlements, 1):
         where = f"entitlement {number}"
-        problems += [f"{where}: there is no transport {name!r}" for name in settings.transports if name not in names]
+        problems += [
+            f"{where}: there is no transport {name!r}" for name in settings.transports if name not in names
+        ]
         for pattern in (*settings.publish, *settings.subscribe):
             problems += _problem(where, TopicPattern.parse, pattern)
         if settings.filter:
@@ -109,8 +120,10 @@ def access_problems(policy: PolicyDocument) -> list[str]:
 
 
 def _user_problems(user: UserSettings) -> list[str]:
-    found = [("password", password_hash_problem(user.password) if user.password else ""),
-             ("token", token_hash_problem(user.token) if user.token else "")]
+    found = [
+        ("password", password_hash_problem(user.password) if user.password else ""),
+        ("token", token_hash_problem(user.token) if user.token else ""),
+    ]
     return [f"user {user.name!r}: {key} can't be used: {problem}" for key, problem in found if problem]
 
 
@@ -127,6 +140,7 @@ def _nobody(policy: PolicyDocument) -> list[str]:
     return [
         f"transport {transport.name!r}: no user has a {transport.authentication} to log on with"
         for transport in policy.transports
-        if transport.authentication != "none" and transport.enabled
+        if transport.authentication != "none"
+        and transport.enabled
         and not any(getattr(user, transport.authentication) for user in policy.access.users)
     ]

@@ -51,8 +51,10 @@ class Rights:
             known = self._publishable.get(topic)
             if not (self._learn(topic) if known is None else known):
                 raise ClientError(
-                    "not_entitled", f"You may not publish to {topic[:80]!r}.",
-                    "An entitlement in the transport's access policy would allow it.", topic=topic,
+                    "not_entitled",
+                    f"You may not publish to {topic[:80]!r}.",
+                    "An entitlement in the transport's access policy would allow it.",
+                    topic=topic,
                 )
 
     def _learn(self, topic: str) -> bool:
@@ -68,8 +70,11 @@ class Rights:
             return Granted(asked, chosen, False)
         meant = [entitled for entitled in self._entitled if _any(overlap, entitled.subscribe, asked)]
         if not meant:
-            raise ClientError("not_entitled", f"You may not subscribe to {asked.text[:80]!r}.",
-                              "An entitlement in the transport's access policy would allow it.")
+            raise ClientError(
+                "not_entitled",
+                f"You may not subscribe to {asked.text[:80]!r}.",
+                "An entitlement in the transport's access policy would allow it.",
+            )
         covering = [entitled for entitled in meant if _any(covers, entitled.subscribe, asked)]
         if any(entitled.filter is None for entitled in covering):
             return Granted(asked, chosen, False)
@@ -78,15 +83,22 @@ class Rights:
             return Granted(asked, all_of(chosen, any_of(*filters)), False)
         patterns = [p for entitled in meant for p in entitled.subscribe if overlap(p, asked)]
         if len(filters) > 1:
-            raise ClientError("not_entitled", f"You may see parts of {asked.text[:80]!r} with different filters.",
-                              f"Subscribe separately to {_listed(patterns)}.")
+            raise ClientError(
+                "not_entitled",
+                f"You may see parts of {asked.text[:80]!r} with different filters.",
+                f"Subscribe separately to {_listed(patterns)}.",
+            )
         return Granted(_within(asked, patterns), all_of(chosen, filters[0]), True)
 
 
 EVERYTHING = Rights()
 
 
-def _any(relation: Callable[[TopicPattern, TopicPattern], bool], patterns: Sequence[TopicPattern], asked: TopicPattern) -> bool:
+def _any(
+    relation: Callable[[TopicPattern, TopicPattern], bool],
+    patterns: Sequence[TopicPattern],
+    asked: TopicPattern,
+) -> bool:
     return any(relation(pattern, asked) for pattern in patterns)
 
 
@@ -94,7 +106,9 @@ def _within(asked: TopicPattern, patterns: Sequence[TopicPattern]) -> TopicPatte
     tests = [pattern.matches for pattern in patterns]
     # The text tells it from the pattern that was asked for: subscriptions with equal texts are matched as one.
     text = f"{asked.text} within {' or '.join(sorted({pattern.text for pattern in patterns}))}"
-    return TopicPattern(text, None, lambda topic: asked.matches(topic) and any(test(topic) for test in tests), asked.levels)
+    return TopicPattern(
+        text, None, lambda topic: asked.matches(topic) and any(test(topic) for test in tests), asked.levels
+    )
 
 
 def _listed(patterns: Sequence[TopicPattern]) -> str:

@@ -1,7 +1,7 @@
 """Hashes of passwords and tokens, as the policy document holds them.
 
-    scrypt$<n>$<r>$<p>$<salt>$<hash>    a password (RFC 7914); salt and hash in base64
-    sha256$<hex>                        a token: 256 random bits need no slow hash, and can be looked up by it
+scrypt$<n>$<r>$<p>$<salt>$<hash>    a password (RFC 7914); salt and hash in base64
+sha256$<hex>                        a token: 256 random bits need no slow hash, and can be looked up by it
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ def server_context(settings: TlsSettings, kind: type[ssl.SSLContext] = ssl.SSLCo
 def unusable(settings: TlsSettings, problem: Exception) -> OperatorError:
     """The error for files that can't be used."""
     return OperatorError(
-        "bad_certificate", f"The certificate {settings.certificate} with its key can't be used: {problem}.",
+        "bad_certificate",
+        f"The certificate {settings.certificate} with its key can't be used: {problem}.",
         "Name PEM files that the broker may read: the chain, its key without a passphrase, the clients' authorities.",
     )
 

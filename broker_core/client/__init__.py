@@ -25,7 +25,21 @@ from broker_core.client.sync_client import SyncClient, SyncSubscription
 from broker_core.client.tls import tls_context
 
 __all__ = [
-    "EPOCH", "MOST_RECENT", "NOW", "AsyncClient", "BookmarkStore", "FileBookmarkStore", "FilePublishStore",
-    "MemoryBookmarkStore", "MemoryPublishStore", "Message", "PublishStore", "ReconnectPolicy", "Rejection",
-    "Subscription", "SyncClient", "SyncSubscription", "tls_context",
+    "EPOCH",
+    "MOST_RECENT",
+    "NOW",
+    "AsyncClient",
+    "BookmarkStore",
+    "FileBookmarkStore",
+    "FilePublishStore",
+    "MemoryBookmarkStore",
+    "MemoryPublishStore",
+    "Message",
+    "PublishStore",
+    "ReconnectPolicy",
+    "Rejection",
+    "Subscription",
+    "SyncClient",
+    "SyncSubscription",
+    "tls_context",
 ]

@@ -41,12 +41,15 @@ def parse_addresses(texts: str | Sequence[str]) -> tuple[Address, ...]:
     """One address or several, to be tried in turn."""
     found = tuple(map(parse_address, [texts] if isinstance(texts, str) else texts))
     if not found:
-        raise OperatorError("bad_address", "A client needs at least one address.", "Give it tcp://127.0.0.1:9007.")
+        raise OperatorError(
+            "bad_address", "A client needs at least one address.", "Give it tcp://127.0.0.1:9007."
+        )
     return found
 
 
 def _bad(text: str) -> OperatorError:
     return OperatorError(
-        "bad_address", f"{text[:200]!r} isn't the address of a transport.",
+        "bad_address",
+        f"{text[:200]!r} isn't the address of a transport.",
         "Write tcp://host:9007 or ws://host:9008/, with TLS tcps://host:9007 or wss://host/.",
     )

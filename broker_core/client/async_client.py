@@ -96,7 +96,9 @@ class AsyncClient:
         self._logon = commands.Logon(
             name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
         )
-        self._publish_store: PublishStore = publish_store if publish_store is not None else MemoryPublishStore()
+        self._publish_store: PublishStore = (
+            publish_store if publish_store is not None else MemoryPublishStore()
+        )
         self._bookmark_store = bookmark_store
         self._policy = reconnect or ReconnectPolicy()
         self._batch_bytes = batch_bytes
@@ -111,12 +113,22 @@ class AsyncClient:
     async def start(self) -> Self:
         """Connect and log on. Raises why not, after the policy's first_connect_timeout."""
         if self._task is not None:
-            raise OperatorError("client_started", f"Client {self.name} was started before.", "Make a new client.")
+            raise OperatorError(
+                "client_started", f"Client {self.name} was started before.", "Make a new client."
+            )
         loop = asyncio.get_running_loop()
-        self._publisher = Publisher(self.name, self._publish_store, loop, self._batch_bytes, self._on_rejection)
+        self._publisher = Publisher(
+            self.name, self._publish_store, loop, self._batch_bytes, self._on_rejection
+        )
         self._publisher.check_store()
         self._connector = Connector(
-            self._addresses, self._logon, self._policy, self._on_frames, self._connected, self._disconnected, self._tls
+            self._addresses,
+            self._logon,
+            self._policy,
+            self._on_frames,
+            self._connected,
+            self._disconnected,
+            self._tls,
         )
         self._task = loop.create_task(self._run(), name=f"client {self.name}")
         await asyncio.wait([self._task, self._connector.first], return_when=asyncio.FIRST_COMPLETED)
@@ -188,12 +200,27 @@ class AsyncClient:
         await self._publisher.flush()
 
     async def subscribe(
-        self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None, *,
-        on_gap: commands.OnGap | None = None, timestamp: bool = False, durability: commands.Durability | None = None,
-        ack: commands.AckWord | None = None, prefetch: int | None = None, durable: str | None = None,
-        lease_ms: int | None = None, snapshot_key: str | None = None, resume_how: commands.ResumeHow | None = None,
-        rate: str | None = None, rate_max_gap: str | None = None, paused: bool = False, conflation: str | None = None,
-        conflation_key: str | None = None, managed: str | None = None,
+        self,
+        topic: str,
+        filter: str | None = None,
+        bookmark: str | None = None,
+        id: str | None = None,
+        *,
+        on_gap: commands.OnGap | None = None,
+        timestamp: bool = False,
+        durability: commands.Durability | None = None,
+        ack: commands.AckWord | None = None,
+        prefetch: int | None = None,
+        durable: str | None = None,
+        lease_ms: int | None = None,
+        snapshot_key: str | None = None,
+        resume_how: commands.ResumeHow | None = None,
+        rate: str | None = None,
+        rate_max_gap: str | None = None,
+        paused: bool = False,
+        conflation: str | None = None,
+        conflation_key: str | None = None,
+        managed: str | None = None,
     ) -> Subscription:
         """Subscribe to a topic pattern. Raises what the broker has against it.
 
@@ -221,18 +248,38 @@ class AsyncClient:
             raise self._publisher.failure
         id = check_subscription_id(id) if id is not None else default_id(topic, filter)
         if id in self._subscriptions.by_id:
-            raise OperatorError("bad_subscription", f"There is a subscription {id!r} already.", "Give it another id.")
+            raise OperatorError(
+                "bad_subscription", f"There is a subscription {id!r} already.", "Give it another id."
+            )
         asked_for, bookmark = bookmark, starting_point(bookmark, self._bookmark_store, id)
         received = None
         if managed is not None and asked_for == MOST_RECENT and bookmark != EPOCH_TEXT:
             received, bookmark = bookmark, EPOCH_TEXT
         command = commands.Subscribe(
-            id=id, topic=topic, filter=filter, bookmark=bookmark, on_gap=on_gap, timestamp=timestamp,
-            durability=durability, ack=ack, prefetch=prefetch, durable=durable, lease_ms=lease_ms,
-            snapshot_key=snapshot_key, resume_how=resume_how, rate=rate, rate_max_gap=rate_max_gap, paused=paused,
-            conflation=conflation, conflation_key=conflation_key, managed=managed, received=received,
+            id=id,
+            topic=topic,
+            filter=filter,
+            bookmark=bookmark,
+            on_gap=on_gap,
+            timestamp=timestamp,
+            durability=durability,
+            ack=ack,
+            prefetch=prefetch,
+            durable=durable,
+            lease_ms=lease_ms,
+            snapshot_key=snapshot_key,
+            resume_how=resume_how,
+            rate=rate,
+            rate_max_gap=rate_max_gap,
+            paused=paused,
+            conflation=conflation,
+            conflation_key=conflation_key,
+            managed=managed,
+            received=received,
         )
-        subscription = Subscription(command, self._bookmark_store, self._taken, self._unsubscribe, self._steerer)
+        subscription = Subscription(
+            command, self._bookmark_store, self._taken, self._unsubscribe, self._steerer
+        )
         if ack is not None or durable is not None:
             subscription.acknowledge_by(Acknowledger(id, ack or "auto", self._send))
         asked = self._subscriptions.enter(subscription)

@@ -50,6 +50,9 @@ def cut_bodies(bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
 def too_large(length: int) -> ClientError:
     """The error of a message that fits no batch."""
     return ClientError(
-        "frame_too_large", f"A message of {length} bytes is over the limit of {MAX_BODY}.", "Publish smaller messages.",
-        length=length, limit=MAX_BODY,
+        "frame_too_large",
+        f"A message of {length} bytes is over the limit of {MAX_BODY}.",
+        "Publish smaller messages.",
+        length=length,
+        limit=MAX_BODY,
     )

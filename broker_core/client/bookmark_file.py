@@ -57,8 +57,11 @@ class FileBookmarkStore(MemoryBookmarkStore):
             if all(good[:-1]):
                 self._file.cut(len(raw) - len(bad[0]))
             elif not self._file.write_anew(self._lines()):
-                raise OperatorError("store_failed", f"The bookmark store {self.path} can't be repaired.",
-                                    "Make room on its disk.")
+                raise OperatorError(
+                    "store_failed",
+                    f"The bookmark store {self.path} can't be repaired.",
+                    "Make room on its disk.",
+                )
         return sum(map(len, bad))
 
     def _take(self, line: bytes) -> bool:
@@ -88,7 +91,9 @@ class FileBookmarkStore(MemoryBookmarkStore):
     def compact(self) -> None:
         """Write what is kept into a new file and put it in the old one's place."""
         self._file.write_anew(self._lines())
-        self._longest = max(COMPACT_AT, 2 * self._file.end)  # after a failure, too: it isn't tried again at once
+        self._longest = max(
+            COMPACT_AT, 2 * self._file.end
+        )  # after a failure, too: it isn't tried again at once
 
     def _lines(self) -> Iterator[bytes]:
         yield FIRST_LINE

@@ -38,7 +38,9 @@ def starting_point(bookmark: str | None, store: BookmarkStore | None, subscripti
     if bookmark != MOST_RECENT:
         return bookmark
     if store is None:
-        raise OperatorError("no_bookmark_store", "MOST_RECENT needs a bookmark store.", "Give the client one.")
+        raise OperatorError(
+            "no_bookmark_store", "MOST_RECENT needs a bookmark store.", "Give the client one."
+        )
     return store.most_recent(subscription) or EPOCH_TEXT
 
 
@@ -54,7 +56,8 @@ class MemoryBookmarkStore:
         if instance not in known:
             if self._positions >= MAX_POSITIONS:
                 raise OperatorError(
-                    "store_full", f"A bookmark store keeps {MAX_POSITIONS} positions.",
+                    "store_full",
+                    f"A bookmark store keeps {MAX_POSITIONS} positions.",
                     "forget() subscriptions that are no more, or give each client a store of its own.",
                 )
             self._positions += 1

@@ -28,8 +28,14 @@ class Connector:
     """The supervisor of one client's connection. `run()` is its task; `first` is done after the first logon."""
 
     def __init__(
-        self, addresses: Sequence[Address], logon: commands.Logon, policy: ReconnectPolicy, on_frames: OnFrames,
-        on_up: Callable[[Link, Ack], Awaitable[None]], on_down: Callable[[], None], tls: ssl.SSLContext | None = None,
+        self,
+        addresses: Sequence[Address],
+        logon: commands.Logon,
+        policy: ReconnectPolicy,
+        on_frames: OnFrames,
+        on_up: Callable[[Link, Ack], Awaitable[None]],
+        on_down: Callable[[], None],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.first: asyncio.Future[None] = self._loop.create_future()
@@ -169,6 +175,7 @@ def _futures(*futures: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
 
 def _away(failure: Exception | None) -> OperatorError:
     return OperatorError(
-        "broker_away", f"The broker can't be reached: {failure or 'the connection was closed'}.",
+        "broker_away",
+        f"The broker can't be reached: {failure or 'the connection was closed'}.",
         "Is it running, and is the address right?",
     )

@@ -23,7 +23,9 @@ class Keeper:
     """One client's. `send` drops commands while there is no connection."""
 
     def __init__(
-        self, subscriptions: Mapping[str, Subscription], send: Callable[[commands.Command], None],
+        self,
+        subscriptions: Mapping[str, Subscription],
+        send: Callable[[commands.Command], None],
         forget: Callable[[Subscription], None],
     ) -> None:
         self._subscriptions = subscriptions
@@ -36,7 +38,9 @@ class Keeper:
         """The command that starts a subscription again, with the resume token where it asked for that."""
         command = subscription.command()
         if self.resume_token and command.resume_how is not None and command.resume is None:
-            return msgspec.structs.replace(command, resume=self.resume_token, bookmark=None, on_gap=None, durability=None)
+            return msgspec.structs.replace(
+                command, resume=self.resume_token, bookmark=None, on_gap=None, durability=None
+            )
         return command
 
     def started(self, subscription: Subscription) -> None:
@@ -70,7 +74,9 @@ class Keeper:
             asyncio.get_running_loop().call_later(delay, self._again, subscription)
         else:
             self._forget(subscription)
-            subscription.fail(ClientError.received(reply.code, reply.message, "Subscribe again when you can keep up."))
+            subscription.fail(
+                ClientError.received(reply.code, reply.message, "Subscribe again when you can keep up.")
+            )
 
     def _again(self, subscription: Subscription) -> None:
         if self._subscriptions.get(subscription.id) is subscription:

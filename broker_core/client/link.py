@@ -48,7 +48,9 @@ class Link(asyncio.BaseProtocol):
         self.resume_writing()
         error = self.error or exc
         if not self.opened.done():
-            self.opened.set_exception(error or ConnectionResetError("the connection was closed while it was opened"))
+            self.opened.set_exception(
+                error or ConnectionResetError("the connection was closed while it was opened")
+            )
             self.opened.exception()  # it may be that nobody waits any more
         if not self.lost.done():
             self.lost.set_result(error)

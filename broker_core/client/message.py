@@ -45,7 +45,9 @@ class Message(NamedTuple):
         return self.body.decode()
 
 
-_make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))  # no Python call, as _make has
+_make = cast(
+    "Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message)
+)  # no Python call, as _make has
 
 
 def messages_of(batch: Batch, instance: str, *, timestamp: bool = False, first: int = 0) -> Iterator[Message]:
@@ -55,9 +57,18 @@ def messages_of(batch: Batch, instance: str, *, timestamp: bool = False, first: 
     headers = batch.headers() if batch.header.headers_length else repeat(b"")
     return map(
         _make,
-        zip(names, batch.bodies(), headers, batch.sequences().tolist(), batch.publisher_sequences().tolist(),
-            repeat(instance), repeat(batch.accepted_at if timestamp else None), count(first) if first else repeat(0),
-            repeat(batch.mark), strict=False),
+        zip(
+            names,
+            batch.bodies(),
+            headers,
+            batch.sequences().tolist(),
+            batch.publisher_sequences().tolist(),
+            repeat(instance),
+            repeat(batch.accepted_at if timestamp else None),
+            count(first) if first else repeat(0),
+            repeat(batch.mark),
+            strict=False,
+        ),
     )
 
 

@@ -18,7 +18,9 @@ async def open_link(
     async with asyncio.timeout(time_out):
         context = tls if address.secure else None
         if address.scheme.startswith("tcp"):
-            _, link = await loop.create_connection(lambda: TcpLink(on_frames), address.host, address.port, ssl=context)
+            _, link = await loop.create_connection(
+                lambda: TcpLink(on_frames), address.host, address.port, ssl=context
+            )
         else:
             from broker_core.client.websocket_link import WebSocketLink  # TCP clients don't need the package
 

@@ -75,7 +75,10 @@ class Progress:
             # As a record that is done: once everything before it is done as well, the bookmark moves to it.
             mark = _Delivered(range(sequence, sequence + 1))
             mark.front = 1
-            if self._delivered[-1].front == 1 == len(self._delivered[-1].sequences) and self._head < len(self._delivered) - 1:
+            if (
+                self._delivered[-1].front == 1 == len(self._delivered[-1].sequences)
+                and self._head < len(self._delivered) - 1
+            ):
                 self._delivered[-1], self._firsts[-1] = mark, sequence
             else:
                 self._delivered.append(mark)

@@ -51,7 +51,11 @@ class Publisher:
     """Numbers, gathers, stores and sends; `failure` says why nothing can be published any more."""
 
     def __init__(
-        self, name: str, store: PublishStore, loop: asyncio.AbstractEventLoop, batch_bytes: int = BATCH_BYTES,
+        self,
+        name: str,
+        store: PublishStore,
+        loop: asyncio.AbstractEventLoop,
+        batch_bytes: int = BATCH_BYTES,
         on_rejection: Callable[[Rejection], None] | None = None,
     ) -> None:
         self.store = store
@@ -123,7 +127,9 @@ class Publisher:
         self._scheduled = False
         try:
             self.send_gathered()
-        except OperatorError as error:  # the store's disk; nobody awaits this call, flush() and publish() say it
+        except (
+            OperatorError
+        ) as error:  # the store's disk; nobody awaits this call, flush() and publish() say it
             self._reject(Rejection(error, None, None))
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
@@ -165,9 +171,13 @@ class Publisher:
         self._topics, self._bodies, self._gathered = [], [], 0
         if topics.count(topics[0]) == len(topics):
             first = self._next
-            self._hand_over(first, first + len(bodies) - 1, build_one_topic(self._name, topics[0], bodies, first))
+            self._hand_over(
+                first, first + len(bodies) - 1, build_one_topic(self._name, topics[0], bodies, first)
+            )
             return
-        for start in range(0, len(bodies), MAX_DICTIONARY - 1):  # no more topics than records, whatever they are
+        for start in range(
+            0, len(bodies), MAX_DICTIONARY - 1
+        ):  # no more topics than records, whatever they are
             end, first = start + MAX_DICTIONARY - 1, self._next
             part = bodies[start:end]
             batch = build(self._name, topics[start:end], part, None, first)
@@ -290,7 +300,8 @@ class Publisher:
         oldest = self.store.oldest()
         if 0 < oldest <= known_sequence:
             raise OperatorError(
-                "other_instance", f"This instance has {self._name}'s messages up to {known_sequence} from elsewhere.",
+                "other_instance",
+                f"This instance has {self._name}'s messages up to {known_sequence} from elsewhere.",
                 "Fail over between transports of one instance, or flush() before.",
             )
 
@@ -300,7 +311,8 @@ class Publisher:
             owner = Batch.parse(stored.batch).publisher_name
             if owner != self._name:
                 raise OperatorError(
-                    "store_of_another_client", f"The publish store belongs to client {owner!r}, not {self._name!r}.",
+                    "store_of_another_client",
+                    f"The publish store belongs to client {owner!r}, not {self._name!r}.",
                     "Give each client a store of its own.",
                 )
             return

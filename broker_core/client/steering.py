@@ -53,13 +53,17 @@ class Steerer:
         """Go on. Those that stand at the same bookmark with the same rate come in the journal's order across them."""
         await self._steer(subscriptions, commands.Resume(ids=_ids(subscriptions)), paused=False)
 
-    async def set_rate(self, subscriptions: Sequence[Steerable], rate: str | None, max_gap: str | None) -> None:
+    async def set_rate(
+        self, subscriptions: Sequence[Steerable], rate: str | None, max_gap: str | None
+    ) -> None:
         """Another rate, or with None none, from now on."""
         command = commands.Rate(ids=_ids(subscriptions), rate=rate, rate_max_gap=max_gap)
         await self._steer(subscriptions, command, rate=rate, rate_max_gap=max_gap)
 
     async def _steer(
-        self, subscriptions: Sequence[Steerable], command: commands.Pause | commands.Resume | commands.Rate,
+        self,
+        subscriptions: Sequence[Steerable],
+        command: commands.Pause | commands.Resume | commands.Rate,
         **options: str | bool | None,
     ) -> None:
         before = [subscription.steer(**options) for subscription in subscriptions]

@@ -36,7 +36,8 @@ class StoreFile:
             except OSError:
                 os.close(file)
                 raise OperatorError(
-                    "store_locked", f"The {self._what} {self.path} is in use by another process.",
+                    "store_locked",
+                    f"The {self._what} {self.path} is in use by another process.",
                     "Give each client a store of its own.",
                 ) from None
             if self._is_in_place(file):
@@ -85,7 +86,9 @@ class StoreFile:
         file, end = -1, 0
         try:
             file = os.open(self._fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before it has the name, so that nobody slips in
+            fcntl.flock(
+                file, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # before it has the name, so that nobody slips in
             for part in parts:
                 if os.pwrite(file, part, end) != len(part):
                     raise OSError("the disk took only a part")
@@ -113,12 +116,16 @@ class StoreFile:
         """Close a file that is something else, as it was; the error to raise."""
         self.close()
         return OperatorError(
-            "bad_store", f"{self.path} isn't a {self._what}.", "Name another file; this one was left as it is."
+            "bad_store",
+            f"{self.path} isn't a {self._what}.",
+            "Name another file; this one was left as it is.",
         )
 
     def _failed(self, problem: OSError) -> OperatorError:
         return OperatorError(
-            "store_failed", f"The {self._what} {self.path} can't be written: {problem}.", "Make room on its disk."
+            "store_failed",
+            f"The {self._what} {self.path} can't be written: {problem}.",
+            "Make room on its disk.",
         )
 
     def close(self) -> None:

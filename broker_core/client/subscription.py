@@ -37,8 +37,12 @@ class Subscription:
     """
 
     def __init__(
-        self, command: commands.Subscribe, store: BookmarkStore | None, on_taken: Callable[[int], None],
-        on_close: Callable[[Subscription], None], steerer: Steerer | None = None,
+        self,
+        command: commands.Subscribe,
+        store: BookmarkStore | None,
+        on_taken: Callable[[int], None],
+        on_close: Callable[[Subscription], None],
+        steerer: Steerer | None = None,
     ) -> None:
         self.id = command.id
         self.topic = command.topic
@@ -101,10 +105,13 @@ class Subscription:
         progress = self._progress.setdefault(self.instance, Progress())
         progress.add(batch)
         if progress.undone > MAX_UNDONE and not self._closed:
-            self.fail(OperatorError(
-                "too_many_undone", f"{self.id}: {MAX_UNDONE} batches were delivered and not said to be done.",
-                "Call done() with every message or batch, or give the client no bookmark store.",
-            ))
+            self.fail(
+                OperatorError(
+                    "too_many_undone",
+                    f"{self.id}: {MAX_UNDONE} batches were delivered and not said to be done.",
+                    "Call done() with every message or batch, or give the client no bookmark store.",
+                )
+            )
             self._closed = True
             self._on_close(self)
 
@@ -250,7 +257,9 @@ class Subscription:
         Raises OperatorError no_acks for a subscription without.
         """
         if self._acknowledger is None:
-            raise OperatorError("no_acks", f"{self.id} has no acknowledgements.", 'Subscribe with ack="client".')
+            raise OperatorError(
+                "no_acks", f"{self.id} has no acknowledgements.", 'Subscribe with ack="client".'
+            )
         first, last = (item.number, item.number) if item is not None else self._current
         if last:
             self._acknowledger.acknowledge(first, last)

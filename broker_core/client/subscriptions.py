@@ -73,7 +73,9 @@ class Subscriptions:
             batch = Batch.parse(frame.payload, verify=self._verify)
         except ClientError as error:
             # Not the broker's refusal of ours but damage on the way: a new connection delivers it again.
-            raise OperatorError("damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix) from error
+            raise OperatorError(
+                "damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix
+            ) from error
         self.held += batch.nbytes
         subscription.receive(batch)
 

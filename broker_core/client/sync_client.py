@@ -45,7 +45,9 @@ class SyncClient:
     def start(self) -> Self:
         """Connect and log on. Raises why not."""
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name=f"client {self.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(ready,), name=f"client {self.name}", daemon=True
+        )
         self._thread.start()
         ready.wait()
         try:
@@ -92,7 +94,9 @@ class SyncClient:
         loop = self._loop
         if loop is None:
             work.close()
-            raise OperatorError("client_closed", f"Client {self.name} isn't started or is closed.", "Start it first.")
+            raise OperatorError(
+                "client_closed", f"Client {self.name} isn't started or is closed.", "Start it first."
+            )
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result(timeout)
@@ -129,7 +133,9 @@ class SyncClient:
             start, self._sending = not self._sending, True
         if start:
             if self._loop is None:
-                raise OperatorError("client_closed", f"Client {self.name} isn't started or is closed.", "Start it.")
+                raise OperatorError(
+                    "client_closed", f"Client {self.name} isn't started or is closed.", "Start it."
+                )
             asyncio.run_coroutine_threadsafe(self._send_line(), self._loop)
 
     def _raise_error(self) -> None:
@@ -171,14 +177,33 @@ class SyncClient:
     # Subscribing.
 
     def subscribe(
-        self, topic: str, filter: str | None = None, bookmark: str | None = None, id: str | None = None, *,
-        on_gap: OnGap | None = None, timestamp: bool = False, durability: Durability | None = None, **options: Any,
+        self,
+        topic: str,
+        filter: str | None = None,
+        bookmark: str | None = None,
+        id: str | None = None,
+        *,
+        on_gap: OnGap | None = None,
+        timestamp: bool = False,
+        durability: Durability | None = None,
+        **options: Any,
     ) -> SyncSubscription:
         """Subscribe; see AsyncClient.subscribe."""
-        return SyncSubscription(self, self._ask(self._client.subscribe(
-            topic, filter, bookmark, id, on_gap=on_gap, timestamp=timestamp, durability=durability, **options
-        )))
-
+        return SyncSubscription(
+            self,
+            self._ask(
+                self._client.subscribe(
+                    topic,
+                    filter,
+                    bookmark,
+                    id,
+                    on_gap=on_gap,
+                    timestamp=timestamp,
+                    durability=durability,
+                    **options,
+                )
+            ),
+        )
 
     def pause(self, subscriptions: Sequence[SyncSubscription]) -> None:
         """Pause several in one command; see AsyncClient.pause."""

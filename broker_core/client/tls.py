@@ -23,7 +23,8 @@ def tls_context(
             context.load_cert_chain(certificate, key)
     except (OSError, ValueError) as problem:
         raise OperatorError(
-            "bad_certificate", f"The certificates {ca or ''} {certificate or ''} can't be used: {problem}.",
+            "bad_certificate",
+            f"The certificates {ca or ''} {certificate or ''} can't be used: {problem}.",
             "Name PEM files.",
         ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2

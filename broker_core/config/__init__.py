@@ -17,8 +17,23 @@ from broker_core.config.slow_clients import ClientPolicy, PoolSettings
 from broker_core.config.transports import TRANSPORT_KINDS, TransportSettings
 
 __all__ = [
-    "MIB", "TRANSPORT_KINDS", "AccessSettings", "ActiveMqPolicy", "ClientPolicy", "EntitlementSettings",
-    "InstanceSettings", "JournaledTopic", "PolicyDocument", "PoolSettings", "QpidTopic", "RuleSettings",
-    "RungSettings", "Scope", "TlsSettings", "TransportSettings", "UserSettings", "XapPolicy",
+    "MIB",
+    "TRANSPORT_KINDS",
+    "AccessSettings",
+    "ActiveMqPolicy",
+    "ClientPolicy",
+    "EntitlementSettings",
+    "InstanceSettings",
+    "JournaledTopic",
+    "PolicyDocument",
+    "PoolSettings",
+    "QpidTopic",
+    "RuleSettings",
+    "RungSettings",
+    "Scope",
+    "TlsSettings",
+    "TransportSettings",
+    "UserSettings",
+    "XapPolicy",
     "default_policy",
 ]

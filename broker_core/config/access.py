@@ -114,8 +114,11 @@ def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
     for key in ("name", "token", "certificate"):
         found = Counter(getattr(user, key) for user in users)
         # A token's hash isn't for the eyes of whoever reads the problem.
-        reader.problems += [f"two users have the same {key}" if key == "token" else f"two users have the {key} {value}"
-                            for value, number in found.items() if value is not None and number > 1]
+        reader.problems += [
+            f"two users have the same {key}" if key == "token" else f"two users have the {key} {value}"
+            for value, number in found.items()
+            if value is not None and number > 1
+        ]
     listed = _listed(reader, source, "entitlements", MAX_ENTITLEMENTS)
     return AccessSettings(users, tuple(_entitlement(reader, item, n) for n, item in enumerate(listed, 1)))
 
@@ -124,7 +127,11 @@ def _listed(reader: Reader, source: Mapping[str, Any], key: str, most: int) -> l
     listed = source.get(key)
     if listed is None:
         return []
-    if not isinstance(listed, (list, tuple)) or len(listed) > most or not all(isinstance(i, Mapping) for i in listed):
+    if (
+        not isinstance(listed, (list, tuple))
+        or len(listed) > most
+        or not all(isinstance(i, Mapping) for i in listed)
+    ):
         reader.problems.append(f"access: {key} must be a list of at most {most} objects")
         return []
     return list(listed)
@@ -137,8 +144,11 @@ def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
     if not isinstance(name, str) or not is_name(name):
         reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
     return UserSettings(
-        str(name), reader.text(source, "password", where), reader.text(source, "token", where),
-        reader.text(source, "certificate", where), reader.texts(source, "groups", where, (), "names"),
+        str(name),
+        reader.text(source, "password", where),
+        reader.text(source, "token", where),
+        reader.text(source, "certificate", where),
+        reader.texts(source, "groups", where, (), "names"),
         reader.texts(source, "clients", where, (), "names"),
     )
 

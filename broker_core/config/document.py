@@ -74,7 +74,9 @@ class PolicyDocument:
         for transport in self.transports:
             if transport.name == name:
                 return transport
-        raise OperatorError("unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports.")
+        raise OperatorError(
+            "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+        )
 
     def client_policy_of(self, transport: TransportSettings) -> ClientPolicy:
         """A transport's client policy with the instance's values where it says nothing."""
@@ -92,8 +94,10 @@ def _write_access(made: dict[str, Any]) -> None:
     access = made.pop("access")
     if access["users"] or access["entitlements"]:
         made["access"] = {
-            key: [{name: list(value) if isinstance(value, tuple) else value for name, value in item.items()}
-                  for item in access[key]]
+            key: [
+                {name: list(value) if isinstance(value, tuple) else value for name, value in item.items()}
+                for item in access[key]
+            ]
             for key in ("users", "entitlements")
         }
     for transport in made["transports"]:
@@ -109,7 +113,10 @@ def default_policy(instance_name: str, *, tcp_port: int = 9007, websocket_port: 
         InstanceSettings(instance_name),
         PoolSettings(),
         ClientPolicy(client_max_capacity=DEFAULT_CLIENT_MAX_CAPACITY),
-        (TransportSettings("tcp", "tcp", tcp_port), TransportSettings("websocket", "websocket", websocket_port)),
+        (
+            TransportSettings("tcp", "tcp", tcp_port),
+            TransportSettings("websocket", "websocket", websocket_port),
+        ),
     )
 
 

@@ -42,13 +42,17 @@ class JournaledTopic:
 EVERYTHING = (JournaledTopic(">"),)
 
 
-def read_journaled_topics(reader: Reader, source: Mapping[str, Any], key: str, where: str) -> tuple[JournaledTopic, ...]:
+def read_journaled_topics(
+    reader: Reader, source: Mapping[str, Any], key: str, where: str
+) -> tuple[JournaledTopic, ...]:
     """A list of patterns and objects; everything when it isn't set."""
     value = source.get(key)
     if value is None:
         return EVERYTHING
     if not isinstance(value, (list, tuple)) or len(value) > MAX_TEXTS:
-        reader.problems.append(f"{where}: {key} must be a list of topic patterns or objects, {MAX_TEXTS} at most")
+        reader.problems.append(
+            f"{where}: {key} must be a list of topic patterns or objects, {MAX_TEXTS} at most"
+        )
         return EVERYTHING
     return tuple(_read_one(reader, item, f"{where}: {key}[{number}]") for number, item in enumerate(value))
 
@@ -68,8 +72,12 @@ def _read_one(reader: Reader, item: Any, where: str) -> JournaledTopic:
     chosen, separator = _text(reader, item, "filter", where), _text(reader, item, "separator", where)
     if chosen and message_type == "binary":
         reader.problems.append(f"{where}: a filter can't look into binary messages")
-    if separator is not None and (message_type not in ("fix", "nvfix") or len(separator) != 1 or separator == "="):
-        reader.problems.append(f"{where}: separator is one character other than =, and of fix and nvfix alone")
+    if separator is not None and (
+        message_type not in ("fix", "nvfix") or len(separator) != 1 or separator == "="
+    ):
+        reader.problems.append(
+            f"{where}: separator is one character other than =, and of fix and nvfix alone"
+        )
     return JournaledTopic(topic or ">", str(message_type), chosen or None, separator)
 
 

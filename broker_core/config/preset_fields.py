@@ -208,7 +208,9 @@ QPID: Final = _table(
 
 AMPS: Final[Table] = MappingProxyType({**AMPS_POOL, **AMPS_CLIENT})
 """For the instance and for each transport: what its pool's clients share, and what one of them may use."""
-PRESETS: Final[Mapping[str, Table]] = MappingProxyType({"amps": AMPS, "xap": XAP, "activemq": ACTIVEMQ, "qpid": QPID})
+PRESETS: Final[Mapping[str, Table]] = MappingProxyType(
+    {"amps": AMPS, "xap": XAP, "activemq": ACTIVEMQ, "qpid": QPID}
+)
 
 
 def defaults(table: Table) -> dict[str, Any]:

@@ -74,7 +74,9 @@ def read_xap(reader: Reader, source: Any) -> tuple[XapPolicy, ...]:
 
 def read_activemq(reader: Reader, source: Any) -> tuple[ActiveMqPolicy, ...]:
     """The document's `activemq`: a list of policy entries."""
-    return tuple(_read_activemq(reader, *entry) for entry in _entries(reader, source, "activemq", ActiveMqPolicy))
+    return tuple(
+        _read_activemq(reader, *entry) for entry in _entries(reader, source, "activemq", ActiveMqPolicy)
+    )
 
 
 def read_qpid(reader: Reader, source: Any) -> tuple[QpidTopic, ...]:
@@ -121,5 +123,7 @@ def _entries(reader: Reader, source: Any, where: str, kind: type) -> list[tuple[
         if not isinstance(entry.get("transport", ""), str):
             reader.problems.append(f"{name}: transport must be a transport's name")
     names = [name for _, name in named]
-    reader.problems += [f"{name}: there are two entries" for name in sorted(set(names)) if names.count(name) > 1]
+    reader.problems += [
+        f"{name}: there are two entries" for name in sorted(set(names)) if names.count(name) > 1
+    ]
     return named

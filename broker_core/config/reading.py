@@ -41,7 +41,9 @@ class Reader:
             return None
         return value
 
-    def decimal(self, source: Mapping[str, Any], key: str, where: str, low: float, high: float) -> float | None:
+    def decimal(
+        self, source: Mapping[str, Any], key: str, where: str, low: float, high: float
+    ) -> float | None:
         """A number within these bounds; None when it isn't set."""
         value = source.get(key)
         if value is None:
@@ -87,13 +89,22 @@ class Reader:
         return value
 
     def texts(
-        self, source: Mapping[str, Any], key: str, where: str, default: tuple[str, ...], what: str = "topic patterns"
+        self,
+        source: Mapping[str, Any],
+        key: str,
+        where: str,
+        default: tuple[str, ...],
+        what: str = "topic patterns",
     ) -> tuple[str, ...]:
         """A list of at most 1,000 texts; `what` they are is for the problem's sentence."""
         value = source.get(key)
         if value is None:
             return default
-        if not isinstance(value, (list, tuple)) or len(value) > MAX_TEXTS or not all(isinstance(v, str) for v in value):
+        if (
+            not isinstance(value, (list, tuple))
+            or len(value) > MAX_TEXTS
+            or not all(isinstance(v, str) for v in value)
+        ):
             self.problems.append(f"{where}: {key} must be a list of {what}")
             return default
         return tuple(value)

@@ -53,7 +53,11 @@ def _shape_problems(rule: RuleSettings, signal: Signal, shape: Shape) -> Iterato
         yield "rate_below and drain_rate belong together"
     if shape is Shape.RATE_BELOW and not rule.window_ms:
         yield "rate_below needs window_ms"
-    if shape is Shape.SET_CLEAR and rule.limit is not None and (rule.clear is None or rule.clear >= rule.limit):
+    if (
+        shape is Shape.SET_CLEAR
+        and rule.limit is not None
+        and (rule.clear is None or rule.clear >= rule.limit)
+    ):
         yield "set_clear needs a clear that is less than the limit"
     if shape is Shape.DURATION_WITHOUT and signal not in _SILENT:
         yield "duration_without is for ack_silence and write_blocked"
@@ -83,7 +87,9 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[RungSettings, ...], narro
             yield "delete_durable removes what the client is owed: set confirm_delete to true if that is meant"
         if rung.action is Action.DISCARD_OLDEST and rule.signal not in _DISCARDABLE:
             yield "discard_oldest cuts bytes or messages that wait, and the signal is neither"
-        if rung.at_percent < 100 and (rung.after_ms or rule.shape in (Shape.RATE_BELOW, Shape.COUNT_IN_WINDOW)):
+        if rung.at_percent < 100 and (
+            rung.after_ms or rule.shape in (Shape.RATE_BELOW, Shape.COUNT_IN_WINDOW)
+        ):
             yield "an early rung (at_percent under 100) has neither after_ms nor a rate or count"
     for one, other in pairwise(ladder):
         if _ORDER.index(one.action) >= _ORDER.index(other.action):
@@ -95,5 +101,8 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[RungSettings, ...], narro
 
 
 _DISCARDABLE = (
-    Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES, Signal.OUTBOUND_BYTES, Signal.OUTBOUND_MESSAGES,
+    Signal.BACKLOG_BYTES,
+    Signal.BACKLOG_MESSAGES,
+    Signal.OUTBOUND_BYTES,
+    Signal.OUTBOUND_MESSAGES,
 )

@@ -83,5 +83,7 @@ def is_per_subscription(entries: Iterable[RuleSettings]) -> bool:
 
 def laid_over(entries: Iterable[RuleSettings], scope: Scope) -> RuleSettings | None:
     """The entries of one rule that apply wherever the scope does, laid over each other; None when there is none."""
-    below = sorted((one for one in entries if within(one.scope, scope)), key=lambda one: specificity(one.scope))
+    below = sorted(
+        (one for one in entries if within(one.scope, scope)), key=lambda one: specificity(one.scope)
+    )
     return reduce(lambda made, one: one.over(made), below) if below else None

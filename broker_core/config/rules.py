@@ -25,8 +25,14 @@ MAX_MS: Final = 366 * 24 * 3_600_000
 
 
 _NUMBERS: Final = {
-    "limit": (0, 2**62), "percent": (1, 1_000), "hold_ms": (0, MAX_MS), "window_ms": (0, MAX_MS),
-    "count": (0, 1_000_000), "clear": (0, 2**62), "guard_bytes": (0, 2**62), "check_ms": (100, MAX_MS),
+    "limit": (0, 2**62),
+    "percent": (1, 1_000),
+    "hold_ms": (0, MAX_MS),
+    "window_ms": (0, MAX_MS),
+    "count": (0, 1_000_000),
+    "clear": (0, 2**62),
+    "guard_bytes": (0, 2**62),
+    "check_ms": (100, MAX_MS),
     "cooldown_ms": (0, MAX_MS),
 }
 
@@ -53,7 +59,9 @@ def _read_rule(reader: Reader, source: Mapping[str, Any]) -> RuleSettings:
     if not isinstance(name, str) or not is_name(name):
         reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
     numbers = {key: reader.number(source, key, where, *bounds) for key, bounds in _NUMBERS.items()}
-    protected = reader.texts(source, "protected", where, (), "client names") if "protected" in source else None
+    protected = (
+        reader.texts(source, "protected", where, (), "client names") if "protected" in source else None
+    )
     return RuleSettings(
         name=str(name),
         scope=read_scope(reader, reader.mapping(source, "scope"), where),
@@ -119,4 +127,6 @@ def _check_layers(reader: Reader, rules: tuple[RuleSettings, ...]) -> None:
         reader.problems += [f"{where}: {problem}" for problem in problems_of(whole, narrow)]
     for name, entries in named.items():
         if len({entry.signal in POOL_SIGNALS for entry in entries if entry.signal is not None}) > 1:
-            reader.problems.append(f"rule {name!r}: some of its entries measure pools, and some don't: name them differently")
+            reader.problems.append(
+                f"rule {name!r}: some of its entries measure pools, and some don't: name them differently"
+            )

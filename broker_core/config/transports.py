@@ -64,7 +64,11 @@ def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettin
     if port is None:
         reader.problems.append(f"{where}: port is needed")
     return TransportSettings(
-        str(name), str(kind), port or 0, str(host), bool(enabled),
+        str(name),
+        str(kind),
+        port or 0,
+        str(host),
+        bool(enabled),
         read_pool(reader, reader.mapping(source, "pool"), where),
         read_client_policy(reader, reader.mapping(source, "client_policy"), where),
         *read_authentication(reader, source, where),

@@ -34,8 +34,13 @@ def acknowledge(connection: Member, services: Services, command: commands.Acknow
     target = connection.subscriptions.get(command.id)
     lane = connection.backlog.lanes.get(target.stream) if target is not None else None
     if target is None or lane is None or lane.window is None:
-        raise ClientError("unknown_subscription", f"There is no subscription {command.id!r} with acknowledgements.",
-                          'Subscribe with "ack":"client".', c="ack", id=command.id)
+        raise ClientError(
+            "unknown_subscription",
+            f"There is no subscription {command.id!r} with acknowledgements.",
+            'Subscribe with "ack":"client".',
+            c="ack",
+            id=command.id,
+        )
     try:
         for first, last in _numbers(lane.window, command, services.facilities.instance):
             connection.backlog.acknowledge(target.stream, first, last)
@@ -61,5 +66,7 @@ def _sequence(text: str, instance: str) -> int:
     start = parse_bookmark(text)
     mine = [b.sequence for b in start.bookmarks if b.origin == instance] if isinstance(start, After) else []
     if not mine:
-        raise ClientError("bad_ack", f"{text[:80]!r} isn't the bookmark of a message.", "Acknowledge by upto or numbers.")
+        raise ClientError(
+            "bad_ack", f"{text[:80]!r} isn't the bookmark of a message.", "Acknowledge by upto or numbers."
+        )
     return mine[0]

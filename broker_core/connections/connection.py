@@ -203,8 +203,11 @@ class Connection:
             case commands.Logon():
                 self._logon(command)
             case _ if not self.logged_on:
-                raise ClientError("not_logged_on", "The first command must be a logon.",
-                                  'Send {"c":"logon","name":"..."} first.')
+                raise ClientError(
+                    "not_logged_on",
+                    "The first command must be a logon.",
+                    'Send {"c":"logon","name":"..."} first.',
+                )
             case commands.Publish():
                 self.publishing.publish_one(command)
             case commands.Subscribe():
@@ -254,11 +257,19 @@ class Connection:
         self.services.events.add(self._clock.now_ns(), self.name, "connect", "live")
         self.heartbeat_ms = command.heartbeat_ms or 0
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
-        self.reply(replies.Ack(
-            ack="processed", of="logon", id=command.id, name=self.name, instance=self.services.facilities.instance,
-            version=PROTOCOL_VERSION, sequence=self.services.publishing.publisher_sequence(self.name), max_frame=MAX_FRAME,
-            heartbeat_ms=self.heartbeat_ms or None,
-        ))
+        self.reply(
+            replies.Ack(
+                ack="processed",
+                of="logon",
+                id=command.id,
+                name=self.name,
+                instance=self.services.facilities.instance,
+                version=PROTOCOL_VERSION,
+                sequence=self.services.publishing.publisher_sequence(self.name),
+                max_frame=MAX_FRAME,
+                heartbeat_ms=self.heartbeat_ms or None,
+            )
+        )
 
     # What waits for it. Satisfies `delivery.ports.Owner`.
 
@@ -288,15 +299,26 @@ class Connection:
         """End a subscription; a durable one is kept unless the client says delete. ClientError unknown_subscription."""
         target = self.subscriptions.get(command.id)
         if target is None:
-            raise ClientError("unknown_subscription", f"There is no subscription {command.id!r}.",
-                              "Use the id it was subscribed with.", c="unsubscribe", id=command.id)
+            raise ClientError(
+                "unknown_subscription",
+                f"There is no subscription {command.id!r}.",
+                "Use the id it was subscribed with.",
+                c="unsubscribe",
+                id=command.id,
+            )
         ending = self.end(target, Cause.UNSUBSCRIBED, "")
         if target.durable and command.delete:
             self.services.durables.delete(self.name, target.durable)
-        self.reply(replies.Ack(
-            ack="processed", of="unsubscribe", id=command.id, bookmark=self.resume_bookmark(ending),
-            kept=ending.kept.messages or None, lost=ending.lost.messages or None,
-        ))
+        self.reply(
+            replies.Ack(
+                ack="processed",
+                of="unsubscribe",
+                id=command.id,
+                bookmark=self.resume_bookmark(ending),
+                kept=ending.kept.messages or None,
+                lost=ending.lost.messages or None,
+            )
+        )
 
     def cancel(self, target: ClientSubscription, rule: str) -> Ending:
         """A policy, an operator, or the end of its lease, ends a subscription; the caller tells the client."""
@@ -312,8 +334,12 @@ class Connection:
         self.services.subscribing.remove(target)
         self.services.judging.over(self, target)
         self.services.events.add(
-            self._clock.now_ns(), self.name, "unsubscribe", self.backlog.state.value,
-            topic=target.topic, filter=target.filter_text or "",
+            self._clock.now_ns(),
+            self.name,
+            "unsubscribe",
+            self.backlog.state.value,
+            topic=target.topic,
+            filter=target.filter_text or "",
         )
         self.changed()
         return ending

@@ -25,8 +25,13 @@ class Leases:
         """Extend a lease by its length. ClientError unknown_subscription: it was cancelled, or has no lease."""
         target = connection.subscriptions.get(id)
         if target is None or target not in self._ends:
-            raise ClientError("unknown_subscription", f"There is no subscription {id!r} with a lease.",
-                              "It was cancelled: subscribe again.", c="renew", id=id)
+            raise ClientError(
+                "unknown_subscription",
+                f"There is no subscription {id!r} with a lease.",
+                "It was cancelled: subscribe again.",
+                c="renew",
+                id=id,
+            )
         self._ends[target] = now_ms + target.lease_ms
         connection.reply(replies.Ack(ack="processed", of="renew", id=id))
 
@@ -40,7 +45,13 @@ class Leases:
         for target in [target for target, ends in self._ends.items() if ends < now_ms]:
             connection = self._holders[target]
             ending = connection.cancel(target, "lease")
-            connection.reply(replies.Cancelled(
-                id=target.id, code="lease_expired", message=f"The lease of {target.lease_ms} ms wasn't renewed.",
-                kept=ending.kept.messages, lost=ending.lost.messages, bookmark=connection.resume_bookmark(ending),
-            ))
+            connection.reply(
+                replies.Cancelled(
+                    id=target.id,
+                    code="lease_expired",
+                    message=f"The lease of {target.lease_ms} ms wasn't renewed.",
+                    kept=ending.kept.messages,
+                    lost=ending.lost.messages,
+                    bookmark=connection.resume_bookmark(ending),
+                )
+            )

@@ -66,8 +66,14 @@ class Logons:
         Raises OperatorError bad_policy when its access can't be used.
         """
         closed = closed_transports(before.transports, after.transports)
-        codes = {one.name: "transport_closed" for one in self._roster.clients.values() if one.transport in closed}
-        codes |= {one.name: "access_changed" for one in self._changed(AccessPolicy(after)) if one.name in self._roster.clients}
+        codes = {
+            one.name: "transport_closed" for one in self._roster.clients.values() if one.transport in closed
+        }
+        codes |= {
+            one.name: "access_changed"
+            for one in self._changed(AccessPolicy(after))
+            if one.name in self._roster.clients
+        }
         return dict(sorted(codes.items()))
 
     def close(self) -> None:
@@ -93,8 +99,12 @@ class Logons:
             return Identity(command.user or "", False, self._access.rights(connection.transport, ""))
         wait = self._attempts.wait_ms(_address(connection), command.user or "", self._clock.monotonic_ms())
         if wait:
-            raise ClientError("too_many_attempts", "Logons from there failed too often.", "Wait, and use the right secret.",
-                              retry_after_ms=wait)
+            raise ClientError(
+                "too_many_attempts",
+                "Logons from there failed too often.",
+                "Wait, and use the right secret.",
+                retry_after_ms=wait,
+            )
         if proof == "password":
             self._begin_check(connection, command)
             return None
@@ -114,13 +124,18 @@ class Logons:
 
     def _check_name(self, name: str, identity: Identity) -> None:
         if not self._access.may_be(identity.known_as, name):
-            raise ClientError("bad_client_name", f"The user {identity.user} may not log on as {name}.",
-                              "The user's `clients` in the access policy say which names it may take.")
+            raise ClientError(
+                "bad_client_name",
+                f"The user {identity.user} may not log on as {name}.",
+                "The user's `clients` in the access policy say which names it may take.",
+            )
         before = self._roster.clients.get(name)
         if before is None or before.identity is None or not before.identity.proven:
             return
         if before.identity.known_as != identity.known_as:
-            raise ClientError("name_taken", f"A client of another user is connected as {name}.", "Use a name of your own.")
+            raise ClientError(
+                "name_taken", f"A client of another user is connected as {name}.", "Use a name of your own."
+            )
 
     def _user(self, connection: Member, command: commands.Logon, proof: str) -> str | None:
         if proof == "token":
@@ -133,8 +148,12 @@ class Logons:
 
     def _begin_check(self, connection: Member, command: commands.Logon) -> None:
         if self._waiting >= MAX_WAITING:
-            raise ClientError("too_many_logons", "Too many clients log on at this moment.", "Come back in a moment.",
-                              retry_after_ms=1_000)
+            raise ClientError(
+                "too_many_logons",
+                "Too many clients log on at this moment.",
+                "Come back in a moment.",
+                retry_after_ms=1_000,
+            )
         self._waiting += 1
         self._spawn(self._check(connection, command))
 
@@ -156,9 +175,19 @@ class Logons:
 
     async def _refuse(self, connection: Member, command: commands.Logon, proof: str) -> None:
         delay = self._attempts.failed(_address(connection), command.user or "", self._clock.monotonic_ms())
-        log.warning("logon_refused", transport=connection.transport, remote=connection.sink.remote,
-                    client=command.name, user=command.user, proof=proof)
-        error = ClientError("bad_logon", f"This transport asks for a {proof}, and yours isn't accepted.", "Ask the operator for it.")
+        log.warning(
+            "logon_refused",
+            transport=connection.transport,
+            remote=connection.sink.remote,
+            client=command.name,
+            user=command.user,
+            proof=proof,
+        )
+        error = ClientError(
+            "bad_logon",
+            f"This transport asks for a {proof}, and yours isn't accepted.",
+            "Ask the operator for it.",
+        )
         self._note(connection, command, error)
         await asyncio.sleep(delay / 1_000)
         connection.fail(commands.about(error, command))
@@ -166,7 +195,12 @@ class Logons:
     def _note(self, connection: Member, command: commands.Logon, error: ClientError) -> None:
         minute = self._clock.now_ns() // 60_000_000_000
         self.refusals.add(
-            minute, _address(connection), connection.transport, error.code, command.user or "", command.name or ""
+            minute,
+            _address(connection),
+            connection.transport,
+            error.code,
+            command.user or "",
+            command.name or "",
         )
 
 

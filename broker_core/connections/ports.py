@@ -91,7 +91,13 @@ class Events(Protocol):
     """The broker's own records: `engine.events`."""
 
     def add(
-        self, now_ns: int, client: str, event: str, state: str, topic: str | None = None, filter: str | None = None
+        self,
+        now_ns: int,
+        client: str,
+        event: str,
+        state: str,
+        topic: str | None = None,
+        filter: str | None = None,
     ) -> None:
         """Something happened to a client."""
 

@@ -32,7 +32,9 @@ class Publisher:
     def publish_batch(self, payload: bytearray) -> None:
         """A frame of records. ClientError bad_batch, bad_topic, not_logged_on, not_entitled."""
         if not self._connection.logged_on:
-            raise ClientError("not_logged_on", "The first command must be a logon.", "Log on before publishing.")
+            raise ClientError(
+                "not_logged_on", "The first command must be a logon.", "Log on before publishing."
+            )
         batch = Batch.parse(payload)
         self.messages += batch.count
         try:
@@ -40,13 +42,18 @@ class Publisher:
             self._services.publishing.publish(self._connection, batch, ())
         except ClientError as error:
             if batch.first_publisher_sequence:
-                error.details |= {"first": batch.first_publisher_sequence, "sequence": batch.last_publisher_sequence}
+                error.details |= {
+                    "first": batch.first_publisher_sequence,
+                    "sequence": batch.last_publisher_sequence,
+                }
             error.details["c"] = "publish"
             raise
 
     def publish_one(self, command: commands.Publish) -> None:
         """One record in a command. ClientErrors as `publish_batch`."""
-        built = batches.build_one_topic(self._connection.name, command.topic, [command.body()], command.sequence or 0)
+        built = batches.build_one_topic(
+            self._connection.name, command.topic, [command.body()], command.sequence or 0
+        )
         self.messages += 1
         answers = [replies.Ack(ack=ack, of="publish", id=command.id) for ack in command.ack]
         try:

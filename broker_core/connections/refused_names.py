@@ -28,7 +28,10 @@ class RefusedNames:
         until, reason = self._until.get(name, (0, ""))
         if until > now_ms:
             raise ClientError(
-                "name_refused", f"{name} was disconnected ({reason}) and may come back in {until - now_ms} ms.",
-                "Wait as long as retry_after_ms says.", retry_after_ms=until - now_ms, reason=reason,
+                "name_refused",
+                f"{name} was disconnected ({reason}) and may come back in {until - now_ms} ms.",
+                "Wait as long as retry_after_ms says.",
+                retry_after_ms=until - now_ms,
+                reason=reason,
             )
         self._until.pop(name, None)

@@ -55,7 +55,12 @@ class Tokens:
         """A token; "" when there is nothing to resume."""
         listed = list(subscriptions)
         while listed:
-            content = {"i": self._instance, "c": client, "e": now_ms + VALID_MS, "s": [list(held) for held in listed]}
+            content = {
+                "i": self._instance,
+                "c": client,
+                "e": now_ms + VALID_MS,
+                "s": [list(held) for held in listed],
+            }
             text = _encode(orjson.dumps(content))
             token = f"{text}.{_encode(self._sign(text))}"
             if len(token) <= MAX_TOKEN:
@@ -72,11 +77,17 @@ class Tokens:
         except (ValueError, UnicodeEncodeError):
             content = {}
         if content.get("i") != self._instance or content.get("c") != client:
-            raise ClientError("bad_resume_token", "The resume token isn't of this instance and client.",
-                              "Give the token as it was in the notice, or subscribe without one.")
+            raise ClientError(
+                "bad_resume_token",
+                "The resume token isn't of this instance and client.",
+                "Give the token as it was in the notice, or subscribe without one.",
+            )
         if now_ms > content["e"]:
-            raise ClientError("resume_token_expired", "The resume token has expired.",
-                              "Subscribe from a bookmark, or without one.")
+            raise ClientError(
+                "resume_token_expired",
+                "The resume token has expired.",
+                "Subscribe from a bookmark, or without one.",
+            )
         return ResumeToken(client, tuple(Held(*held) for held in content["s"]))
 
     def _sign(self, text: str) -> bytes:

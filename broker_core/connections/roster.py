@@ -38,7 +38,9 @@ class Roster:
         """A client takes a name. One of the same name that is connected is told, and replaced."""
         before = self.clients.get(name)
         if before is not None:
-            before.close("client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}.")
+            before.close(
+                "client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}."
+            )
         self.clients[name] = connection
 
     def leave(self, connection: Member) -> None:

@@ -48,7 +48,12 @@ Begin = Callable[[Member, commands.Subscribe, int], None]
 
 
 async def prepare(
-    connection: Member, services: Services, command: commands.Subscribe, stream: int, topics: JournaledTopics, begin: Begin
+    connection: Member,
+    services: Services,
+    command: commands.Subscribe,
+    stream: int,
+    topics: JournaledTopics,
+    begin: Begin,
 ) -> None:
     """Make ready, and `begin`; or say what is wrong."""
     try:
@@ -74,13 +79,18 @@ async def _prepared(
 ) -> Prepared:
     client, pattern = connection.name, TopicPattern.parse(command.topic)
     if topics.covers_nothing(pattern):
-        raise ClientError("not_journaled", f"{command.topic} isn't journaled: nothing of it is kept for a subscription.",
-                          "Have the topic journaled, or leave durable, snapshot_key and resume out.")
+        raise ClientError(
+            "not_journaled",
+            f"{command.topic} isn't journaled: nothing of it is kept for a subscription.",
+            "Have the topic journaled, or leave durable, snapshot_key and resume out.",
+        )
     chosen = compile_filter(command.filter) if command.filter else None
     granted = connection.rights.subscription(pattern, chosen)
     subscription = Subscription(None, command.id, stream, granted.pattern, granted.filter, topics.decoder_of)
     if command.snapshot_key is not None:
-        parse_key(command.snapshot_key)  # a policy may conflate by it later, whatever else the subscribe asks for
+        parse_key(
+            command.snapshot_key
+        )  # a policy may conflate by it later, whatever else the subscribe asks for
     if command.durable is not None:
         return await _durable(services, client, command)
     if command.resume is not None:
@@ -108,7 +118,10 @@ async def _begins_at(services: Services, command: commands.Subscribe) -> int:
         return now
     span = services.subscribing.span_of(command)
     if span.not_before:
-        return min(await services.facilities.reader.run(services.facilities.journal.sequence_at, span.not_before), now)
+        return min(
+            await services.facilities.reader.run(services.facilities.journal.sequence_at, span.not_before),
+            now,
+        )
     return span.first
 
 
@@ -119,8 +132,11 @@ async def _resumed(
     token = services.tokens.read(command.resume, client, services.facilities.clock.now_ns() // 1_000_000)
     held = next((held for held in token.subscriptions if held.id == command.id), None)
     if held is None or (held.topic, held.filter) != (command.topic, command.filter):
-        raise ClientError("bad_resume_token", f"The token doesn't know the subscription {command.id} of {command.topic}.",
-                          "Subscribe with the id, topic and filter it had.")
+        raise ClientError(
+            "bad_resume_token",
+            f"The token doesn't know the subscription {command.id} of {command.topic}.",
+            "Subscribe with the id, topic and filter it had.",
+        )
     newest, how = services.frontier.durable, command.resume_how or "log"
     if how == "conflated":
         first = max(held.position, services.facilities.journal.first_sequence)
@@ -132,18 +148,29 @@ async def _resumed(
 
 
 async def _from_now(
-    services: Services, command: commands.Subscribe, subscription: Subscription[object], held: Held, newest: int
+    services: Services,
+    command: commands.Subscribe,
+    subscription: Subscription[object],
+    held: Held,
+    newest: int,
 ) -> Prepared:
     """Nothing of the interval is delivered; how much that is, is counted where the log still has it."""
     first = max(held.position, look_back(services.facilities.journal, newest))
     stretch, _ = await fold(services.facilities, subscription, first, newest, lambda topic, body: 0)
     uncounted = first - held.position
-    resumed = _say(services, command, "now", stretch.matched + uncounted, held.position, newest, exact=not uncounted)
+    resumed = _say(
+        services, command, "now", stretch.matched + uncounted, held.position, newest, exact=not uncounted
+    )
     return Prepared(_from(command, services.facilities.instance, newest + 1), resumed=resumed)
 
 
 async def _folded(
-    services: Services, command: commands.Subscribe, subscription: Subscription[object], first: int, newest: int, how: str
+    services: Services,
+    command: commands.Subscribe,
+    subscription: Subscription[object],
+    first: int,
+    newest: int,
+    how: str,
 ) -> Prepared:
     """The last record per key of a stretch, then the log behind it."""
     key_of = parse_key(command.snapshot_key or "topic").of(subscription.decoder_of)
@@ -160,10 +187,20 @@ def _from(command: commands.Subscribe, instance: str, position: int) -> commands
 
 
 def _say(
-    services: Services, command: commands.Subscribe, how: str, missed: int, first: int, newest: int, *, exact: bool
+    services: Services,
+    command: commands.Subscribe,
+    how: str,
+    missed: int,
+    first: int,
+    newest: int,
+    *,
+    exact: bool,
 ) -> replies.Resumed:
     return replies.Resumed(
-        id=command.id, how=how, missed=missed, exact=exact,
+        id=command.id,
+        how=how,
+        missed=missed,
+        exact=exact,
         first=str(Bookmark(services.facilities.instance, first)) if first <= newest else "",
         last=str(Bookmark(services.facilities.instance, newest)) if first <= newest else "",
     )

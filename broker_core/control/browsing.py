@@ -74,7 +74,9 @@ def browse(journal: Journal, instance: str, asked: Wanted, upto: int) -> Browsed
     return _answer(messages, instance, sequence, searched, complete)
 
 
-def _answer(messages: list[BrowsedMessage], instance: str, sequence: int, searched: int, complete: bool) -> BrowsedPage:
+def _answer(
+    messages: list[BrowsedMessage], instance: str, sequence: int, searched: int, complete: bool
+) -> BrowsedPage:
     following = str(Bookmark(instance, sequence - 1)) if sequence > 1 else "0"
     return BrowsedPage(messages=messages, next=following, searched=searched, complete=complete)
 
@@ -121,5 +123,7 @@ def _start(journal: Journal, text: str) -> int:
             if one.origin == journal.instance:
                 return one.sequence + 1
     raise ClientError(
-        "bad_bookmark", f"{text[:80]!r} isn't where browsing can begin.", f"Give a bookmark of {journal.instance}, 0, or a moment."
+        "bad_bookmark",
+        f"{text[:80]!r} isn't where browsing can begin.",
+        f"Give a bookmark of {journal.instance}, 0, or a moment.",
     )

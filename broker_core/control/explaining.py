@@ -73,16 +73,25 @@ class Explaining:
     def _evidence(self, connection: Member, figures: Mapping[str, Figures], now: int) -> Evidence:
         backlog, settle = connection.backlog, self._judged.settle
         targets = [
-            target for id, target in connection.subscriptions.items() if figures[id].lag_messages or is_paused(target)
+            target
+            for id, target in connection.subscriptions.items()
+            if figures[id].lag_messages or is_paused(target)
         ]
         pace = self._paces.setdefault(connection.name, Pace())
-        rates = pace.look(now, backlog.taken_bytes, backlog.taken_bytes + sum(one.lag_bytes for one in figures.values()))
+        rates = pace.look(
+            now, backlog.taken_bytes, backlog.taken_bytes + sum(one.lag_bytes for one in figures.values())
+        )
         views = [settle.view_of(connection, target) for target in connection.subscriptions.values()]
         lump = backlog.lump_bytes
-        silence = min((one.acked_at for one in views if one is not None and one.unacked_messages and one.acked_at), default=0)
+        silence = min(
+            (one.acked_at for one in views if one is not None and one.unacked_messages and one.acked_at),
+            default=0,
+        )
         return Evidence(
             # What its kernel hasn't acknowledged waits as well, though not here.
-            waiting_messages=sum(one.lag_messages + one.account.in_flight.messages - one.unacked for one in figures.values()),
+            waiting_messages=sum(
+                one.lag_messages + one.account.in_flight.messages - one.unacked for one in figures.values()
+            ),
             write_blocked_ms=(now - backlog.blocked_since) // _MS if backlog.blocked_since else 0,
             window_full_ms=window_full_ms(figures, now),
             unacked_messages=sum(one.unacked for one in figures.values()),

@@ -115,5 +115,7 @@ class Lags:
     def forget(self, connected: Mapping[str, object]) -> None:
         """Keep nothing of clients that have left."""
         for kept in (self._lags, self._offlined):
-            for name in [name for name in kept if name not in connected] if len(kept) > len(connected) else ():
+            for name in (
+                [name for name in kept if name not in connected] if len(kept) > len(connected) else ()
+            ):
                 del kept[name]

@@ -26,7 +26,9 @@ def in_order(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]:
     field, down = sort.removeprefix("-"), sort.startswith("-")
     known = columns.sort_fields()
     if field not in known:
-        raise OperatorError("bad_sort", f"Clients can't be sorted by {field[:50]!r}.", f"Use {', '.join(known)}.")
+        raise OperatorError(
+            "bad_sort", f"Clients can't be sorted by {field[:50]!r}.", f"Use {', '.join(known)}."
+        )
     value = _value_of(field)
     found = sorted(entries, key=lambda one: (-one.seconds_behind, one.name))
     empty = [one for one in found if getattr(one, field) is None]

@@ -80,7 +80,9 @@ class ControlServer:
             return {"ok": False, "error": error.as_dict()}
         except Exception as problem:
             log.exception("control_request_failed")
-            failure = OperatorError("internal_error", f"The broker failed: {problem!r}.", "See the broker's log.")
+            failure = OperatorError(
+                "internal_error", f"The broker failed: {problem!r}.", "See the broker's log."
+            )
             return {"ok": False, "error": failure.as_dict()}
 
     def _read(self, line: bytes) -> Request[Any]:
@@ -89,7 +91,9 @@ class ControlServer:
         except msgspec.ValidationError as problem:
             raise self._refusal(str(problem)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            raise OperatorError("bad_request", f"The request isn't JSON: {problem}.", "One object a line.") from None
+            raise OperatorError(
+                "bad_request", f"The request isn't JSON: {problem}.", "One object a line."
+            ) from None
         return request
 
     def _refusal(self, problem: str) -> OperatorError:
@@ -97,10 +101,16 @@ class ControlServer:
         named = re.search(r"field `([^`]+)`|at `\$\.([^`.\[]+)", problem)
         field = (named[1] or named[2]) if named is not None else ""
         if field in ("", "do"):
-            return OperatorError("bad_request", "The request names nothing this broker does.",
-                                 f"do is one of {', '.join(sorted(map(name_of, self._handlers)))}.", field="do")
+            return OperatorError(
+                "bad_request",
+                "The request names nothing this broker does.",
+                f"do is one of {', '.join(sorted(map(name_of, self._handlers)))}.",
+                field="do",
+            )
         sentence, _, _ = problem.partition(" - at ")
-        return OperatorError("bad_request", f"{field}: {sentence}.", f"Give {field} as it is asked for.", field=field)
+        return OperatorError(
+            "bad_request", f"{field}: {sentence}.", f"Give {field} as it is asked for.", field=field
+        )
 
 
 def _plain(value: object) -> object:

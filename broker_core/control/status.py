@@ -163,7 +163,9 @@ class Statistics:
         )
         after = (now, instance.dispatch.messages_in, instance.dispatch.bytes_in, *self._out)
         self._span_s = max(now - self._before[0], 1) / 1_000
-        _, *grown = (round((new - old) / self._span_s, 1) for new, old in zip(after, self._before, strict=True))
+        _, *grown = (
+            round((new - old) / self._span_s, 1) for new, old in zip(after, self._before, strict=True)
+        )
         self.rates = Rates(messages_in=grown[0], bytes_in=grown[1], messages_out=grown[2], bytes_out=grown[3])
         self._before = after
         self._room, self._also_unchanged = MAX_SAMPLES, now - self._sampled_at >= SAMPLE_EVERY_MS
@@ -227,8 +229,14 @@ class Statistics:
         if look[:3] != RESTING[:3] or backlog.blocked_since or account.owed.messages:
             return None
         return (
-            connection, look, account.acknowledged.messages, self._rates[connection.name], connection.publishing.messages,
-            account.matched.messages, self._instance.policy.revision, self._guard.stage,
+            connection,
+            look,
+            account.acknowledged.messages,
+            self._rates[connection.name],
+            connection.publishing.messages,
+            account.matched.messages,
+            self._instance.policy.revision,
+            self._guard.stage,
             self._instance.decisions.last_of(connection.name),
             [(name, target.cursor.state, target.rate) for name, target in connection.subscriptions.items()],
         )
@@ -375,7 +383,9 @@ def _look(connection: Member) -> tuple[Delivery, int, int, int]:
     return delivery_of(connection), account.waiting.messages, backlog.spool_bytes, account.lost.messages
 
 
-def _subscription(target: ClientSubscription, figures: Figures, lag: LagFields, amounts: AmountFields) -> SubscriptionEntry:
+def _subscription(
+    target: ClientSubscription, figures: Figures, lag: LagFields, amounts: AmountFields
+) -> SubscriptionEntry:
     lane = target.peer.backlog.lanes.get(target.stream)
     window = lane.window if lane is not None else None
     return SubscriptionEntry(

@@ -124,9 +124,17 @@ class Watch:
             user = self._users.pop(name, "") if kind == "disconnect" else self._users.get(name, "")
             if kind not in self._kinds:
                 continue
-            variables = {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name, "AMPS_AUTHENTICATION_ID": user}
+            variables = {
+                "AMPS_CLIENT_NAME": name,
+                "AMPS_CONNECTION_NAME": name,
+                "AMPS_AUTHENTICATION_ID": user,
+            }
             if kind in ("subscribe", "unsubscribe"):
-                variables |= {"AMPS_TOPIC": event.topic or "", "AMPS_FILTER": event.filter or "", "AMPS_OPTIONS": ""}
+                variables |= {
+                    "AMPS_TOPIC": event.topic or "",
+                    "AMPS_FILTER": event.filter or "",
+                    "AMPS_OPTIONS": "",
+                }
             if kind == "disconnect":
                 variables["SLUICE_REASON"] = event.state
             self.happened(kind, variables)
@@ -170,7 +178,9 @@ class _Ear:
         """The same rows once for each client that is sent them."""
         for subscription, sent in self._engine.subscriptions.registry.match(batch):
             target = subscription.client
-            if not isinstance(target, ClientSubscription) or (target.journaled_only and not batch.header.first_sequence):
+            if not isinstance(target, ClientSubscription) or (
+                target.journaled_only and not batch.header.first_sequence
+            ):
                 continue
             both = rows if sent is None else sent if rows is None else np.intersect1d(rows, sent)
             self._heard(batch, both, target.peer.name)
@@ -181,7 +191,9 @@ class _Ear:
         self._watch.dropped += len(chosen) - len(fitting)
         facts = {"topic": self._listening.topic, "filter": self._listening.filter}
         for row in fitting:
-            self._watch.happened(self._listening.kind, _message(self._engine.instance, batch, row, client), facts)
+            self._watch.happened(
+                self._listening.kind, _message(self._engine.instance, batch, row, client), facts
+            )
 
 
 def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, str]:

@@ -87,14 +87,17 @@ class Side:
     def waiting(self) -> Amount:
         """Not handed over yet."""
         lost = self.lost_waiting
-        return Amount(self.matched - self.handed - lost.messages, self.matched_bytes - self.handed_bytes - lost.nbytes)
+        return Amount(
+            self.matched - self.handed - lost.messages, self.matched_bytes - self.handed_bytes - lost.nbytes
+        )
 
     @property
     def in_flight(self) -> Amount:
         """Handed over and not acknowledged."""
         lost = self.lost_in_flight
         return Amount(
-            self.handed - self.acknowledged - lost.messages, self.handed_bytes - self.acknowledged_bytes - lost.nbytes
+            self.handed - self.acknowledged - lost.messages,
+            self.handed_bytes - self.acknowledged_bytes - lost.nbytes,
         )
 
 
@@ -136,7 +139,11 @@ class Account:
 
     def match_rows(self, batch: Batch, rows: Rows | None) -> Amount:
         """Some rows of a batch (None: all) are for the subscription, and held back to be conflated. How much that is."""
-        what = amount_of(batch) if rows is None else Amount(len(rows), int(batch.rows["body"][rows].sum(dtype="u8")))
+        what = (
+            amount_of(batch)
+            if rows is None
+            else Amount(len(rows), int(batch.rows["body"][rows].sum(dtype="u8")))
+        )
         side = self.side(batch.header.first_sequence > 0)
         side.matched += what.messages
         side.matched_bytes += what.nbytes

@@ -178,9 +178,11 @@ class Backlog:
         owed = account.owed.messages - account.in_log.messages
         first = min((first for first in self.firsts().values() if first), default=0)
         return Waiting(
-            max(owed - spooled, 0), spooled,
+            max(owed - spooled, 0),
+            spooled,
             account.unjournaled.waiting.messages + account.unjournaled.in_flight.messages,
-            str(Bookmark(self._facilities.instance, first - 1)) if first else "", self.blocked_since,
+            str(Bookmark(self._facilities.instance, first - 1)) if first else "",
+            self.blocked_since,
         )
 
     @property
@@ -215,7 +217,8 @@ class Backlog:
         window = lane.window if lane is not None else None
         firsts = [
             window.first_unacked if window is not None else self.in_flight.first_of(stream),
-            lane.first_sequence if lane is not None else 0, self.outbox.first_sequence_of(stream),
+            lane.first_sequence if lane is not None else 0,
+            self.outbox.first_sequence_of(stream),
         ]
         if self.offline is not None:
             firsts.append(self.offline.first_of(stream))
@@ -494,7 +497,13 @@ class Backlog:
 
     def _enter(self, recipient: Recipient, what: Tally, cause: Cause, rule: str) -> None:
         self._facilities.ledger.enter(
-            self._facilities.clock.now_ns(), self._owner.name, recipient.id, recipient.topic, cause, rule, what
+            self._facilities.clock.now_ns(),
+            self._owner.name,
+            recipient.id,
+            recipient.topic,
+            cause,
+            rule,
+            what,
         )
 
     # Offline, drain, live again.

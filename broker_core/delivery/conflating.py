@@ -24,7 +24,11 @@ class Conflating:
     """The held records of one subscription."""
 
     def __init__(
-        self, facilities: Facilities, backlog: Backlog, recipient: Recipient, subscription: Subscription[object],
+        self,
+        facilities: Facilities,
+        backlog: Backlog,
+        recipient: Recipient,
+        subscription: Subscription[object],
         conflation: Conflation,
     ) -> None:
         self._clock = facilities.clock
@@ -67,7 +71,9 @@ class Conflating:
             ready += self._pieces(self._take(piece.batch, None), ends_at)
         if caught_up:
             ends_at = self.ends_at
-            ready += self._pieces(self._conflator.release() if release else self._conflator.due(self._clock.now_ns()), ends_at)
+            ready += self._pieces(
+                self._conflator.release() if release else self._conflator.due(self._clock.now_ns()), ends_at
+            )
         self._count()
         return ready
 
@@ -85,7 +91,9 @@ class Conflating:
         account = self._recipient.account
         account.match_rows(batch, rows)
         ended = self._conflator.take(batch, rows)
-        account.lose_waiting(Cause.CONFLATED_AS_ASKED, self._conflator.replaced, batch.header.first_sequence > 0)
+        account.lose_waiting(
+            Cause.CONFLATED_AS_ASKED, self._conflator.replaced, batch.header.first_sequence > 0
+        )
         return ended
 
     # Live.
@@ -113,9 +121,11 @@ class Conflating:
 
     def _offer(self, batches: list[Batch]) -> None:
         for batch in batches:
-            self._backlog.put(OutboxEntry(
-                self._recipient.stream, batch, None, None, 0, batch.count, batch.nbytes, batch.accepted_at
-            ))
+            self._backlog.put(
+                OutboxEntry(
+                    self._recipient.stream, batch, None, None, 0, batch.count, batch.nbytes, batch.accepted_at
+                )
+            )
 
     def offlined(self) -> None:
         """The client is offlined: what is held goes to its spool with everything else."""

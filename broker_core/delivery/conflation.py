@@ -43,14 +43,20 @@ def parse_conflation(interval: str, key: str | None) -> Conflation:
     """
     interval_ns = asked_interval(interval, "conflation")
     if not key:
-        raise ClientError("bad_conflation", "conflation needs a conflation_key.",
-                          "Name the field whose records replace each other, such as /id.", field="conflation_key")
+        raise ClientError(
+            "bad_conflation",
+            "conflation needs a conflation_key.",
+            "Name the field whose records replace each other, such as /id.",
+            field="conflation_key",
+        )
     try:
         return Conflation(interval_ns, parse_key(key))
     except ClientError as error:
         if error.code != "bad_key":
             raise
-        raise ClientError("bad_conflation", f"conflation_key can't be {key[:80]!r}.", error.fix, field="conflation_key") from None
+        raise ClientError(
+            "bad_conflation", f"conflation_key can't be {key[:80]!r}.", error.fix, field="conflation_key"
+        ) from None
 
 
 class _Held(NamedTuple):
@@ -143,11 +149,15 @@ class Conflator:
             topic, body = names[indexes[row] - 1], bodies[row]
             # What the log keeps never takes the place of what it doesn't: each is accounted for by itself.
             found = self._key_of(topic, body)
-            key = object() if found is None else (batch.first_sequence > 0, found)  # without a key it replaces nothing
+            key = (
+                object() if found is None else (batch.first_sequence > 0, found)
+            )  # without a key it replaces nothing
             before = self._held.get(key)
             if before is not None:
                 replaced, replaced_bytes = replaced + 1, replaced_bytes + len(before.body)
-            held = _Held(before.sequence if before else sequences[row], topic, headers[row] if headers else b"", body)
+            held = _Held(
+                before.sequence if before else sequences[row], topic, headers[row] if headers else b"", body
+            )
             self.nbytes += held.nbytes - (before.nbytes if before else 0)
             self._held[key] = held
         self.replaced = Amount(replaced, replaced_bytes)
@@ -173,5 +183,7 @@ def _batch(held: list[_Held], newest: BatchHeader) -> Batch:
     sequences = numbers if numbers[0] else ()
     # From the broker: the records come from several publishers.
     batch = Batch.parse(build(BROKER_NAME, topics, bodies, headers, sequences=sequences), verify=False)
-    batch.stamp(origin=newest.origin, epoch=newest.epoch, first_sequence=numbers[0], accepted_at=newest.accepted_at)
+    batch.stamp(
+        origin=newest.origin, epoch=newest.epoch, first_sequence=numbers[0], accepted_at=newest.accepted_at
+    )
     return batch

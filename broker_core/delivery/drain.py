@@ -88,8 +88,12 @@ class Drain:
         size = min(self._chunk_bytes, LARGEST_COPIED) if self._spool.copied_messages else self._chunk_bytes
         entries = self._leave_out(self._spool.pull(size))
         self.chunk = Chunk(
-            entries, first, asyncio.ensure_future(self._read(entries)), sum(entry.count for entry in entries),
-            sum(entry.nbytes for entry in entries), sum(entry.count for entry in entries if entry.batch is not None),
+            entries,
+            first,
+            asyncio.ensure_future(self._read(entries)),
+            sum(entry.count for entry in entries),
+            sum(entry.nbytes for entry in entries),
+            sum(entry.count for entry in entries if entry.batch is not None),
         )
 
     async def _read(self, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:

@@ -40,7 +40,15 @@ class InFlight:
         """An entry was given to the transport; its last byte is the connection's `ends_at`-th."""
         header = entry.batch.header
         self._entries.append(
-            (ends_at, entry.stream, account, header.count, header.bodies_length, header.first_sequence, entry.accepted_at)
+            (
+                ends_at,
+                entry.stream,
+                account,
+                header.count,
+                header.bodies_length,
+                header.first_sequence,
+                entry.accepted_at,
+            )
         )
 
     def taken(self, upto: int) -> None:

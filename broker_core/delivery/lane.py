@@ -23,7 +23,18 @@ class Lane:
     """What waits for one subscription. `window` None: no acknowledgements, only an order of its own."""
 
     __slots__ = (
-        "_conflated", "_cut_at", "_entries", "_seen_full", "busy", "full_since", "messages", "nbytes", "paused", "stream", "times_full", "window",
+        "_conflated",
+        "_cut_at",
+        "_entries",
+        "_seen_full",
+        "busy",
+        "full_since",
+        "messages",
+        "nbytes",
+        "paused",
+        "stream",
+        "times_full",
+        "window",
     )
 
     def __init__(self, stream: int, window: Window | None = None) -> None:

@@ -37,7 +37,11 @@ class Lanes(dict[int, Lane]):
 
     def unacked_since(self) -> list[int]:
         """From when the age of each window's oldest unacknowledged message counts, ns."""
-        return [one.window.oldest_accepted_at for one in self.values() if one.window is not None and one.window.oldest_accepted_at]
+        return [
+            one.window.oldest_accepted_at
+            for one in self.values()
+            if one.window is not None and one.window.oldest_accepted_at
+        ]
 
     def firsts(self) -> list[int]:
         """Sequence of each one's first journaled record; 0 where there is none."""

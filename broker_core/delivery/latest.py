@@ -32,7 +32,9 @@ def keep_latest(backlog: Backlog, facilities: Facilities, stream: int, key_of: K
         facilities.spawn(_keep_latest(backlog, facilities, lane, key_of, rule))
 
 
-async def _keep_latest(backlog: Backlog, facilities: Facilities, lane: Lane, key_of: KeyOf, rule: str) -> None:
+async def _keep_latest(
+    backlog: Backlog, facilities: Facilities, lane: Lane, key_of: KeyOf, rule: str
+) -> None:
     before = lane.peek()
     try:
         after = await facilities.reader.run(_latest_marked, before, key_of)

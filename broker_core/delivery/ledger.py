@@ -60,7 +60,9 @@ class Tally:
     def parted(self) -> tuple[Tally, Tally]:
         """What no journal keeps, and what the log has."""
         count, size = self.unjournaled, self.unjournaled_bytes
-        return Tally(count, size, 0, 0, count, size), Tally(self.messages - count, self.nbytes - size, self.first, self.last)
+        return Tally(count, size, 0, 0, count, size), Tally(
+            self.messages - count, self.nbytes - size, self.first, self.last
+        )
 
 
 def tally_of(entries: Iterable[OutboxEntry]) -> Tally:
@@ -90,8 +92,14 @@ class Loss(NamedTuple):
         """The interval as JSON: `at` in ms, `from` and `to` as bookmarks of the first and last record, or ""."""
         what = self.what
         return {
-            "at": self.at // 1_000_000, "client": self.client, "subscription": self.subscription, "topic": self.topic,
-            "cause": self.cause.value, "rule": self.rule, "messages": what.messages, "bytes": what.nbytes,
+            "at": self.at // 1_000_000,
+            "client": self.client,
+            "subscription": self.subscription,
+            "topic": self.topic,
+            "cause": self.cause.value,
+            "rule": self.rule,
+            "messages": what.messages,
+            "bytes": what.nbytes,
             "unjournaled": what.unjournaled,
             "from": f"{instance}|{what.first}|" if what.first else "",
             "to": f"{instance}|{what.last}|" if what.last else "",

@@ -52,7 +52,9 @@ class Waits(Protocol):
 class Offline:
     """One client's time on disk, from the decision until its spool is empty."""
 
-    def __init__(self, backlog: Waits, owner: Owner, sink: Sink, facilities: Facilities, spool: Spool) -> None:
+    def __init__(
+        self, backlog: Waits, owner: Owner, sink: Sink, facilities: Facilities, spool: Spool
+    ) -> None:
         self._backlog = backlog
         self._owner = owner
         self._sink = sink
@@ -133,8 +135,15 @@ class Offline:
         if self._pin is None:
             self._keep_log(entry.batch.first_sequence)
         self.spool.append_reference(
-            entry.stream, entry.source, entry.source_length, entry.count, entry.accepted_at,
-            entry.batch.first_sequence, entry.rows, entry.nbytes, entry.batch.last_sequence,
+            entry.stream,
+            entry.source,
+            entry.source_length,
+            entry.count,
+            entry.accepted_at,
+            entry.batch.first_sequence,
+            entry.rows,
+            entry.nbytes,
+            entry.batch.last_sequence,
         )
 
     def _keep_log(self, sequence: int) -> None:
@@ -160,7 +169,9 @@ class Offline:
         except Exception:
             # Nobody awaits this task: a client whose backlog can't come back must not wait for it in silence.
             log.exception("drain_failed", client=self._owner.name)
-            self._owner.close("internal_error", "What waited for this client on disk couldn't be brought back.")
+            self._owner.close(
+                "internal_error", "What waited for this client on disk couldn't be brought back."
+            )
 
     async def _bring_back(self) -> None:
         """Deliver the next chunk."""
@@ -188,7 +199,12 @@ class Offline:
     def _let_go(self) -> None:
         """What was sent isn't needed from the journal any more. Everything else may have to be read again."""
         first = self.chunk_first or self.spool.first_sequence
-        if self._pin is not None and first and not self._backlog.outbox.messages and not self._backlog.lanes.messages:
+        if (
+            self._pin is not None
+            and first
+            and not self._backlog.outbox.messages
+            and not self._backlog.lanes.messages
+        ):
             self._pin.move(first)
 
     def _leave_out_ended(self, entries: list[SpoolEntry]) -> list[SpoolEntry]:
@@ -198,7 +214,11 @@ class Offline:
     @property
     def wanted(self) -> bool:
         """Whether the client takes more than waits for it in memory."""
-        return self._sink.writable and not self._backlog.outbox.nbytes and self._backlog.lanes.nbytes < PULL_BYTES
+        return (
+            self._sink.writable
+            and not self._backlog.outbox.nbytes
+            and self._backlog.lanes.nbytes < PULL_BYTES
+        )
 
     async def _until_wanted(self) -> bool:
         """Wait for the client; say so in the state. False when it closed meanwhile."""
@@ -206,7 +226,9 @@ class Offline:
         while not self.wanted and backlog.state is not ClientState.CLOSED:
             self._wakened.clear()
             try:
-                async with asyncio.timeout(STALLED_AFTER_S if backlog.state is ClientState.DRAINING else None):
+                async with asyncio.timeout(
+                    STALLED_AFTER_S if backlog.state is ClientState.DRAINING else None
+                ):
                     await self._wakened.wait()
             except TimeoutError:
                 self.stalled()

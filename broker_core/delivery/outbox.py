@@ -37,7 +37,11 @@ class Outbox:
     def of_stream(self, stream: int) -> tuple[int, int, int]:
         """What waits for one subscription: messages, bytes, and from when the oldest one's age counts (ns, 0 for none)."""
         mine = [entry for entry in self._entries if entry.stream == stream]
-        return sum(entry.count for entry in mine), sum(entry.nbytes for entry in mine), mine[0].accepted_at if mine else 0
+        return (
+            sum(entry.count for entry in mine),
+            sum(entry.nbytes for entry in mine),
+            mine[0].accepted_at if mine else 0,
+        )
 
     def first_sequence_of(self, stream: int) -> int:
         """Sequence of the first journaled record that waits for a subscription; 0 when there is none."""

@@ -130,7 +130,9 @@ class Window:
         # Copied: the array of the batch would keep all its bytes in memory until it is acknowledged.
         listed = batch.sequences().copy() if explicit and batch.first_sequence else None
         sizes = batch.rows["body"].copy()
-        self._spans.append(_Span(first, self._sent, batch.first_sequence, listed, sizes, now_ns, accepted_at or now_ns))
+        self._spans.append(
+            _Span(first, self._sent, batch.first_sequence, listed, sizes, now_ns, accepted_at or now_ns)
+        )
 
     def take_back(self, batches: Sequence[Batch]) -> None:
         """The last batches didn't leave after all; they will be sent again, with the same numbers."""
@@ -162,8 +164,10 @@ class Window:
         """ClientError bad_ack when messages by these numbers can't have been received."""
         if not 1 <= first <= last <= sent:
             raise ClientError(
-                "bad_ack", f"Messages {first} to {last} can't be acknowledged: {sent} were sent.",
-                "Count the messages of the subscription from 1, or give the bookmark of one.", sent=sent,
+                "bad_ack",
+                f"Messages {first} to {last} can't be acknowledged: {sent} were sent.",
+                "Count the messages of the subscription from 1, or give the bookmark of one.",
+                sent=sent,
             )
 
     def _amount(self, first: int, last: int) -> Acknowledged:
@@ -178,7 +182,9 @@ class Window:
                 continue
             known = [number - span.first for number in early if low <= number <= high]
             sizes = span.sizes[low - span.first : high - span.first + 1]
-            nbytes = int(sizes.sum(dtype=np.uint64)) - (int(span.sizes[known].sum(dtype=np.uint64)) if known else 0)
+            nbytes = int(sizes.sum(dtype=np.uint64)) - (
+                int(span.sizes[known].sum(dtype=np.uint64)) if known else 0
+            )
             amount = Amount(high - low + 1 - len(known), nbytes)
             if span.first_sequence:
                 journaled = journaled.plus(amount)
@@ -194,8 +200,11 @@ class Window:
             for number in _candidates(span, sequence):
                 if span.sequence(number) == sequence:
                     return number
-        raise ClientError("bad_ack", f"Record {sequence} isn't waiting for an acknowledgement.",
-                          "Acknowledge what the subscription has delivered.")
+        raise ClientError(
+            "bad_ack",
+            f"Record {sequence} isn't waiting for an acknowledgement.",
+            "Acknowledge what the subscription has delivered.",
+        )
 
     def _move(self, head: int) -> None:
         """Everything before `head` is acknowledged."""

@@ -55,15 +55,21 @@ Acknowledged = Annotated[int, Meta(description="What it has, by its own word, or
 AcknowledgedBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
 InFlight = Annotated[int, Meta(description="Handed over and not acknowledged.")]
 InFlightBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
-Waiting = Annotated[int, Meta(description="Not handed over yet, in memory, in the spool, or in the log only.")]
+Waiting = Annotated[
+    int, Meta(description="Not handed over yet, in memory, in the spool, or in the log only.")
+]
 WaitingBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
 Gone = Annotated[dict[str, int], Meta(description="Messages it will not get, by cause.")]
 GoneBytes = Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
 SecondsBehind = Annotated[
-    float, Meta(description="Age of the oldest record it hasn't been sent; of a replay, of the record it is at.")
+    float,
+    Meta(description="Age of the oldest record it hasn't been sent; of a replay, of the record it is at."),
 ]
 CaughtUpIn = Annotated[
-    float | None, Meta(description="Seconds until nothing waits, as it goes now; null: nothing waits, or it doesn't get nearer.")
+    float | None,
+    Meta(
+        description="Seconds until nothing waits, as it goes now; null: nothing waits, or it doesn't get nearer."
+    ),
 ]
 
 
@@ -77,9 +83,14 @@ class SubscriptionEntry(Document, frozen=True, kw_only=True):
     state: Annotated[Delivery, Meta(description="The same as `delivery`, by its older name.")]
     delivery: Annotated[Delivery, Meta(description="What the broker does for it.")]
     health: Annotated[Health, Meta(description="What its client does with it.")]
-    lag_messages: Annotated[int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")]
+    lag_messages: Annotated[
+        int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")
+    ]
     lag_bytes: Annotated[int, Meta(description="Bytes that wait for it.")]
-    lag_ms: Annotated[int, Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read.")]
+    lag_ms: Annotated[
+        int,
+        Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read."),
+    ]
     seconds_behind: SecondsBehind
     caught_up_in_s: CaughtUpIn
     matched_messages: Matched
@@ -115,7 +126,9 @@ class ForecastEntry(Document, frozen=True, kw_only=True):
     limit: int
     percent: Annotated[float, Meta(description="Of the limit, used now.")]
     per_second: float
-    fires_in_ms: Annotated[int | None, Meta(description="Until it acts, what is left of a hold included; null: see `why_none`.")]
+    fires_in_ms: Annotated[
+        int | None, Meta(description="Until it acts, what is left of a hold included; null: see `why_none`.")
+    ]
     why_none: Annotated[str, Meta(description="Why there is no honest time; empty where there is one.")]
     subscription: Annotated[str, Meta(description="Whose signal it is; empty: the client's or its pool's.")]
 
@@ -152,9 +165,14 @@ class ClientEntry(Document, frozen=True, kw_only=True):
     remote: str
     user: str
     connected_at: Moment
-    lag_messages: Annotated[int, Meta(description="Records it isn't sent yet, of the subscription furthest behind.")]
+    lag_messages: Annotated[
+        int, Meta(description="Records it isn't sent yet, of the subscription furthest behind.")
+    ]
     lag_bytes: Annotated[int, Meta(description="Bytes that wait, of that subscription with most.")]
-    lag_ms: Annotated[int, Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read.")]
+    lag_ms: Annotated[
+        int,
+        Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read."),
+    ]
     seconds_behind: SecondsBehind
     caught_up_in_s: CaughtUpIn
     matched_messages: Matched
@@ -204,7 +222,9 @@ class EffectiveSetting(Document, frozen=True, kw_only=True):
     setting: Annotated[str, Meta(description="As policies name it: its group, a dot, its field.")]
     value: Annotated[Scalar, Meta(description="Null: without a limit, or as the broker chooses.")]
     unit: Annotated[str, Meta(description="bytes, ms, messages, percent, …; empty for what isn't measured.")]
-    origin: Annotated[str, Meta(description="default, instance, or the transport, rule or topic policy that sets it.")]
+    origin: Annotated[
+        str, Meta(description="default, instance, or the transport, rule or topic policy that sets it.")
+    ]
     subscription: Annotated[str, Meta(description="The subscription it is about; empty: the client.")]
 
 

@@ -120,7 +120,11 @@ def fields() -> list[str]:
 
 def drawn(also: frozenset[str] = frozenset()) -> list[Column]:
     """What the page shows: the usual ones, and those that somebody chose besides."""
-    return [column for column in CLIENT_COLUMNS if column.shown or (column.key in also and column.kind is not Kind.NESTED)]
+    return [
+        column
+        for column in CLIENT_COLUMNS
+        if column.shown or (column.key in also and column.kind is not Kind.NESTED)
+    ]
 
 
 def choosable() -> list[Column]:

@@ -53,7 +53,10 @@ class Totals(Document, frozen=True, kw_only=True):
     bytes_out: int = 0
     decisions: int = 0
     standstills: Annotated[
-        int, Meta(description="Times that a client wasn't sent what it could take: a defect of the broker's own, see its log.")
+        int,
+        Meta(
+            description="Times that a client wasn't sent what it could take: a defect of the broker's own, see its log."
+        ),
     ] = 0
 
 

@@ -46,7 +46,10 @@ class CutOffEntry(Document, frozen=True, kw_only=True):
     client: str
     transport: str
     code: Annotated[
-        str, Meta(description="What it would be told: transport_closed (taken away, disabled or moved), or access_changed.")
+        str,
+        Meta(
+            description="What it would be told: transport_closed (taken away, disabled or moved), or access_changed."
+        ),
     ]
 
 

@@ -79,7 +79,8 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
     told: str = "unknown"
     times: int = 1
     samples: Annotated[
-        list[list[int]], Meta(description="Moment (ms), bytes in the outbox and the spool, age in ms, bytes sent.")
+        list[list[int]],
+        Meta(description="Moment (ms), bytes in the outbox and the spool, age in ms, bytes sent."),
     ] = []
 
 

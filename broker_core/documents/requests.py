@@ -46,7 +46,13 @@ _Segments = Annotated[list[Annotated[str, Meta(max_length=255)]], Meta(max_lengt
 
 
 class Request(
-    Struct, Generic[T], frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="do"
+    Struct,
+    Generic[T],
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="do",
 ):
     """A request that is answered with a T."""
 

@@ -1,12 +1,12 @@
 """The way of a message, and of a decision: dispatch, settle, enforce.
 
-    engine               the rooms, put together
-    dispatch             publish → journal → match → queue
-    subscribing          where subscriptions begin and end
-    settle               at the end of a turn: send, measure, decide
-    subscription_view    a live subscription as rules see it
-    enforcement          what was decided is done
-    decisions            those made lately; events: the broker's own records
-    watchdog             clients that could be sent what waits, and aren't
-    collector            Python's garbage collector beside a loop
+engine               the rooms, put together
+dispatch             publish → journal → match → queue
+subscribing          where subscriptions begin and end
+settle               at the end of a turn: send, measure, decide
+subscription_view    a live subscription as rules see it
+enforcement          what was decided is done
+decisions            those made lately; events: the broker's own records
+watchdog             clients that could be sent what waits, and aren't
+collector            Python's garbage collector beside a loop
 """

@@ -43,7 +43,10 @@ class Decisions:
         first, known = self._repeated.get(key, (None, identity))
         if first is not None:
             decision = replace(
-                decision, at=first.at, times=first.times + 1, lost=first.lost + decision.lost,
+                decision,
+                at=first.at,
+                times=first.times + 1,
+                lost=first.lost + decision.lost,
                 observed=max(first.observed, decision.observed),
             )
         self._repeated[key] = (decision, known)
@@ -58,7 +61,9 @@ class Decisions:
         made = decision_json(decision) | {"id": identity}
         self.recent.append(made)
         self._last.pop(decision.client, None)
-        self._last[decision.client] = {key: made[key] for key in ("id", "at", "action", "mode", "reason", "told", "sentence")}
+        self._last[decision.client] = {
+            key: made[key] for key in ("id", "at", "action", "mode", "reason", "told", "sentence")
+        }
         if len(self._last) > KEPT:
             del self._last[next(iter(self._last))]
         self.made += 1

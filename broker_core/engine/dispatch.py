@@ -66,7 +66,12 @@ class Dispatch:
     """What an instance's publishers send, on its way to the subscribers. The outlet of its log."""
 
     def __init__(
-        self, facilities: Facilities, frontier: Frontier, roster: Roster, subscribed: Subscribed, settles: Settles,
+        self,
+        facilities: Facilities,
+        frontier: Frontier,
+        roster: Roster,
+        subscribed: Subscribed,
+        settles: Settles,
         topics: JournaledTopics,
     ) -> None:
         self._journal, self._clock, self._share = facilities.journal, facilities.clock, facilities.share
@@ -111,11 +116,18 @@ class Dispatch:
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
         """Take a batch from a client. Raises ClientError bad_batch or bad_topic, and nothing of it is stored."""
         if batch.publisher_name != connection.name:
-            raise ClientError("bad_batch", f"The batch says it is from {batch.publisher_name[:64]!r}.",
-                              "Build batches with the name that logged on.")
+            raise ClientError(
+                "bad_batch",
+                f"The batch says it is from {batch.publisher_name[:64]!r}.",
+                "Build batches with the name that logged on.",
+            )
         if batch.flags:
-            raise ClientError("bad_batch", f"A batch has no flags when it is published, and this one has {batch.flags:#x}.",
-                              "Build batches with the client library.", position=6)
+            raise ClientError(
+                "bad_batch",
+                f"A batch has no flags when it is published, and this one has {batch.flags:#x}.",
+                "Build batches with the client library.",
+                position=6,
+            )
         topics = batch.topics
         for topic in topics:
             check_topic(topic)
@@ -160,7 +172,9 @@ class Dispatch:
         rows = np.nonzero(batch.publisher_sequences() > known)[0]
         return batch.select(rows, explicit=False)
 
-    def _to_journal(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], last: int) -> None:
+    def _to_journal(
+        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], last: int
+    ) -> None:
         """`last` is the publisher's number that is acknowledged with the batch."""
         for answer in answers:
             if answer.ack == "processed":
@@ -171,7 +185,12 @@ class Dispatch:
 
     def _pass_on(self, batch: Batch) -> None:
         """A batch that no journal keeps: deliver it now."""
-        batch.stamp(origin=self._journal.origin, epoch=self._journal.epoch, first_sequence=0, accepted_at=self._clock.now_ns())
+        batch.stamp(
+            origin=self._journal.origin,
+            epoch=self._journal.epoch,
+            first_sequence=0,
+            accepted_at=self._clock.now_ns(),
+        )
         self._deliver(batch, None, self._subscribed.registry)
         self._settles.settle()
 
@@ -238,9 +257,11 @@ class Dispatch:
         for owner, numbers in failed.items():
             # What was taken but not stored is no longer known: its republishing must not look like a repeat.
             self._publishers.note(owner.name, self._journal.publishers.get(owner.name, 0))
-            owner.reply(replies.error_reply(
-                error, of="publish", first=min(numbers, default=None), sequence=max(numbers, default=None)
-            ))
+            owner.reply(
+                replies.error_reply(
+                    error, of="publish", first=min(numbers, default=None), sequence=max(numbers, default=None)
+                )
+            )
             owner.close(error.code, error.sentence, error.fix)
 
     def _deliver(self, batch: Batch, position: Position | None, registry: Registry[Receiver]) -> None:

@@ -58,7 +58,9 @@ Act = Callable[[Member, UnderWay], None]
 class Enforcement:
     """What slow-client policy decides is done here, one method for each action; and what operators do in the same way."""
 
-    def __init__(self, services: Services, guard: SlowClientGuard, decisions: Decisions, events: ClientEvents) -> None:
+    def __init__(
+        self, services: Services, guard: SlowClientGuard, decisions: Decisions, events: ClientEvents
+    ) -> None:
         self._services = services
         self._clock = services.facilities.clock
         self._guard = guard
@@ -92,7 +94,9 @@ class Enforcement:
             except Exception:
                 # Others' decisions follow: one client's failure must stay its own.
                 log.exception("act_failed", client=connection.name, action=decision.action.value)
-                connection.close("internal_error", "What a policy decided about this client couldn't be carried out.")
+                connection.close(
+                    "internal_error", "What a policy decided about this client couldn't be carried out."
+                )
 
     # What is done to a backlog.
 
@@ -100,8 +104,11 @@ class Enforcement:
         """Keep the latest message per key of what waits."""
         for target in _targets(connection, act.decision):
             keep_latest(
-                connection.backlog, self._services.facilities, target.stream,
-                parse_key(target.snapshot_key or "topic").of(target.subscription.decoder_of), act.decision.rule,
+                connection.backlog,
+                self._services.facilities,
+                target.stream,
+                parse_key(target.snapshot_key or "topic").of(target.subscription.decoder_of),
+                act.decision.rule,
             )
         act.record()
 
@@ -112,7 +119,9 @@ class Enforcement:
         for target in _targets(connection, decision):
             over = _counted(connection, target, decision.signal)
             messages, nbytes = (
-                (over.messages - decision.limit, 0) if decision.unit is Unit.MESSAGES else (0, over.nbytes - decision.limit)
+                (over.messages - decision.limit, 0)
+                if decision.unit is Unit.MESSAGES
+                else (0, over.nbytes - decision.limit)
             )
             lost += connection.backlog.discard_oldest(target.stream, messages, nbytes, decision.rule)
             kept += target.account.waiting.messages
@@ -127,7 +136,9 @@ class Enforcement:
                 self.move_to_spool(connection)
             except OSError as problem:
                 act.record()
-                connection.close("disk_full", f"This client must be offlined, and its spool can't be made: {problem}.")
+                connection.close(
+                    "disk_full", f"This client must be offlined, and its spool can't be made: {problem}."
+                )
                 return
         spool = connection.backlog.spool
         act.record(kept=spool.messages if spool is not None else 0)  # what was on its way isn't in the spool
@@ -151,7 +162,9 @@ class Enforcement:
         self._spools += 1
         directory = Path(self._guard.pool_of(connection.transport).disk_path)
         directory.mkdir(parents=True, exist_ok=True)
-        return Spool(directory / f"{self._services.facilities.instance}.{connection.name}.{self._spools}.spool")
+        return Spool(
+            directory / f"{self._services.facilities.instance}.{connection.name}.{self._spools}.spool"
+        )
 
     def _continue_from_journal(self, connection: Member, act: UnderWay) -> None:
         """Forget what waits in memory and read it from the journal instead, from the last sent position on."""
@@ -175,19 +188,28 @@ class Enforcement:
         for target in _targets(connection, decision):
             ending = connection.cancel(target, decision.rule)
             kept, lost, first = kept.plus(ending.kept), lost.plus(ending.lost), ending.first or first
-            connection.reply(replies.Cancelled(
-                id=target.id, code=decision.reason.value, message=sentence(decision), decision=act.identity,
-                retry_after_ms=RETRY_AFTER_MS, kept=ending.kept.messages, lost=ending.lost.messages,
-                bookmark=connection.resume_bookmark(ending),
-            ))
+            connection.reply(
+                replies.Cancelled(
+                    id=target.id,
+                    code=decision.reason.value,
+                    message=sentence(decision),
+                    decision=act.identity,
+                    retry_after_ms=RETRY_AFTER_MS,
+                    kept=ending.kept.messages,
+                    lost=ending.lost.messages,
+                    bookmark=connection.resume_bookmark(ending),
+                )
+            )
         self._note_ending(connection, act, Ending(kept, lost, first))
         self._tell(connection, act)
 
     def _ask_to_close(self, connection: Member, act: UnderWay) -> None:
         """Ask the client to close. It is never closed by force: the rule asks again (seed 003), or has a wider rung."""
-        connection.reply(replies.CloseRequested(
-            code=act.decision.reason.value, message=sentence(act.decision), retry_after_ms=RETRY_AFTER_MS
-        ))
+        connection.reply(
+            replies.CloseRequested(
+                code=act.decision.reason.value, message=sentence(act.decision), retry_after_ms=RETRY_AFTER_MS
+            )
+        )
         self._tell(connection, act)
 
     def _disconnect(self, connection: Member, act: UnderWay) -> None:
@@ -220,7 +242,9 @@ class Enforcement:
 
     def _note_ending(self, connection: Member, act: UnderWay, ending: Ending) -> None:
         act.decision = replace(
-            act.decision, kept=ending.kept.messages, lost=ending.lost.messages,
+            act.decision,
+            kept=ending.kept.messages,
+            lost=ending.lost.messages,
             resume_bookmark=connection.resume_bookmark(ending) or "",
         )
 
@@ -242,7 +266,9 @@ def offline_now(enforcement: Enforcement, connection: Member) -> None:
     """An operator offlines a client, as policy would. OperatorError not_live, disk_full."""
     if connection.backlog.state is not ClientState.LIVE:
         raise OperatorError(
-            "not_live", f"{connection.name} is {connection.backlog.state.value} already.", "Nothing is to be done."
+            "not_live",
+            f"{connection.name} is {connection.backlog.state.value} already.",
+            "Nothing is to be done.",
         )
     try:
         enforcement.move_to_spool(connection)
@@ -272,6 +298,9 @@ def _targets(connection: Member, decision: Decision) -> list[ClientSubscription]
 def _notice(act: UnderWay, retry_after_ms: int | None) -> replies.Notice:
     decision = act.decision
     return replies.Notice(
-        **notice_fields(decision), retry_after_ms=retry_after_ms, decision=act.identity,
-        subscription=decision.subscription or None, resume_token=decision.resume_token or None,
+        **notice_fields(decision),
+        retry_after_ms=retry_after_ms,
+        decision=act.identity,
+        subscription=decision.subscription or None,
+        resume_token=decision.resume_token or None,
     )

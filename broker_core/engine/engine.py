@@ -59,7 +59,12 @@ class Engine:
     """The parts by name; what they do together in time is below."""
 
     def __init__(
-        self, journal: Journal, policy: PolicyDocument, spool_directory: Path, host_memory: int, ulimit: int | None,
+        self,
+        journal: Journal,
+        policy: PolicyDocument,
+        spool_directory: Path,
+        host_memory: int,
+        ulimit: int | None,
         clock: Clock,
     ) -> None:
         self.instance = journal.instance
@@ -79,29 +84,53 @@ class Engine:
         self.reader = ReaderThread(clock)
         self.share = FairShare(clock)
         self.frontier = Frontier(journal.next_sequence - 1)
-        self.facilities = Facilities(journal.instance, clock, journal, self.reader, self.share, self.ledger, self.spawn)
+        self.facilities = Facilities(
+            journal.instance, clock, journal, self.reader, self.share, self.ledger, self.spawn
+        )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
         self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions)
         self.kept = KeptPositions(
             journal.directory / f"{self.instance}.kept.json",
-            Earlier(state / f"{self.instance}.durables.json", journal.directory / f"{self.instance}.replays.json"),
+            Earlier(
+                state / f"{self.instance}.durables.json", journal.directory / f"{self.instance}.replays.json"
+            ),
             journal.pin,
         )
         self.durables = Durables(self.facilities, self.frontier, self.kept)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self._cancel, self.kept)
         self.guard = SlowClientGuard(policy, *self._surroundings)
-        self.settle = Settle(self.facilities, self.frontier, self.roster, self.control, self.guard, self.events)
+        self.settle = Settle(
+            self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
+        )
         self.dispatch = Dispatch(
-            self.facilities, self.frontier, self.roster, self.subscriptions, self.settle, JournaledTopics(policy.instance)
+            self.facilities,
+            self.frontier,
+            self.roster,
+            self.subscriptions,
+            self.settle,
+            JournaledTopics(policy.instance),
         )
         self.logons = Logons(self.facilities, self.roster, policy)
         self.services = self.subscriptions.services = Services(
-            self.facilities, self.frontier, self.roster, self.leases, RefusedNames(),
-            Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")), self.events, self.settle, self.dispatch,
-            self.subscriptions, self.control, self.durables, self.managed, self.logons,
+            self.facilities,
+            self.frontier,
+            self.roster,
+            self.leases,
+            RefusedNames(),
+            Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),
+            self.events,
+            self.settle,
+            self.dispatch,
+            self.subscriptions,
+            self.control,
+            self.durables,
+            self.managed,
+            self.logons,
         )
         self.decisions = Decisions(self.instance, self.started_at, self.events)
-        self.enforcement = self.settle.enforces = Enforcement(self.services, self.guard, self.decisions, self.events)
+        self.enforcement = self.settle.enforces = Enforcement(
+            self.services, self.guard, self.decisions, self.events
+        )
 
     def connected(self, transport: str, sink: Sink) -> Connection:
         """A transport has a new connection."""
@@ -143,7 +172,9 @@ class Engine:
                     connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
             elif connection.heartbeat_ms:
                 if now - connection.heard_at > 2 * connection.heartbeat_ms + 1_000:
-                    connection.close("heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms.")
+                    connection.close(
+                        "heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms."
+                    )
                 elif now - connection.spoke_at > connection.heartbeat_ms - TICK_MS:
                     connection.reply(replies.Heartbeat())
         self._publish_events()

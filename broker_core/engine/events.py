@@ -60,10 +60,18 @@ class ClientEvents:
         self._losses: list[bytes] = []
 
     def add(
-        self, now_ns: int, client: str, event: str, state: str, topic: str | None = None, filter: str | None = None
+        self,
+        now_ns: int,
+        client: str,
+        event: str,
+        state: str,
+        topic: str | None = None,
+        filter: str | None = None,
     ) -> None:
         """A client connected, disconnected, subscribed (with topic and filter), was offlined, or went live again."""
-        made = ClientEvent(at=now_ns // 1_000_000, client=client, event=event, state=state, topic=topic, filter=filter)
+        made = ClientEvent(
+            at=now_ns // 1_000_000, client=client, event=event, state=state, topic=topic, filter=filter
+        )
         self._clients.append(encoded(made))
 
     def sample(self, now_ns: int, sample: Sample) -> None:

@@ -51,7 +51,12 @@ class Settle:
     """One instance's clients as policy sees them. Satisfies `connections.ports.Judging`."""
 
     def __init__(
-        self, facilities: Facilities, frontier: Frontier, roster: Roster, control: ReplayControl, guard: SlowClientGuard,
+        self,
+        facilities: Facilities,
+        frontier: Frontier,
+        roster: Roster,
+        control: ReplayControl,
+        guard: SlowClientGuard,
         events: ClientEvents,
     ) -> None:
         self._clock = facilities.clock
@@ -131,7 +136,14 @@ class Settle:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
         self.changed(connection)
 
-    def apply(self, policy: PolicyDocument, host_memory: int, ulimit: int | None, disk_path: str, stage: Stage | None) -> None:
+    def apply(
+        self,
+        policy: PolicyDocument,
+        host_memory: int,
+        ulimit: int | None,
+        disk_path: str,
+        stage: Stage | None,
+    ) -> None:
         """Put a revision in force, and act on whoever is over its limits."""
         self.guard.apply_policy(policy, host_memory, ulimit, disk_path, stage)
         for connection in self._uses:
@@ -178,16 +190,22 @@ class Settle:
     def _settle_round(self, changed: Iterable[Member]) -> None:
         for connection in changed:
             if not connection.closed:
-                self._guarded(connection, "What waits for this client couldn't be sent.", connection.backlog.send)
+                self._guarded(
+                    connection, "What waits for this client couldn't be sent.", connection.backlog.send
+                )
         # Sending marks nobody's neighbours; what it changed of these is measured now.
         for connection in changed:
             self._dirty.pop(connection, None)
         decisions, self._decided = self._decided, []
         for connection in changed:
-            self._guarded(connection, "What this client takes couldn't be judged.", self._judge, connection, decisions)
+            self._guarded(
+                connection, "What this client takes couldn't be judged.", self._judge, connection, decisions
+            )
         self._enforce(decisions)
 
-    def _guarded(self, connection: Member, failed: str, do: Callable[P, object], *given: P.args, **named: P.kwargs) -> None:
+    def _guarded(
+        self, connection: Member, failed: str, do: Callable[P, object], *given: P.args, **named: P.kwargs
+    ) -> None:
         """Do something of one client; when it can't be done, log why and close that client."""
         try:
             do(*given, **named)
@@ -243,7 +261,9 @@ class Settle:
         backlog, now = connection.backlog, self._clock.now_ns()
         behind = backlog.unwritable_since and now - backlog.unwritable_since >= BEHIND_NS
         grown = backlog.nbytes - use.memory
-        passes = use.memory + grown > use.memory_alarm or use.pool.memory_used + grown > use.pool.memory_ceiling
+        passes = (
+            use.memory + grown > use.memory_alarm or use.pool.memory_used + grown > use.pool.memory_ceiling
+        )
         if not behind and not passes:
             return
         for target in list(connection.subscriptions.values()):
@@ -300,13 +320,19 @@ class Settle:
         self.watchdog.wakes()
         for connection in part:
             if not connection.closed:
-                self._guarded(connection, "What this client has taken couldn't be looked up.", self._look_at, connection)
+                self._guarded(
+                    connection, "What this client has taken couldn't be looked up.", self._look_at, connection
+                )
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
 
     def _look_at(self, connection: Member) -> None:
         backlog = connection.backlog
         backlog.look()
         # Only where the socket takes nothing: what it would take and isn't given is for the watchdog to find.
-        if backlog.unwritable_since and not connection.sink.writable and (backlog.outbox.nbytes or backlog.lanes.filled):
+        if (
+            backlog.unwritable_since
+            and not connection.sink.writable
+            and (backlog.outbox.nbytes or backlog.lanes.filled)
+        ):
             self.changed(connection)
         self.watchdog.look(connection)

@@ -68,7 +68,9 @@ class Subscriptions:
         connection.last_stream += 1
         stream = connection.last_stream
         if needs_preparing(command):
-            self.services.facilities.spawn(prepare(connection, self.services, command, stream, self._topics(), self._begin))
+            self.services.facilities.spawn(
+                prepare(connection, self.services, command, stream, self._topics(), self._begin)
+            )
         else:
             self._begin(connection, command, stream)
 
@@ -76,8 +78,13 @@ class Subscriptions:
         if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
             raise _too_many(command)
         if command.id in connection.subscriptions:
-            raise ClientError("bad_command", f"There is a subscription {command.id!r} already.",
-                              "Unsubscribe it first, or use another id.", c="subscribe", id=command.id)
+            raise ClientError(
+                "bad_command",
+                f"There is a subscription {command.id!r} already.",
+                "Unsubscribe it first, or use another id.",
+                c="subscribe",
+                id=command.id,
+            )
 
     def _begin(self, connection: Member, command: commands.Subscribe, stream: int) -> None:
         """Start a subscription whose preparations are done; ClientErrors as `_add`."""
@@ -94,8 +101,12 @@ class Subscriptions:
         if command.lease_ms is not None:
             services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
         services.events.add(
-            clock.now_ns(), connection.name, "subscribe", connection.backlog.state.value,
-            topic=target.topic, filter=target.filter_text or "",
+            clock.now_ns(),
+            connection.name,
+            "subscribe",
+            connection.backlog.state.value,
+            topic=target.topic,
+            filter=target.filter_text or "",
         )
 
     def _add(self, connection: Member, command: commands.Subscribe, stream: int) -> ClientSubscription:
@@ -108,19 +119,33 @@ class Subscriptions:
         if kept is not None:
             # What operators have made of it since counts, and not what the client asked for at first.
             command = structs.replace(
-                command, rate=kept.rate, rate_max_gap=kept.rate_max_gap, conflation=kept.conflation,
-                conflation_key=kept.conflation_key, paused=kept.paused,
+                command,
+                rate=kept.rate,
+                rate_max_gap=kept.rate_max_gap,
+                conflation=kept.conflation,
+                conflation_key=kept.conflation_key,
+                paused=kept.paused,
             )
         rate = parse_rate(command.rate, command.rate_max_gap) if command.rate else None
-        conflation = parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
+        conflation = (
+            parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
+        )
         found = self._find(command, pattern) if kept is None else managed.continued(kept, command)
         if command.managed and kept is None and found is not None:
             kept = managed.make(connection.name, command, found.span)
         target = ClientSubscription(
-            connection, command.topic, command.filter, command.bookmark, Cursor(found.span if found is not None else None),
-            timestamp=command.timestamp, durability="live" if command.durability == "live" else "persisted", rate=rate,
+            connection,
+            command.topic,
+            command.filter,
+            command.bookmark,
+            Cursor(found.span if found is not None else None),
+            timestamp=command.timestamp,
+            durability="live" if command.durability == "live" else "persisted",
+            rate=rate,
         )
-        subscription = target.subscription = Subscription(target, command.id, stream, pattern, chosen, self._decoder_of)
+        subscription = target.subscription = Subscription(
+            target, command.id, stream, pattern, chosen, self._decoder_of
+        )
         if conflation is not None:
             target.conflating = Conflating(facilities, connection.backlog, target, subscription, conflation)
         if narrowed:
@@ -163,38 +188,56 @@ class Subscriptions:
         if command.bookmark is None:
             return None
         if self._topics().covers_nothing(pattern):
-            raise ClientError("not_journaled", f"Nothing of {command.topic} is journaled, so there is nothing to replay.",
-                              "Subscribe without a bookmark, or have the topic journaled.")
+            raise ClientError(
+                "not_journaled",
+                f"Nothing of {command.topic} is journaled, so there is nothing to replay.",
+                "Subscribe without a bookmark, or have the topic journaled.",
+            )
         asked = parse_bookmark(command.bookmark)
         if command.durability == "live" and isinstance(asked, Range):
-            raise ClientError("bad_command", "live speaks of what follows a replay, and nothing follows a range.",
-                              "Leave durability out, or the end of the range.", field="durability")
+            raise ClientError(
+                "bad_command",
+                "live speaks of what follows a replay, and nothing follows a range.",
+                "Leave durability out, or the end of the range.",
+                field="durability",
+            )
         instance, journal = self._instance, self.services.facilities.journal
         found = find_span(asked, Log(instance, journal.first_sequence, self.services.frontier.durable))
         if found.missing is not None and command.on_gap == "error":
             first, last = (f"{instance}|{sequence}|" for sequence in found.missing)
-            raise ClientError("bookmark_gone", f"The records {first} to {last} were removed from the log.",
-                              "Start from 0, the oldest record, or leave on_gap out.",
-                              **{"from": first, "to": last, "oldest": f"{instance}|{journal.first_sequence}|"})
+            raise ClientError(
+                "bookmark_gone",
+                f"The records {first} to {last} were removed from the log.",
+                "Start from 0, the oldest record, or leave on_gap out.",
+                **{"from": first, "to": last, "oldest": f"{instance}|{journal.first_sequence}|"},
+            )
         return found
 
     def _say_where(self, target: ClientSubscription, command: commands.Subscribe, found: Found) -> None:
         peer, span = target.peer, found.span
-        peer.reply(replies.Ack(
-            ack="processed", of="subscribe", id=command.id, stream=target.stream,
-            # Where it starts, so that a client that comes back before its first record misses nothing.
-            bookmark=None if span.not_before else str(Bookmark(self._instance, span.first - 1)),
-            durability=target.durability,
-        ))
+        peer.reply(
+            replies.Ack(
+                ack="processed",
+                of="subscribe",
+                id=command.id,
+                stream=target.stream,
+                # Where it starts, so that a client that comes back before its first record misses nothing.
+                bookmark=None if span.not_before else str(Bookmark(self._instance, span.first - 1)),
+                durability=target.durability,
+            )
+        )
         if found.missing is not None:
             peer.reply(gap_reply(self._instance, command.id, *found.missing, REMOVED))
         if found.unknown:
             peer.reply(_notice_unknown(command, found))
         if command.durability == "fully_durable":
-            peer.reply(replies.Notice(
-                code="fully_durable_is_persisted", details={"id": command.id},
-                message="This instance doesn't replicate: fully_durable is the same as persisted here.",
-            ))
+            peer.reply(
+                replies.Notice(
+                    code="fully_durable_is_persisted",
+                    details={"id": command.id},
+                    message="This instance doesn't replicate: fully_durable is the same as persisted here.",
+                )
+            )
 
     def _start(self, target: ClientSubscription, span: Span, paused: bool) -> None:
         durable, control = self.services.frontier.durable, self.services.control
@@ -285,36 +328,56 @@ class Subscriptions:
         for target, sequence in resume_points(self._bookmarked, self.services.frontier.durable):
             if sequence > target.told_upto:
                 target.told_upto = sequence
-                target.peer.reply(replies.Ack(
-                    ack="persisted", of="subscribe", id=target.id, bookmark=str(Bookmark(self._instance, sequence)),
-                ))
+                target.peer.reply(
+                    replies.Ack(
+                        ack="persisted",
+                        of="subscribe",
+                        id=target.id,
+                        bookmark=str(Bookmark(self._instance, sequence)),
+                    )
+                )
 
     def not_stored(self, first: int, last: int) -> None:
         """A write failed: who got these records before they were on disk must know that the log doesn't have them."""
-        for target in [target for target in self._bookmarked if target.durability == "live" and target.cursor.live]:
-            target.peer.reply(replies.Notice(
-                code="not_stored", message="Records that were delivered to you weren't stored: the disk refused them.",
-                details={"id": target.id, "from": str(Bookmark(self._instance, first)),
-                         "to": str(Bookmark(self._instance, last))},
-            ))
+        for target in [
+            target for target in self._bookmarked if target.durability == "live" and target.cursor.live
+        ]:
+            target.peer.reply(
+                replies.Notice(
+                    code="not_stored",
+                    message="Records that were delivered to you weren't stored: the disk refused them.",
+                    details={
+                        "id": target.id,
+                        "from": str(Bookmark(self._instance, first)),
+                        "to": str(Bookmark(self._instance, last)),
+                    },
+                )
+            )
 
 
 def _too_many(command: commands.Subscribe) -> ClientError:
-    return ClientError("too_many_subscriptions", f"A client has {MAX_SUBSCRIPTIONS} subscriptions at most.",
-                       "Use topic patterns, or a second client.", c="subscribe", id=command.id)
+    return ClientError(
+        "too_many_subscriptions",
+        f"A client has {MAX_SUBSCRIPTIONS} subscriptions at most.",
+        "Use topic patterns, or a second client.",
+        c="subscribe",
+        id=command.id,
+    )
 
 
 def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.Notice:
     names = ", ".join(map(str, found.unknown[:10]))
     then = "it starts now" if found.from_now else "they were left out"
     return replies.Notice(
-        code="bookmark_unknown", message=f"{names} was never in this log; in the subscription {command.id} {then}.",
+        code="bookmark_unknown",
+        message=f"{names} was never in this log; in the subscription {command.id} {then}.",
         details={"id": command.id, "unknown": [str(bookmark) for bookmark in found.unknown[:100]]},
     )
 
 
 def _notice_narrowed(command: commands.Subscribe, pattern: TopicPattern) -> replies.Notice:
     return replies.Notice(
-        code="narrowed", message=f"You aren't entitled to all of {command.topic}: {command.id} gets {pattern.text}.",
+        code="narrowed",
+        message=f"You aren't entitled to all of {command.topic}: {command.id} gets {pattern.text}.",
         details={"id": command.id, "topics": pattern.text},
     )

@@ -74,7 +74,11 @@ class LiveSubscription:
         lane = self._lane
         if lane is not None and lane.window is not None:
             return lane.window.oldest_accepted_at
-        return self._backlog.in_flight.oldest_of(self.target.stream) if self.target.account.in_flight.messages else 0
+        return (
+            self._backlog.in_flight.oldest_of(self.target.stream)
+            if self.target.account.in_flight.messages
+            else 0
+        )
 
     @property
     def unacked_messages(self) -> int:

@@ -73,7 +73,9 @@ class Watchdog:
             self._suspects[connection] = _Suspect(stands, now)
             return
         suspect.looks += 1
-        patient = now - max(suspect.since, self._worked_at) < PATIENCE_MS and now - suspect.since < MOST_PATIENCE_MS
+        patient = (
+            now - max(suspect.since, self._worked_at) < PATIENCE_MS and now - suspect.since < MOST_PATIENCE_MS
+        )
         if suspect.looks >= LOOKS and not patient and not suspect.told:
             suspect.told = True
             self.found += 1
@@ -132,20 +134,31 @@ def dump(connection: Member) -> dict[str, object]:
     """Everything that is known of a client's deliveries, for the log."""
     backlog, offline = connection.backlog, connection.backlog.offline
     return {
-        "client": connection.name, "state": backlog.state.value, "writable": connection.sink.writable,
-        "blocked_since": backlog.blocked_since, "outbox_bytes": backlog.outbox.nbytes,
+        "client": connection.name,
+        "state": backlog.state.value,
+        "writable": connection.sink.writable,
+        "blocked_since": backlog.blocked_since,
+        "outbox_bytes": backlog.outbox.nbytes,
         "lanes": {
-            stream: {"messages": lane.messages, "paused": lane.paused, "busy": lane.busy,
-                     "room": lane.window.room if lane.window is not None else None}
+            stream: {
+                "messages": lane.messages,
+                "paused": lane.paused,
+                "busy": lane.busy,
+                "room": lane.window.room if lane.window is not None else None,
+            }
             for stream, lane in backlog.lanes.items()
         },
-        "spool": None if offline is None else {"messages": offline.spool.messages, "chunk_messages": offline.chunk_messages},
+        "spool": None
+        if offline is None
+        else {"messages": offline.spool.messages, "chunk_messages": offline.chunk_messages},
         "subscriptions": {
             target.id: {
-                "cursor": target.cursor.state.value, "next_sequence": target.cursor.next_sequence,
+                "cursor": target.cursor.state.value,
+                "next_sequence": target.cursor.next_sequence,
                 "served": target.serving is not None,
                 "held_bytes": target.conflating.nbytes if target.conflating is not None else 0,
-                "matched": target.account.matched, **dict(parts(target.account)),
+                "matched": target.account.matched,
+                **dict(parts(target.account)),
             }
             for target in connection.subscriptions.values()
         },

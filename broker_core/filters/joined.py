@@ -13,7 +13,9 @@ def all_of(*filters: Filter | None) -> Filter | None:
     parts = list(dict.fromkeys(part for part in filters if part is not None))
     if len(parts) < 2:
         return parts[0] if parts else None
-    return shared(" AND ".join(f"({part.text})" for part in parts), lambda: conjunction([part.test for part in parts]))
+    return shared(
+        " AND ".join(f"({part.text})" for part in parts), lambda: conjunction([part.test for part in parts])
+    )
 
 
 def any_of(*filters: Filter | None) -> Filter | None:
@@ -23,4 +25,6 @@ def any_of(*filters: Filter | None) -> Filter | None:
         return None
     if len(parts) == 1:
         return parts[0]
-    return shared(" OR ".join(f"({part.text})" for part in parts), lambda: disjunction([part.test for part in parts]))
+    return shared(
+        " OR ".join(f"({part.text})" for part in parts), lambda: disjunction([part.test for part in parts])
+    )

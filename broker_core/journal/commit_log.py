@@ -139,7 +139,9 @@ class LocalLog(Generic[Owner]):
                 self._stamp(group)
                 self._outlet.stamped(group)
                 try:
-                    positions = await loop.run_in_executor(self._thread, self._write, [p.batch for p in group])
+                    positions = await loop.run_in_executor(
+                        self._thread, self._write, [p.batch for p in group]
+                    )
                 except Exception as problem:
                     # Whatever it was, nobody waits in silence for what isn't stored.
                     group, self._pending = group + self._pending, []
@@ -193,4 +195,6 @@ def _as_journal_error(problem: Exception) -> JournalError:
     if isinstance(problem, JournalError):
         return problem
     log.error("group_commit_failed", exc_info=problem)
-    return JournalError("journal_failed", f"The log couldn't take the messages: {problem!r}.", "See the broker's log.")
+    return JournalError(
+        "journal_failed", f"The log couldn't take the messages: {problem!r}.", "See the broker's log."
+    )

@@ -174,14 +174,18 @@ class CompressedSource:
         if kept is not None:
             return kept
         ready, goes_on = self._stored, (self._serial, number - 1) in _CACHE
-        stored = ready[1] if ready is not None and ready[0] == number else _stored(self.file, self.members[number])
+        stored = (
+            ready[1] if ready is not None and ready[0] == number else _stored(self.file, self.members[number])
+        )
         raw = _inflated(self.file, self.members[number], stored)
         # Read in advance, so that a replay's next chunk begins with inflating: that lets go of the interpreter, and the
         # loop sends one chunk while the next is inflated. A read would let go of it too, and wait for it after that.
         following = number + 1
-        ready = (following, _stored(self.file, self.members[following])) if (
-            goes_on and following < len(self.members)
-        ) else None
+        ready = (
+            (following, _stored(self.file, self.members[following]))
+            if (goes_on and following < len(self.members))
+            else None
+        )
         self._stored = ready
         _CACHE.put((self._serial, number), raw)
         return raw

@@ -148,7 +148,9 @@ class LogReader:
                     segment=position.segment,
                 )
             try:
-                return _all_between(self._sources.get(segments[number]), position.offset, position.offset + length)
+                return _all_between(
+                    self._sources.get(segments[number]), position.offset, position.offset + length
+                )
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -38,7 +38,16 @@ from broker_core.journal.segment import (
     parse_name,
 )
 
-_ENDINGS = (".lock", ".durable", ".clients.ack", ".prepared", ".kept.json", ".replays.json", ".migrated", SUFFIX_INDEX)
+_ENDINGS = (
+    ".lock",
+    ".durable",
+    ".clients.ack",
+    ".prepared",
+    ".kept.json",
+    ".replays.json",
+    ".migrated",
+    SUFFIX_INDEX,
+)
 
 
 @dataclass(slots=True)
@@ -108,18 +117,26 @@ class Recovery:
     def _note_foreign_files(self) -> None:
         """Name what is of no journal; the files of other instances that share the directory aren't worth a word."""
         for path in sorted(self.directory.iterdir()):
-            if not (temporary_of(path.name) or path.name).endswith(_ENDINGS) and SUFFIX not in path.name and ".spare." not in path.name:
+            if (
+                not (temporary_of(path.name) or path.name).endswith(_ENDINGS)
+                and SUFFIX not in path.name
+                and ".spare." not in path.name
+            ):
                 self.report.ignored.append(path.name)
 
     def _sweep(self) -> None:
         """Remove what a crash may leave of our own: half-written small files, sidecars whose segment was removed."""
-        held = {index_path(file.path) for file in discover(self.directory, self.instance, self.archive_directory)}
+        held = {
+            index_path(file.path) for file in discover(self.directory, self.instance, self.archive_directory)
+        }
         for place in (self.directory, self.archive_directory):
             if place is None or not place.is_dir():
                 continue
             for path in place.glob(f"{self.instance}.*"):
                 name = temporary_of(path.name) or path.name
-                indexes = name.endswith(SUFFIX_INDEX) and self._is_segment(name.removesuffix(SUFFIX_INDEX) + SUFFIX)
+                indexes = name.endswith(SUFFIX_INDEX) and self._is_segment(
+                    name.removesuffix(SUFFIX_INDEX) + SUFFIX
+                )
                 if path.name == name:
                     gone = indexes and path not in held
                 else:

@@ -179,7 +179,9 @@ def _read_summary(raw: bytes, length: int, instance: str, first_sequence: int) -
     if len(raw) < SUMMARY_END:
         return None
     prefix, _, tag, size, crc = _HEAD.unpack_from(raw)
-    if (prefix, tag, size) != (_PREFIX, b"SI", 4 + _SUMMARY.size) or crc32c(raw[_HEAD.size : SUMMARY_END]) != crc:
+    if (prefix, tag, size) != (_PREFIX, b"SI", 4 + _SUMMARY.size) or crc32c(
+        raw[_HEAD.size : SUMMARY_END]
+    ) != crc:
         return None
     holes, epoch, _, origin, segment, *numbers, whole = _SUMMARY.unpack_from(raw, _HEAD.size)
     if holes or (origin, segment, whole) != (hash64(instance), first_sequence, length):

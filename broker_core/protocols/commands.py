@@ -41,9 +41,10 @@ _Topic = Annotated[str, stated(f"1 to {MAX_TOPIC_BYTES} bytes, see Topics")]
 _Pattern = Annotated[str, stated("1 to 1,024 characters, a topic pattern", min_length=1, max_length=1_024)]
 _Filter = Annotated[str, stated("up to 4,096 characters, a filter")]
 _Id = Annotated[str, stated(max_length=128)]
-_SubscriptionId = Annotated[str, stated(
-    f"1 to {MAX_SUBSCRIPTION_ID} printable characters", min_length=1, max_length=MAX_SUBSCRIPTION_ID
-)]
+_SubscriptionId = Annotated[
+    str,
+    stated(f"1 to {MAX_SUBSCRIPTION_ID} printable characters", min_length=1, max_length=MAX_SUBSCRIPTION_ID),
+]
 _Ids = Annotated[list[_SubscriptionId], stated(min_length=1, max_length=1_000)]
 _Bookmark = Annotated[str, stated("up to 4,096 characters, a bookmark", max_length=4_096)]
 _Rate = Annotated[str, stated("1 to 64 characters, a rate", min_length=1, max_length=64)]
@@ -192,7 +193,20 @@ class Flush(_Base, frozen=True, kw_only=True, tag="flush"):
     id: _Id
 
 
-Command = Logon | Publish | Subscribe | Unsubscribe | Heartbeat | Flush | Pause | Resume | Rate | Acknowledge | Told | Renew
+Command = (
+    Logon
+    | Publish
+    | Subscribe
+    | Unsubscribe
+    | Heartbeat
+    | Flush
+    | Pause
+    | Resume
+    | Rate
+    | Acknowledge
+    | Told
+    | Renew
+)
 NAMES = tags_of(Command)
 """What commands are called."""
 _STRUCTS = dict(zip(NAMES, structs_of(Command), strict=True))
@@ -242,8 +256,10 @@ def _check(command: Command) -> None:
         check_topic(command.topic)
         if bool(bytes(command.data)) == (command.text is not None):
             raise ClientError(
-                "bad_command", "publish takes `data` or `text`, and exactly one of them.",
-                'Send {"c":"publish","topic":"a.b","data":{"x":1}}.', field="data",
+                "bad_command",
+                "publish takes `data` or `text`, and exactly one of them.",
+                'Send {"c":"publish","topic":"a.b","data":{"x":1}}.',
+                field="data",
             )
     elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | Renew):
         check_subscription_id(command.id)
@@ -260,50 +276,83 @@ def _check(command: Command) -> None:
         check_client_name(command.name)
         if command.version != 1:
             raise ClientError(
-                "bad_logon", f"Protocol version {command.version} isn't spoken here.", "Use version 1.", field="version"
+                "bad_logon",
+                f"Protocol version {command.version} isn't spoken here.",
+                "Use version 1.",
+                field="version",
             )
 
 
 def _check_acknowledge(command: Acknowledge) -> None:
     if sum((command.upto is not None, command.bookmark is not None, bool(command.numbers))) != 1:
-        raise ClientError("bad_command", "ack takes `upto`, `bookmark` or `numbers`, and exactly one of them.",
-                          'Send {"c":"ack","id":"s","upto":12}.', field="upto")
+        raise ClientError(
+            "bad_command",
+            "ack takes `upto`, `bookmark` or `numbers`, and exactly one of them.",
+            'Send {"c":"ack","id":"s","upto":12}.',
+            field="upto",
+        )
 
 
 def _check_gap(command: Subscribe | Rate) -> None:
     if command.rate_max_gap is not None and command.rate is None:
-        raise ClientError("bad_command", "rate_max_gap is an option of rate.", "Give a rate such as 2X.",
-                          field="rate_max_gap")
+        raise ClientError(
+            "bad_command",
+            "rate_max_gap is an option of rate.",
+            "Give a rate such as 2X.",
+            field="rate_max_gap",
+        )
 
 
 def _check_pace(command: Subscribe) -> None:
     _check_gap(command)
     for field in ("rate", "paused", "managed"):
         if getattr(command, field) and command.durability == "live":
-            raise ClientError("bad_command", f"{field} doesn't go with the durability live.",
-                              "Leave one of them out.", field=field)
+            raise ClientError(
+                "bad_command",
+                f"{field} doesn't go with the durability live.",
+                "Leave one of them out.",
+                field=field,
+            )
     if command.conflation_key is not None and command.conflation is None:
-        raise ClientError("bad_command", "conflation_key is an option of conflation.", 'Give an interval such as "1s".',
-                          field="conflation_key")
+        raise ClientError(
+            "bad_command",
+            "conflation_key is an option of conflation.",
+            'Give an interval such as "1s".',
+            field="conflation_key",
+        )
     if command.received is not None and command.managed is None:
-        raise ClientError("bad_command", "received is an option of managed replays.", "Give the bookmark as `bookmark`.",
-                          field="received")
+        raise ClientError(
+            "bad_command",
+            "received is an option of managed replays.",
+            "Give the bookmark as `bookmark`.",
+            field="received",
+        )
 
 
 def _check_options(command: Subscribe) -> None:
     _check_pace(command)
     if command.durable is not None and command.bookmark is not None and command.bookmark[:1] in ("[", "("):
-        raise ClientError("bad_command", "A durable subscription has no end, so it can't have a range.",
-                          "Give one bookmark, or leave durable out.", field="bookmark")
+        raise ClientError(
+            "bad_command",
+            "A durable subscription has no end, so it can't have a range.",
+            "Give one bookmark, or leave durable out.",
+            field="bookmark",
+        )
     if command.prefetch is not None and command.ack is None:
-        raise ClientError("bad_command", "prefetch is an option of subscriptions with ack.",
-                          'Add "ack":"client", or leave prefetch out.', field="prefetch")
+        raise ClientError(
+            "bad_command",
+            "prefetch is an option of subscriptions with ack.",
+            'Add "ack":"client", or leave prefetch out.',
+            field="prefetch",
+        )
     if command.bookmark is None:
         for field in ("on_gap", "durability", "rate", "rate_max_gap", "paused", "managed", "received"):
             if getattr(command, field):
                 raise ClientError(
-                    "bad_command", f"{field} is an option of bookmark subscriptions, and there is no bookmark.",
-                    "Give a bookmark: 0|1| is from now on.", field=field,
+                    "bad_command",
+                    f"{field} is an option of bookmark subscriptions, and there is no bookmark.",
+                    "Give a bookmark: 0|1| is from now on.",
+                    field=field,
                 )
 
 
@@ -314,21 +363,34 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
         return ClientError("bad_command", "A command is a JSON object, and this is something else.", _FIX)
     details: dict[str, Any] = {"id": tag.id} if isinstance(tag.id, str) else {}
     if tag.c is None:
-        return ClientError("bad_command", 'The field "c", which names the command, is missing.', _FIX, field="c", **details)
+        return ClientError(
+            "bad_command", 'The field "c", which names the command, is missing.', _FIX, field="c", **details
+        )
     if tag.c not in NAMES:
         return ClientError(
-            "unknown_command", f"There is no command {str(tag.c)[:40]!r}.", f"The commands are {', '.join(NAMES)}.",
-            field="c", **details,
+            "unknown_command",
+            f"There is no command {str(tag.c)[:40]!r}.",
+            f"The commands are {', '.join(NAMES)}.",
+            field="c",
+            **details,
         )
     field = _field_of(problem)
     known = fields_of(_STRUCTS[tag.c]).get(field.partition("[")[0])
     if known is None:
-        return ClientError("bad_command", f"{tag.c}: {problem}.", f"docs/protocol.md lists the fields of {tag.c}.",
-                           c=tag.c, field=field, **details)
+        return ClientError(
+            "bad_command",
+            f"{tag.c}: {problem}.",
+            f"docs/protocol.md lists the fields of {tag.c}.",
+            c=tag.c,
+            field=field,
+            **details,
+        )
     takes = known.takes()
     if " matching regex " in problem:
         problem = f"{field} isn't {takes}"
-    return ClientError("bad_command", f"{tag.c}: {problem}.", f"{known.name}: {takes}.", c=tag.c, field=field, **details)
+    return ClientError(
+        "bad_command", f"{tag.c}: {problem}.", f"{known.name}: {takes}.", c=tag.c, field=field, **details
+    )
 
 
 def _field_of(problem: str) -> str:

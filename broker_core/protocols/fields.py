@@ -33,7 +33,9 @@ class Field(NamedTuple):
 
 def stated(bounds: str = "", unit: str = "", **checked: Any) -> msgspec.Meta:
     """A field's annotation: `checked` by msgspec, with its unit, and in words what it takes when that says too little."""
-    return msgspec.Meta(extra={key: text for key, text in (("bounds", bounds), ("unit", unit)) if text}, **checked)
+    return msgspec.Meta(
+        extra={key: text for key, text in (("bounds", bounds), ("unit", unit)) if text}, **checked
+    )
 
 
 @lru_cache(maxsize=64)
@@ -47,7 +49,11 @@ def fields_of(kind: type[msgspec.Struct]) -> dict[str, Field]:
 def _field(field: inspect.Field) -> Field:
     bare, extra = _bare(field.type)
     return Field(
-        field.encode_name, _type(bare), extra.get("unit", ""), extra.get("bounds") or _bounds(bare), _default(field),
+        field.encode_name,
+        _type(bare),
+        extra.get("unit", ""),
+        extra.get("bounds") or _bounds(bare),
+        _default(field),
         field.required,
     )
 
@@ -59,7 +65,9 @@ def _bare(type_: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
         if isinstance(type_, inspect.Metadata):
             extra |= type_.extra or {}
             type_ = type_.type
-        elif isinstance(type_, inspect.UnionType) and any(isinstance(one, inspect.NoneType) for one in type_.types):
+        elif isinstance(type_, inspect.UnionType) and any(
+            isinstance(one, inspect.NoneType) for one in type_.types
+        ):
             rest = tuple(one for one in type_.types if not isinstance(one, inspect.NoneType))
             if len(rest) > 1:
                 return inspect.UnionType(rest), extra
@@ -69,8 +77,14 @@ def _bare(type_: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
 
 
 _WORDS: dict[type[inspect.Type], str] = {
-    inspect.StrType: "text", inspect.IntType: "integer", inspect.FloatType: "number", inspect.BoolType: "boolean",
-    inspect.RawType: "any JSON", inspect.AnyType: "any JSON", inspect.DictType: "object", inspect.LiteralType: "text",
+    inspect.StrType: "text",
+    inspect.IntType: "integer",
+    inspect.FloatType: "number",
+    inspect.BoolType: "boolean",
+    inspect.RawType: "any JSON",
+    inspect.AnyType: "any JSON",
+    inspect.DictType: "object",
+    inspect.LiteralType: "text",
 }
 
 
@@ -93,7 +107,9 @@ def _bounds(bare: inspect.Type) -> str:
     if isinstance(bare, inspect.IntType):
         return _range(bare.ge, bare.le)
     if isinstance(bare, inspect.ListType):
-        return "; each ".join(filter(None, (_range(bare.min_length, bare.max_length), _stated_bounds(bare.item_type))))
+        return "; each ".join(
+            filter(None, (_range(bare.min_length, bare.max_length), _stated_bounds(bare.item_type)))
+        )
     if isinstance(bare, inspect.TupleType):
         return _stated_bounds(bare.item_types[0])
     return ""
@@ -115,7 +131,9 @@ def _range(low: int | None, high: int | None, what: str = "") -> str:
 def _default(field: inspect.Field) -> str:
     if field.default_factory is not msgspec.NODEFAULT:
         value = field.default_factory()
-    elif field.default is msgspec.NODEFAULT or field.default is None or isinstance(field.default, msgspec.Raw):
+    elif (
+        field.default is msgspec.NODEFAULT or field.default is None or isinstance(field.default, msgspec.Raw)
+    ):
         return ""
     else:
         value = field.default

@@ -24,9 +24,24 @@ from broker_core.protocols.commands import Command, parse_command
 from broker_core.protocols.replies import Reply, parse_reply
 
 __all__ = [
-    "ALL_KINDS", "COMMAND", "DELIVER", "FROM_BROKER", "FROM_CLIENT", "MAX_COMMAND", "MAX_FRAME", "PROTOCOL_VERSION",
-    "PUBLISH", "Command", "Frame", "FrameReader", "Reply", "encode_command", "encode_frame_header", "parse_command",
-    "parse_message", "parse_reply",
+    "ALL_KINDS",
+    "COMMAND",
+    "DELIVER",
+    "FROM_BROKER",
+    "FROM_CLIENT",
+    "MAX_COMMAND",
+    "MAX_FRAME",
+    "PROTOCOL_VERSION",
+    "PUBLISH",
+    "Command",
+    "Frame",
+    "FrameReader",
+    "Reply",
+    "encode_command",
+    "encode_frame_header",
+    "parse_command",
+    "parse_message",
+    "parse_reply",
 ]
 
 PROTOCOL_VERSION = 1
@@ -73,9 +88,11 @@ def encode_command(message: dict[str, Any] | msgspec.Struct) -> bytes:
 
 def _bad_frame(sentence: str, position: int, **details: Any) -> ClientError:
     return ClientError(
-        "bad_frame", f"{sentence} (at byte {position} of the stream).",
+        "bad_frame",
+        f"{sentence} (at byte {position} of the stream).",
         "Send frames as docs/protocol.md has them: length u32, kind u8, flags u8, stream u16, little-endian.",
-        position=position, **details,
+        position=position,
+        **details,
     )
 
 
@@ -163,7 +180,12 @@ class FrameReader:
         at, end, kinds = 0, len(view), self.kinds
         while end - at >= FRAME_HEADER_SIZE:
             length, kind, flags, stream = _unpack_from(view, at)
-            if kind not in kinds or flags or length > self.max_frame or (kind == COMMAND and length > self.max_command):
+            if (
+                kind not in kinds
+                or flags
+                or length > self.max_frame
+                or (kind == COMMAND and length > self.max_command)
+            ):
                 self.error = self._refusal(length, kind, flags, self._position + at)
                 break
             stop = at + FRAME_HEADER_SIZE + length
@@ -181,9 +203,12 @@ class FrameReader:
             return _bad_frame(f"Frame flags {flags:#x} aren't known", position, flags=flags)
         limit = min(self.max_frame, self.max_command) if kind == COMMAND else self.max_frame
         return ClientError(
-            "frame_too_large", f"A frame of {length} bytes is over the limit of {limit} (at byte {position}).",
+            "frame_too_large",
+            f"A frame of {length} bytes is over the limit of {limit} (at byte {position}).",
             "Send smaller batches; the logon acknowledgement says the limit in max_frame.",
-            position=position, length=length, limit=limit,
+            position=position,
+            length=length,
+            limit=limit,
         )
 
     def _keep(self, used: int) -> None:
@@ -201,7 +226,10 @@ class FrameReader:
 
 
 def parse_message(
-    data: bytes | bytearray | memoryview, *, max_frame: int = MAX_FRAME, max_command: int = MAX_COMMAND,
+    data: bytes | bytearray | memoryview,
+    *,
+    max_frame: int = MAX_FRAME,
+    max_command: int = MAX_COMMAND,
     kinds: Iterable[int] = ALL_KINDS,
 ) -> list[Frame]:
     """The frames of one WebSocket binary message, which must be whole; ClientError otherwise, and none of them."""

@@ -170,14 +170,25 @@ def processed(first: int, last: int) -> Ack:
 
 
 def error_reply(
-    error: SluiceError, *, of: str | None = None, id: str | None = None, first: int | None = None,
+    error: SluiceError,
+    *,
+    of: str | None = None,
+    id: str | None = None,
+    first: int | None = None,
     sequence: int | None = None,
 ) -> Error:
     """The reply that carries an error, to the command or the published records it is about."""
-    details = {key: value for key, value in error.details.items() if key not in ("c", "id", "first", "sequence")}
+    details = {
+        key: value for key, value in error.details.items() if key not in ("c", "id", "first", "sequence")
+    }
     return Error(
-        code=error.code, message=error.sentence, fix=error.fix, details=details, of=of or error.details.get("c"),
-        id=id or error.details.get("id"), first=first or error.details.get("first"),
+        code=error.code,
+        message=error.sentence,
+        fix=error.fix,
+        details=details,
+        of=of or error.details.get("c"),
+        id=id or error.details.get("id"),
+        first=first or error.details.get("first"),
         sequence=sequence or error.details.get("sequence"),
     )
 
@@ -203,4 +214,6 @@ def _unknown(payload: bytes | bytearray | memoryview | str) -> bool:
 
 
 def _bad(problem: Exception) -> ClientError:
-    return ClientError("bad_frame", f"The broker's reply can't be read: {problem}.", "Is this a Sluice broker?")
+    return ClientError(
+        "bad_frame", f"The broker's reply can't be read: {problem}.", "Is this a Sluice broker?"
+    )

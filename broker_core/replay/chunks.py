@@ -119,7 +119,13 @@ def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: i
     evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
     wanted = [select_for(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers]
     return [
-        Piece(readers[number].subscription, position, batch.nbytes, rows,
-              batch if rows is None else batch.select(rows), batch.accepted_at)
+        Piece(
+            readers[number].subscription,
+            position,
+            batch.nbytes,
+            rows,
+            batch if rows is None else batch.select(rows),
+            batch.accepted_at,
+        )
         for number, rows in in_journal_order(batch.count, wanted)
     ]

@@ -108,7 +108,9 @@ class ClientSubscription:
         """Whether it goes back to reading the log when its client takes less than comes, so that it makes nobody slow
         (seed 002: only `live` ones count). Who names the key of its state wants the newest, not all."""
         return (
-            self.cursor.span is not None and self.durability != "live" and self.conflating is None
+            self.cursor.span is not None
+            and self.durability != "live"
+            and self.conflating is None
             and self.snapshot_key is None
         )
 

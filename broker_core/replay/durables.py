@@ -55,24 +55,38 @@ class Durables:
         found = self._known.get((client, command.durable))
         if found is not None and (found.topic, found.filter) != (command.topic, command.filter):
             raise ClientError(
-                "durable_differs", f"The durable subscription {found.name} is of {found.topic}"
+                "durable_differs",
+                f"The durable subscription {found.name} is of {found.topic}"
                 f"{' with ' + found.filter if found.filter else ''}.",
-                'Subscribe as before, or unsubscribe it with "delete":true first.', topic=found.topic, filter=found.filter,
+                'Subscribe as before, or unsubscribe it with "delete":true first.',
+                topic=found.topic,
+                filter=found.filter,
             )
         if found is not None and self.connected(found):
-            raise ClientError("durable_in_use", f"The durable subscription {found.name} is subscribed already.",
-                              "Subscribe to a durable subscription once at a time.")
+            raise ClientError(
+                "durable_in_use",
+                f"The durable subscription {found.name} is subscribed already.",
+                "Subscribe to a durable subscription once at a time.",
+            )
         return found
 
     def _make(self, client: str, command: commands.Subscribe, position: int) -> Durable:
         assert command.durable is not None
         if len(self._known) >= MAX_DURABLES:
-            raise ClientError("too_many_durables", f"This instance keeps {MAX_DURABLES} durable subscriptions.",
-                              "Delete those that nobody needs.")
+            raise ClientError(
+                "too_many_durables",
+                f"This instance keeps {MAX_DURABLES} durable subscriptions.",
+                "Delete those that nobody needs.",
+            )
         now = self._clock.now_ns()
         durable = Durable(
-            name=command.durable, client=client, topic=command.topic, filter=command.filter, position=position,
-            created_at=now, seen_at=now,
+            name=command.durable,
+            client=client,
+            topic=command.topic,
+            filter=command.filter,
+            position=position,
+            created_at=now,
+            seen_at=now,
         )
         self._kept.keep(durable)
         self._unsaved.add(durable)
@@ -97,8 +111,11 @@ class Durables:
         """Delete it, and let go of the journal. It is gone for good after the next save. OperatorError unknown_durable."""
         durable = self._known.get((client, name))
         if durable is None:
-            raise OperatorError("unknown_durable", f"Client {client} has no durable subscription {name}.",
-                                "See the list of durable subscriptions.")
+            raise OperatorError(
+                "unknown_durable",
+                f"Client {client} has no durable subscription {name}.",
+                "See the list of durable subscriptions.",
+            )
         self._forget(durable)
         self._active.pop((client, name), None)
         return durable
@@ -124,10 +141,15 @@ class Durables:
         """All of them as JSON, for the control plane."""
         return [
             {
-                "client": durable.client, "name": durable.name, "topic": durable.topic, "filter": durable.filter,
-                "bookmark": f"{self._instance}|{durable.position - 1}|", "connected": self.connected(durable),
+                "client": durable.client,
+                "name": durable.name,
+                "topic": durable.topic,
+                "filter": durable.filter,
+                "bookmark": f"{self._instance}|{durable.position - 1}|",
+                "connected": self.connected(durable),
                 "behind": max(self._frontier.durable - durable.position + 1, 0),
-                "created_at": durable.created_at // 1_000_000, "seen_at": durable.seen_at // 1_000_000,
+                "created_at": durable.created_at // 1_000_000,
+                "seen_at": durable.seen_at // 1_000_000,
             }
             for durable in self._known.values()
         ]

@@ -15,7 +15,9 @@ REMOVED: Final = "These records were removed from the log."
 
 def gap_reply(instance: str, id: str, first: int, last: int, why: str) -> replies.Gap:
     """Tells a subscription that it will not get these records."""
-    return replies.Gap(id=id, first=str(Bookmark(instance, first)), last=str(Bookmark(instance, last)), why=why)
+    return replies.Gap(
+        id=id, first=str(Bookmark(instance, first)), last=str(Bookmark(instance, last)), why=why
+    )
 
 
 def say_gap(instance: str, targets: Sequence[ClientSubscription], first: int, last: int, why: str) -> None:
@@ -31,6 +33,4 @@ def say_completed(targets: Sequence[ClientSubscription], ended: bool = False) ->
     """Tell each that its replay has caught up or, when it has `ended`, that it is over."""
     for target in targets:
         target.completed = True
-        target.peer.reply(replies.Ack(
-            ack="completed", of="subscribe", id=target.id, ended=ended or None
-        ))
+        target.peer.reply(replies.Ack(ack="completed", of="subscribe", id=target.id, ended=ended or None))

@@ -67,11 +67,15 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
             sweep_temporaries(files, one)
     found = _read(path, _File, "bad_kept_positions", "nothing is kept of clients that are away")
     if found is None:
-        durables = _read(earlier.durables, _EarlierDurables, "bad_durables", "no durable subscription is known")
+        durables = _read(
+            earlier.durables, _EarlierDurables, "bad_durables", "no durable subscription is known"
+        )
         replays = _read(earlier.replays, _EarlierReplays, "bad_replays", "no managed replay is known")
         if durables is None and replays is None:
             return ()
-        found = _File(VERSION, [*(durables.durables if durables else ()), *(replays.replays if replays else ())])
+        found = _File(
+            VERSION, [*(durables.durables if durables else ()), *(replays.replays if replays else ())]
+        )
         replace_durably(files, path, encode(found.kept))
     for one in earlier:
         if one.exists():
@@ -91,5 +95,6 @@ def _read(path: Path, kind: type[F], code: str, without: str) -> F | None:
     except FileNotFoundError:
         return None
     except ValueError as problem:
-        raise OperatorError(code, f"{path} can't be read: {problem}.",
-                            f"Restore it, or move it away: then {without}.") from problem
+        raise OperatorError(
+            code, f"{path} can't be read: {problem}.", f"Restore it, or move it away: then {without}."
+        ) from problem

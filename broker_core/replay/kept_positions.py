@@ -32,7 +32,9 @@ class KeptPositions:
     `pin(sequence, owner)` holds the log. Raises OperatorError and OSError as `kept_file.load` does.
     """
 
-    def __init__(self, path: Path, earlier: Earlier, pin: Callable[[int, str], Pin], files: Files | None = None) -> None:
+    def __init__(
+        self, path: Path, earlier: Earlier, pin: Callable[[int, str], Pin], files: Files | None = None
+    ) -> None:
         self.durables: dict[tuple[str, str], Durable] = {}
         """By client and name."""
         self.replays: dict[str, ManagedReplay] = {}
@@ -135,7 +137,9 @@ class KeptPositions:
 
     def _failed(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
         self._changed = True
-        waiting.set_exception(JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix))
+        waiting.set_exception(
+            JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix)
+        )
 
     def _move_pins(self, held: list[tuple[Entry, int | None]]) -> None:
         for entry, sequence in held:

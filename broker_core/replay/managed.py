@@ -51,7 +51,9 @@ class ManagedReplay(Kept, tag="managed"):
     @property
     def span(self) -> Span:
         """What is left of what was asked for."""
-        return Span(max(self.first, self.kept_from), 0 if self.begun else self.not_before, self.last, self.not_after)
+        return Span(
+            max(self.first, self.kept_from), 0 if self.begun else self.not_before, self.last, self.not_after
+        )
 
     @property
     def held_from(self) -> int | None:
@@ -119,12 +121,14 @@ class Speed:
         if seconds <= 0:
             return
         newest = max(position - self._position, 0) / seconds
-        self.per_second = newest if not self.per_second else (
-            SMOOTHING * newest + (1 - SMOOTHING) * self.per_second
+        self.per_second = (
+            newest if not self.per_second else (SMOOTHING * newest + (1 - SMOOTHING) * self.per_second)
         )
         self._position, self._at = position, now
 
-    def seconds_left(self, replay: ManagedReplay, rate: Rate | None, newest: int, newest_at: int) -> float | None:
+    def seconds_left(
+        self, replay: ManagedReplay, rate: Rate | None, newest: int, newest_at: int
+    ) -> float | None:
         """How long it will take at this pace; None when that can't be said. `newest_at`: when the log's last came."""
         records = replay.goal(newest) - replay.position + 1
         if replay.ended or records <= 0:

@@ -37,7 +37,12 @@ class ManagedReplays:
     """All managed replays, by name."""
 
     def __init__(
-        self, facilities: Facilities, frontier: Frontier, control: ReplayControl, cancel: Cancels, kept: KeptPositions
+        self,
+        facilities: Facilities,
+        frontier: Frontier,
+        control: ReplayControl,
+        cancel: Cancels,
+        kept: KeptPositions,
     ) -> None:
         self._clock, self._instance, self._journal = facilities.clock, facilities.instance, facilities.journal
         self._frontier = frontier
@@ -52,7 +57,9 @@ class ManagedReplays:
         """The one of that name; OperatorError unknown_replay."""
         found = self._replays.get(name)
         if found is None:
-            raise OperatorError("unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays.")
+            raise OperatorError(
+                "unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays."
+            )
         return found
 
     # A client comes and goes.
@@ -62,14 +69,29 @@ class ManagedReplays:
         assert command.managed is not None
         self._forget_old()
         if len(self._replays) >= MAX_MANAGED:
-            raise ClientError("too_many_replays", f"This instance keeps {MAX_MANAGED} managed replays.",
-                              "Cancel those that nobody needs.")
+            raise ClientError(
+                "too_many_replays",
+                f"This instance keeps {MAX_MANAGED} managed replays.",
+                "Cancel those that nobody needs.",
+            )
         replay = ManagedReplay(
-            name=command.managed, client=client, topic=command.topic, filter=command.filter,
-            bookmark=command.bookmark or "", rate=command.rate, rate_max_gap=command.rate_max_gap,
-            conflation=command.conflation, conflation_key=command.conflation_key, paused=command.paused,
-            first=span.first, not_before=span.not_before, last=span.last, not_after=span.not_after,
-            position=span.first, begun=span.not_before == 0, created_at=self._clock.now_ns(),
+            name=command.managed,
+            client=client,
+            topic=command.topic,
+            filter=command.filter,
+            bookmark=command.bookmark or "",
+            rate=command.rate,
+            rate_max_gap=command.rate_max_gap,
+            conflation=command.conflation,
+            conflation_key=command.conflation_key,
+            paused=command.paused,
+            first=span.first,
+            not_before=span.not_before,
+            last=span.last,
+            not_after=span.not_after,
+            position=span.first,
+            begun=span.not_before == 0,
+            created_at=self._clock.now_ns(),
         )
         self._kept.keep(replay)
         return replay
@@ -83,18 +105,31 @@ class ManagedReplays:
         if found is None:
             return None
         if found.client != client:
-            raise ClientError("replay_of_another", f"The managed replay {found.name} is for the client {found.client}.",
-                              "Choose another name, or log on as that client.")
+            raise ClientError(
+                "replay_of_another",
+                f"The managed replay {found.name} is for the client {found.client}.",
+                "Choose another name, or log on as that client.",
+            )
         if found.ended:
             code = "replay_cancelled" if found.ended == "cancelled" else "replay_completed"
-            raise ClientError(code, f"The managed replay {found.name} was {found.ended}.",
-                              "Choose another name, or have this one forgotten.")
+            raise ClientError(
+                code,
+                f"The managed replay {found.name} was {found.ended}.",
+                "Choose another name, or have this one forgotten.",
+            )
         if found.name in self._active:
-            raise ClientError("replay_in_use", f"The managed replay {found.name} is subscribed already.",
-                              "Subscribe to a managed replay once at a time.")
+            raise ClientError(
+                "replay_in_use",
+                f"The managed replay {found.name} is subscribed already.",
+                "Subscribe to a managed replay once at a time.",
+            )
         if (found.topic, found.filter) != (command.topic, command.filter):
-            raise ClientError("replay_differs", f"The managed replay {found.name} is of {found.topic}"
-                              f"{' with ' + found.filter if found.filter else ''}.", "Subscribe with that topic and filter.")
+            raise ClientError(
+                "replay_differs",
+                f"The managed replay {found.name} is of {found.topic}"
+                f"{' with ' + found.filter if found.filter else ''}.",
+                "Subscribe with that topic and filter.",
+            )
         return found
 
     def continued(self, replay: ManagedReplay, command: commands.Subscribe) -> Found:
@@ -135,7 +170,9 @@ class ManagedReplays:
     def create(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
         """Make one for a client that will come for it. OperatorError replay_exists."""
         if command.managed in self._replays:
-            raise OperatorError("replay_exists", f"There is a managed replay {command.managed}.", "Choose another name.")
+            raise OperatorError(
+                "replay_exists", f"There is a managed replay {command.managed}.", "Choose another name."
+            )
         return self.make(client, command, span)
 
     def pause(self, name: str) -> ManagedReplay:
@@ -168,10 +205,15 @@ class ManagedReplays:
         replay, target = self._running(name)
         if target is not None:
             self.closed(target)
-            target.peer.reply(replies.Error(
-                code="replay_cancelled", message=f"The managed replay {name} was cancelled.",
-                fix="Subscribe anew if you need the rest.", of="subscribe", id=target.id,
-            ))
+            target.peer.reply(
+                replies.Error(
+                    code="replay_cancelled",
+                    message=f"The managed replay {name} was cancelled.",
+                    fix="Subscribe anew if you need the rest.",
+                    of="subscribe",
+                    id=target.id,
+                )
+            )
             self._cancel(target, "replay_cancelled")
         self._end(replay, "cancelled")
         return replay
@@ -180,7 +222,9 @@ class ManagedReplays:
         """Take an ended one off the list. OperatorError replay_not_ended."""
         replay = self.get(name)
         if not replay.ended:
-            raise OperatorError("replay_not_ended", f"The managed replay {name} isn't ended.", "Cancel it first.")
+            raise OperatorError(
+                "replay_not_ended", f"The managed replay {name} isn't ended.", "Cancel it first."
+            )
         self._kept.drop(replay)
 
     def rated(self, replay: ManagedReplay, rate: str | None, max_gap: str | None) -> None:
@@ -197,7 +241,9 @@ class ManagedReplays:
     def _running(self, name: str) -> tuple[ManagedReplay, ClientSubscription | None]:
         replay = self.get(name)
         if replay.ended:
-            raise OperatorError("replay_ended", f"The managed replay {name} was {replay.ended}.", "Make a new one.")
+            raise OperatorError(
+                "replay_ended", f"The managed replay {name} was {replay.ended}.", "Make a new one."
+            )
         return replay, self._active.get(name)
 
     def _end(self, replay: ManagedReplay, how: Literal["completed", "cancelled"]) -> None:
@@ -221,7 +267,10 @@ class ManagedReplays:
             self._speeds[name].look(replay.position, now)
 
     def _look_at(self, replay: ManagedReplay, target: ClientSubscription) -> None:
-        position, acknowledges = target.position(self._frontier.durable), target.peer.backlog.acknowledges(target.stream)
+        position, acknowledges = (
+            target.position(self._frontier.durable),
+            target.peer.backlog.acknowledges(target.stream),
+        )
         # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
         certain = position if acknowledges or target.trail is None else target.trail.first or position
         if replay.advance(position) or certain != replay.certain:
@@ -246,13 +295,24 @@ class ManagedReplays:
             left = speed.seconds_left(replay, replay.paced(), newest, newest_at)
         bookmark = f"{self._instance}|{replay.position - 1}|"
         return {
-            "name": replay.name, "client": replay.client, "topic": replay.topic, "filter": replay.filter,
-            "bookmark": replay.bookmark, "rate": replay.rate, "rate_max_gap": replay.rate_max_gap,
-            "conflation": replay.conflation, "conflation_key": replay.conflation_key,
-            "state": replay.state(connected), "connected": connected, "position": bookmark,
-            "behind": max(replay.goal(newest) - replay.position + 1, 0), "delivered_messages": replay.delivered_messages,
-            "progress": round(replay.progress(newest), 6), "left_s": None if left is None else round(left, 1),
+            "name": replay.name,
+            "client": replay.client,
+            "topic": replay.topic,
+            "filter": replay.filter,
+            "bookmark": replay.bookmark,
+            "rate": replay.rate,
+            "rate_max_gap": replay.rate_max_gap,
+            "conflation": replay.conflation,
+            "conflation_key": replay.conflation_key,
+            "state": replay.state(connected),
+            "connected": connected,
+            "position": bookmark,
+            "behind": max(replay.goal(newest) - replay.position + 1, 0),
+            "delivered_messages": replay.delivered_messages,
+            "progress": round(replay.progress(newest), 6),
+            "left_s": None if left is None else round(left, 1),
             "records_per_s": round(speed.per_second, 1) if speed is not None and connected else 0.0,
-            "recorded_at": replay.recorded_at // 1_000_000 or None, "created_at": replay.created_at // 1_000_000,
+            "recorded_at": replay.recorded_at // 1_000_000 or None,
+            "created_at": replay.created_at // 1_000_000,
             "ended_at": replay.ended_at // 1_000_000 or None,
         }

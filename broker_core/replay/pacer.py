@@ -58,7 +58,8 @@ def parse_rate(text: str, max_gap: str | None = None) -> Rate:
             gap = asked_interval(max_gap, "rate_max_gap") if max_gap is not None else None
             return Rate("recorded", amount, text, gap)
     raise ClientError(
-        "bad_rate", f"{text[:40]!r} isn't a rate.",
+        "bad_rate",
+        f"{text[:40]!r} isn't a rate.",
         "Write messages per second (1000), bytes per second (500KB), or a multiple of the recorded pace (2X, .5X).",
         field="rate",
     )
@@ -66,8 +67,12 @@ def parse_rate(text: str, max_gap: str | None = None) -> Rate:
 
 def _without_gap(rate: Rate, max_gap: str | None) -> Rate:
     if max_gap is not None:
-        raise ClientError("bad_rate", "rate_max_gap shortens recorded pauses, and this rate doesn't follow them.",
-                          "Leave it out, or give a multiple such as 2X.", field="rate_max_gap")
+        raise ClientError(
+            "bad_rate",
+            "rate_max_gap shortens recorded pauses, and this rate doesn't follow them.",
+            "Leave it out, or give a multiple such as 2X.",
+            field="rate_max_gap",
+        )
     return rate
 
 

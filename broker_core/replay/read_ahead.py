@@ -47,11 +47,16 @@ class ReadAhead:
 
     def _start(self, targets: Sequence[ClientSubscription], span: Span, following: int = 0) -> None:
         if self._way is None:
-            readers = [Reader(target.subscription, target.cursor.next_sequence).behind(following) for target in targets]
+            readers = [
+                Reader(target.subscription, target.cursor.next_sequence).behind(following)
+                for target in targets
+            ]
             self._way = Way(self._facilities.journal, readers, span)
         max_bytes = min(self._chunk_bytes, self._share.largest)
         cuts = self._taken_bytes < CUT_BEFORE
-        self._reading.append(self._facilities.reader.run(self._way.chunk, self._frontier.durable, max_bytes, cuts))
+        self._reading.append(
+            self._facilities.reader.run(self._way.chunk, self._frontier.durable, max_bytes, cuts)
+        )
 
     async def chunk(self, targets: Sequence[ClientSubscription], span: Span) -> Chunk | None:
         """What was read ahead or, when nothing is being read, the next chunk. None: look where these stand, and ask anew.

@@ -71,7 +71,12 @@ class Replay:
     """
 
     def __init__(
-        self, facilities: Facilities, frontier: Frontier, live: Live, targets: Sequence[ClientSubscription], span: Span,
+        self,
+        facilities: Facilities,
+        frontier: Frontier,
+        live: Live,
+        targets: Sequence[ClientSubscription],
+        span: Span,
         pace: Pace | None = None,
     ) -> None:
         self._facilities = facilities
@@ -137,7 +142,9 @@ class Replay:
             # The client must not take silence for "nothing there": it is told, and can subscribe again.
             self._peer.fail(error)
         except Exception:
-            log.exception("replay_failed", client=self._peer.name, subscriptions=[one.id for one in self.targets])
+            log.exception(
+                "replay_failed", client=self._peer.name, subscriptions=[one.id for one in self.targets]
+            )
             self._peer.close("internal_error", "What this client asked of the log couldn't be brought.")
         finally:
             self._share.replays -= 1
@@ -192,7 +199,9 @@ class Replay:
         if span.over(self._next_sequence, self._frontier.stamped, self._clock.now_ns()):
             await self._end()
             return False
-        caught_up = [one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)]
+        caught_up = [
+            one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)
+        ]
         if caught_up and not span.ends:
             await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
@@ -217,7 +226,9 @@ class Replay:
     @property
     def _follows(self) -> bool:
         """Whether what is new comes this way too."""
-        return (self.pace is not None and self.pace.rate is not None) or any(one.managed for one in self.targets)
+        return (self.pace is not None and self.pace.rate is not None) or any(
+            one.managed for one in self.targets
+        )
 
     def _given_early(self, durable: int) -> bool:
         """Whether one of them was given records before they were on disk, which will come once more when they are."""
@@ -322,7 +333,9 @@ class Replay:
             if target is None:
                 continue
             target.recorded_at = recorded_at
-            entry = OutboxEntry(subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now)
+            entry = OutboxEntry(
+                subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now
+            )
             if target.trail is not None:
                 target.trail.sent(batch.first_sequence, batch.nbytes)
             if target.conflating is None:

@@ -153,11 +153,21 @@ class ReplayControl:
 def _steerable(client: Steered, id: str, word: str) -> ClientSubscription:
     target = client.subscriptions.get(id)
     if target is None:
-        raise ClientError("unknown_subscription", f"There is no subscription {id!r}.",
-                          "Use the id it was subscribed with.", c=word, id=id)
+        raise ClientError(
+            "unknown_subscription",
+            f"There is no subscription {id!r}.",
+            "Use the id it was subscribed with.",
+            c=word,
+            id=id,
+        )
     if not target.journaled_only or target.durability == "live":
-        raise ClientError("not_steerable", f"{word} is for bookmark subscriptions that wait for the disk, and {id!r} doesn't.",
-                          "Subscribe with a bookmark (0|1| is from now on) and without durability live.", c=word, id=id)
+        raise ClientError(
+            "not_steerable",
+            f"{word} is for bookmark subscriptions that wait for the disk, and {id!r} doesn't.",
+            "Subscribe with a bookmark (0|1| is from now on) and without durability live.",
+            c=word,
+            id=id,
+        )
     return target
 
 

@@ -65,21 +65,30 @@ async def fold(
         entries: list[OutboxEntry] = []
         for at in range(0, len(chosen), 256):
             part = chosen[at : at + 256]
-            entries += await reader.run(_read_again, journal, subscription, part, stretch, facilities.clock.now_ns())
+            entries += await reader.run(
+                _read_again, journal, subscription, part, stretch, facilities.clock.now_ns()
+            )
         return stretch, entries
     finally:
         pin.release()
 
 
 def _take(
-    journal: Journal, subscription: Subscription[object], start: int, last: int, stretch: Stretch, keys: LastPerKey
+    journal: Journal,
+    subscription: Subscription[object],
+    start: int,
+    last: int,
+    stretch: Stretch,
+    keys: LastPerKey,
 ) -> int:
     """One chunk; where the next begins. Runs in the reader thread."""
     read = journal.read_located(start, CHUNK_BYTES, last)
     if not read:
         following = journal.next_readable(start)
         if following <= start:
-            raise JournalError("journal_failed", f"Record {start} of the log can't be read.", "Run journal verify.")
+            raise JournalError(
+                "journal_failed", f"Record {start} of the log can't be read.", "Run journal verify."
+            )
         return following
     for position, batch in read:
         rows = select_for(subscription, batch, start)
@@ -92,7 +101,11 @@ def _take(
 
 
 def _read_again(
-    journal: Journal, subscription: Subscription[object], chosen: Sequence[tuple[int, Rows]], stretch: Stretch, now_ns: int
+    journal: Journal,
+    subscription: Subscription[object],
+    chosen: Sequence[tuple[int, Rows]],
+    stretch: Stretch,
+    now_ns: int,
 ) -> list[OutboxEntry]:
     """The batches with somebody's last record. Runs in the reader thread."""
     entries = []

@@ -45,7 +45,10 @@ class JournaledTopics:
             self._not = [TopicPattern.parse(text) for text in settings.unjournaled_topics]
         except ClientError as error:
             raise OperatorError(
-                "bad_policy", f"The journaled topics can't be used: {error.sentence}", error.fix, problems=[error.sentence]
+                "bad_policy",
+                f"The journaled topics can't be used: {error.sentence}",
+                error.fix,
+                problems=[error.sentence],
             ) from None
         self.decides_by_content = any(entry.filter for entry in self._entries)
         """Whether records have to be looked at; without it a batch is decided by its topics."""
@@ -67,7 +70,9 @@ class JournaledTopics:
             return False
         if any(inside(pattern, other) for other in self._not):
             return True
-        kept = [one.pattern for one in self._entries if not any(inside(one.pattern, other) for other in self._not)]
+        kept = [
+            one.pattern for one in self._entries if not any(inside(one.pattern, other) for other in self._not)
+        ]
         return all(disjoint(pattern, one) for one in kept)
 
     def _find_filters(self, topic: str) -> tuple[Filter, ...] | None:
@@ -109,7 +114,9 @@ class JournaledTopics:
     def _wanted(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """For each row whether it is journaled."""
         topics = batch.topics
-        wanted: npt.NDArray[np.bool_] = np.array([False, *map(self.is_journaled, topics)])[batch.topic_indexes]
+        wanted: npt.NDArray[np.bool_] = np.array([False, *map(self.is_journaled, topics)])[
+            batch.topic_indexes
+        ]
         evaluator: BatchEvaluator | None = None
         for number, topic in enumerate(topics, 1):
             filters = self._filters_of(topic)
@@ -125,4 +132,6 @@ class JournaledTopics:
 
 def _entry(topic: JournaledTopic) -> _Entry:
     chosen = None if topic.filter is None else compile_filter(topic.filter)
-    return _Entry(TopicPattern.parse(topic.topic), chosen, decoder_for(topic.message_type, topic.separator or SOH))
+    return _Entry(
+        TopicPattern.parse(topic.topic), chosen, decoder_for(topic.message_type, topic.separator or SOH)
+    )

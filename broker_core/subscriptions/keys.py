@@ -76,8 +76,11 @@ def parse_key(text: str) -> Key:
     paths = [token.value for token in tokens[0::2] if token.kind == "path" and isinstance(token.value, tuple)]
     commas = all(token.kind == "," for token in tokens[1::2])
     if not commas or len(tokens) != 2 * len(paths) - 1 or not 1 <= len(paths) <= MAX_KEY_PATHS:
-        raise ClientError("bad_key", f"A key can't be {text[:80]!r}.",
-                          f"Write topic, or 1 to {MAX_KEY_PATHS} fields separated by commas: /desk,/id.")
+        raise ClientError(
+            "bad_key",
+            f"A key can't be {text[:80]!r}.",
+            f"Write topic, or 1 to {MAX_KEY_PATHS} fields separated by commas: /desk,/id.",
+        )
     return Key(tuple(map(getter, paths)))
 
 
@@ -103,8 +106,11 @@ class LastPerKey:
             else:
                 last[key] = (number, row)
         if len(last) + len(self._keyless) > self._max_keys:
-            raise ClientError("snapshot_too_large", f"There are more than {self._max_keys} keys.",
-                              "Use a filter, a narrower topic, or a key with fewer values.")
+            raise ClientError(
+                "snapshot_too_large",
+                f"There are more than {self._max_keys} keys.",
+                "Use a filter, a narrower topic, or a key with fewer values.",
+            )
 
     def remaining(self) -> Iterator[tuple[int, Rows]]:
         """The number of each batch that a key's last record is in, ascending, with its rows."""

@@ -146,7 +146,9 @@ class Registry(Generic[T]):
         found: list[Match[T]] = []
         evaluator: BatchEvaluator | None = None
         known = self._remembered.get(topic)
-        for group in known.groups if known is not None and known.change == self._change else self._groups_of(topic):
+        for group in (
+            known.groups if known is not None and known.change == self._change else self._groups_of(topic)
+        ):
             found += group.whole.values()
             if group.filtered:
                 evaluator = evaluator or BatchEvaluator(batch, self._decoder_of)

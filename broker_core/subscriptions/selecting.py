@@ -25,7 +25,10 @@ EMPTY.flags.writeable = False
 
 
 def select_for(
-    subscription: Subscription[object], batch: Batch, from_sequence: int, evaluator: BatchEvaluator | None = None,
+    subscription: Subscription[object],
+    batch: Batch,
+    from_sequence: int,
+    evaluator: BatchEvaluator | None = None,
     upto: int = MAX_SEQUENCE,
 ) -> Rows | None:
     """The rows one subscription wants of a batch: from_sequence <= sequence <= upto, pattern, filter.
@@ -39,7 +42,9 @@ def select_for(
     rows = _of_pattern(subscription, batch, rows)
     if rows is EMPTY or subscription.filter is None:
         return rows
-    return _shortest(batch, (evaluator or BatchEvaluator(batch, subscription.decoder_of)).rows(subscription.filter, rows))
+    return _shortest(
+        batch, (evaluator or BatchEvaluator(batch, subscription.decoder_of)).rows(subscription.filter, rows)
+    )
 
 
 def _within(batch: Batch, first: int, last: int) -> Rows | None:

@@ -85,7 +85,9 @@ def kernel_view(raw: Any) -> KernelView | None:
     if len(told) < _INFO.size:
         return None
     repeats, probes, segment, unacked, acknowledged, unsent, busy, shut, short, window = _INFO.unpack(told)
-    return KernelView(queued, unsent, unacked, acknowledged, segment, window, max(repeats, probes), busy, shut, short)
+    return KernelView(
+        queued, unsent, unacked, acknowledged, segment, window, max(repeats, probes), busy, shut, short
+    )
 
 
 class PeerProgress:
@@ -169,7 +171,9 @@ class PeerProgress:
         elif view.unanswered >= UNANSWERED:
             self.network_limited = True
         elif view.window == 0:
-            self.network_limited = False  # the kernel repeats what the peer had no memory for, and doesn't call that shut
+            self.network_limited = (
+                False  # the kernel repeats what the peer had no memory for, and doesn't call that shut
+            )
         elif busy < PATH_WAITS_US:
             return
         else:
@@ -181,8 +185,12 @@ class CountedContext(ssl.SSLContext):
     """A context whose connections count the bytes that they produce."""
 
     def wrap_bio(
-        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, server_side: bool = False,
-        server_hostname: str | bytes | None = None, session: ssl.SSLSession | None = None,
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
     ) -> CountedTls:
         """As SSLContext's; event loops call it for each connection."""
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)

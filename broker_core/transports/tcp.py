@@ -178,8 +178,12 @@ class TcpListener:
         settings = self._settings
         tls = server_context(settings.tls, CountedContext) if settings.tls is not None else None
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: TcpProtocol(self._engine, settings.name), settings.host, settings.port, backlog=1024,
-            ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
+            lambda: TcpProtocol(self._engine, settings.name),
+            settings.host,
+            settings.port,
+            backlog=1024,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
         )
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address

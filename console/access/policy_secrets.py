@@ -15,7 +15,10 @@ SECRETS = ("password", "token")
 
 def redacted(document: Any) -> Any:
     """A document, or a part of one with `access`, whose users' hashes read "set". Anything else as it is."""
-    return _with_users(document, lambda user: {key: SET if key in SECRETS and value else value for key, value in user.items()})
+    return _with_users(
+        document,
+        lambda user: {key: SET if key in SECRETS and value else value for key, value in user.items()},
+    )
 
 
 def kept(document: Any, *before: Mapping[str, Any]) -> Any:
@@ -23,11 +26,19 @@ def kept(document: Any, *before: Mapping[str, Any]) -> Any:
 
     One that nobody has stays "set", which is no hash: whoever publishes it is told so.
     """
-    known = {(name, key): user[key] for source in reversed(before) for name, user in _users(source) for key in SECRETS if user.get(key)}
+    known = {
+        (name, key): user[key]
+        for source in reversed(before)
+        for name, user in _users(source)
+        for key in SECRETS
+        if user.get(key)
+    }
 
     def restore(user: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: known.get((str(user.get("name")), key), value) if key in SECRETS and value == SET else value
-                for key, value in user.items()}
+        return {
+            key: known.get((str(user.get("name")), key), value) if key in SECRETS and value == SET else value
+            for key, value in user.items()
+        }
 
     return _with_users(document, restore)
 

@@ -43,7 +43,9 @@ class Right:
             return True
         if not (client or topic):
             return permission == Permission.VIEW
-        return (not client or name_fits(self.clients, client)) and (not topic or topic_within(self.topics, topic))
+        return (not client or name_fits(self.clients, client)) and (
+            not topic or topic_within(self.topics, topic)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class Access:
     rights: tuple[Right, ...] = ()
     scope: frozenset[Permission] | None = None
 
-    def allows(self, permission: Permission, *, instance: str = "", client: str = "", topic: str = "") -> bool:
+    def allows(
+        self, permission: Permission, *, instance: str = "", client: str = "", topic: str = ""
+    ) -> bool:
         """Whether one of the rights covers it. Without an instance it concerns the whole installation."""
         if self.scope is not None and permission not in self.scope:
             return False

@@ -1,16 +1,16 @@
 """What operators type, as plain values for services, which decide. One module a page, or a part of a draft.
 
-    fields.py            kinds of fields, and how a page groups them
-    part.py              what the forms of a draft's parts share
-    limits.py            the instance's limits and what it journals
-    journaled_topics.py  journaled topics, one a line, in words
-    transports.py        where a transport listens, who may log on, its own limits
-    presets.py           XAP, ActiveMQ, Qpid
-    rule.py              a custom rule
-    broker_access.py     users who may log on, entitlements
-    drafts.py            whole drafts: making, importing, publishing one
-    clients.py           why a client is disconnected
-    journals.py          which journal action, on what
-    people.py            operators: people, grants, tokens
-    login.py             name and password
+fields.py            kinds of fields, and how a page groups them
+part.py              what the forms of a draft's parts share
+limits.py            the instance's limits and what it journals
+journaled_topics.py  journaled topics, one a line, in words
+transports.py        where a transport listens, who may log on, its own limits
+presets.py           XAP, ActiveMQ, Qpid
+rule.py              a custom rule
+broker_access.py     users who may log on, entitlements
+drafts.py            whole drafts: making, importing, publishing one
+clients.py           why a client is disconnected
+journals.py          which journal action, on what
+people.py            operators: people, grants, tokens
+login.py             name and password
 """

@@ -25,18 +25,31 @@ class UserForm(PartForm):
     )
 
     name = forms.CharField(label="Name", max_length=64)
-    groups = LinesField(label="Groups", required=False, help_text="One a line; entitlements speak of them as group:name.")
+    groups = LinesField(
+        label="Groups", required=False, help_text="One a line; entitlements speak of them as group:name."
+    )
     clients = LinesField(
-        label="Client names they may take", required=False, help_text="One a line; feed-* for those that begin so. None: any.")
+        label="Client names they may take",
+        required=False,
+        help_text="One a line; feed-* for those that begin so. None: any.",
+    )
     password_change = forms.ChoiceField(label="Password", choices=_PROOFS, initial="keep")
     password = forms.CharField(
-        label="New password", required=False, max_length=MAX_SECRET, strip=False,
-        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}))
+        label="New password",
+        required=False,
+        max_length=MAX_SECRET,
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
     token_change = forms.ChoiceField(
-        label="Token", choices=_PROOFS, initial="keep", help_text="A new one is made here and shown once.")
+        label="Token", choices=_PROOFS, initial="keep", help_text="A new one is made here and shown once."
+    )
     certificate = forms.CharField(
-        label="Name in the certificate", required=False, max_length=255,
-        help_text="The common name or a subject alternative name of the client’s TLS certificate.")
+        label="Name in the certificate",
+        required=False,
+        max_length=255,
+        help_text="The common name or a subject alternative name of the client’s TLS certificate.",
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,7 +70,9 @@ class UserForm(PartForm):
             "certificate": clean["certificate"] or None, "groups": clean["groups"], "clients": clean["clients"],
         }  # fmt: skip
         if clean["password_change"] != "keep":
-            entry["password"] = hash_password(clean["password"]) if clean["password_change"] == "new" else None
+            entry["password"] = (
+                hash_password(clean["password"]) if clean["password_change"] == "new" else None
+            )
         if clean["token_change"] != "keep":
             entry["token"] = hash_token(token) if token else None
         return entry, token
@@ -73,4 +88,8 @@ class EntitlementForm(PartForm):
     publish = LinesField(label="May publish to", required=False, help_text="Topic patterns, one a line.")
     subscribe = LinesField(label="May subscribe to", required=False, help_text="Topic patterns, one a line.")
     filter = forms.CharField(
-        label="Filter", required=False, max_length=4_096, help_text="Added to every subscription that this allows.")
+        label="Filter",
+        required=False,
+        max_length=4_096,
+        help_text="Added to every subscription that this allows.",
+    )

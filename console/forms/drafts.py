@@ -10,9 +10,18 @@ from console.forms.fields import dress
 from console.services.policy_files import MOST_SENT, SYSTEMS
 from console.services.rollouts import Plan
 
-_NAMES = {"yaml": "Sluice (YAML)", "activemq": "ActiveMQ (activemq.xml)", "qpid": "Qpid (virtualhosts.xml)",
-          "amps": "AMPS (configuration XML)", "xap": "XAP (setenv script, properties or pu.xml)"}
-_WHOM = (("all", "for everybody at once"), ("client", "for clients by a pattern of names first"), ("share", "for a share of the clients first"))
+_NAMES = {
+    "yaml": "Sluice (YAML)",
+    "activemq": "ActiveMQ (activemq.xml)",
+    "qpid": "Qpid (virtualhosts.xml)",
+    "amps": "AMPS (configuration XML)",
+    "xap": "XAP (setenv script, properties or pu.xml)",
+}
+_WHOM = (
+    ("all", "for everybody at once"),
+    ("client", "for clients by a pattern of names first"),
+    ("share", "for a share of the clients first"),
+)
 
 
 class _Dressed(forms.Form):
@@ -32,11 +41,18 @@ class NewDraftForm(_Dressed):
 class ImportForm(_Dressed):
     """A file, pasted or uploaded; `text` is what it holds."""
 
-    system = forms.ChoiceField(label="Whose configuration", choices=[(name, _NAMES.get(name, name)) for name in SYSTEMS])
+    system = forms.ChoiceField(
+        label="Whose configuration", choices=[(name, _NAMES.get(name, name)) for name in SYSTEMS]
+    )
     title = forms.CharField(label="Title of the draft", max_length=200, required=False)
     text = forms.CharField(
-        label="The text", required=False, max_length=MOST_SENT, strip=False, widget=forms.Textarea(attrs={"rows": 6}),
-        help_text="Or upload it below. At most 1 MiB.")
+        label="The text",
+        required=False,
+        max_length=MOST_SENT,
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 6}),
+        help_text="Or upload it below. At most 1 MiB.",
+    )
     file = forms.FileField(label="A file", required=False)
 
     def clean(self) -> dict[str, Any]:
@@ -59,13 +75,21 @@ class PublishForm(_Dressed):
     """Why, and for whom first."""
 
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
-    reason = forms.CharField(label="Reason for this change", max_length=500, help_text="Stands in the revision and the audit.")
+    reason = forms.CharField(
+        label="Reason for this change", max_length=500, help_text="Stands in the revision and the audit."
+    )
     whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all")
-    client = forms.CharField(label="Client names", required=False, max_length=64, help_text="A pattern, like desk-*.")
+    client = forms.CharField(
+        label="Client names", required=False, max_length=64, help_text="A pattern, like desk-*."
+    )
     share = forms.IntegerField(label="Share of the clients, %", required=False, min_value=1, max_value=99)
     most_decisions = forms.IntegerField(
-        label="Most decisions", required=False, min_value=0, max_value=1_000_000,
-        help_text="On the first clients. With one more, the revision before comes back by itself. Default: 0.")
+        label="Most decisions",
+        required=False,
+        min_value=0,
+        max_value=1_000_000,
+        help_text="On the first clients. With one more, the revision before comes back by itself. Default: 0.",
+    )
 
     def clean(self) -> dict[str, Any]:
         """What the choice needs is there."""

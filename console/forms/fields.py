@@ -41,7 +41,9 @@ class IntervalField(forms.CharField):
         try:
             return parse_interval(text)
         except ValueError as problem:
-            raise forms.ValidationError("Write an interval with its unit, such as 500ms, 30s, 10min or 1h.") from problem
+            raise forms.ValidationError(
+                "Write an interval with its unit, such as 500ms, 30s, 10min or 1h."
+            ) from problem
 
     def prepare_value(self, value: Any) -> Any:
         """The largest unit that writes it exactly."""
@@ -70,7 +72,9 @@ class FlagField(forms.TypedChoiceField):
     """True, false, or nothing: what a less specific entry says, and at last the default."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(choices=_FLAGS, required=False, coerce=lambda text: text == "true", empty_value=None, **options)
+        super().__init__(
+            choices=_FLAGS, required=False, coerce=lambda text: text == "true", empty_value=None, **options
+        )
 
     def prepare_value(self, value: Any) -> Any:
         """The word of a stored value."""

@@ -57,7 +57,9 @@ def read_line(line: str) -> Entry:
         word, *rest = rest
         key = {"as": "message_type", "by": "separator"}.get(word)
         if key is None or key in entry or not rest:
-            raise forms.ValidationError(f"{line[:80]}: write PATTERN [as TYPE] [by SEPARATOR] [where FILTER].")
+            raise forms.ValidationError(
+                f"{line[:80]}: write PATTERN [as TYPE] [by SEPARATOR] [where FILTER]."
+            )
         entry[key], *rest = rest
     if "separator" in entry:
         entry["separator"] = _character(entry["separator"])
@@ -92,6 +94,10 @@ def _others(topic: JournaledTopic) -> dict[str, Any]:
 
 def _character(text: str) -> str:
     """A separator as it is typed: itself, or \\x01 for what can't be."""
-    if text.startswith("\\x") and len(text) in (4, 6) and all(digit in "0123456789abcdefABCDEF" for digit in text[2:]):
+    if (
+        text.startswith("\\x")
+        and len(text) in (4, 6)
+        and all(digit in "0123456789abcdefABCDEF" for digit in text[2:])
+    ):
         return chr(int(text[2:], 16))
     return text

@@ -14,7 +14,9 @@ class JournalActionForm(forms.Form):
 
     action = forms.ChoiceField(choices=[(str(kind), kind.label) for kind in JOURNAL_ACTIONS])
     age = forms.CharField(
-        label="Segments whose newest record is older than", max_length=32, initial="7d",
+        label="Segments whose newest record is older than",
+        max_length=32,
+        initial="7d",
         help_text="An interval with its unit: 30m, 12h, 7d, 4w. 0s means every sealed segment.",
         widget=forms.TextInput(attrs={"class": "form-control", "autocomplete": "off", "spellcheck": "false"}),
     )

@@ -31,15 +31,22 @@ class PolicyForm(forms.Form):
     )
 
     message_memory_limit = SizeField(
-        label="Memory limit", required=False, help_text=AMPS["message_memory_limit"].help_text)
-    message_disk_limit = SizeField(label="Disk limit", required=False, help_text=AMPS["message_disk_limit"].help_text)
+        label="Memory limit", required=False, help_text=AMPS["message_memory_limit"].help_text
+    )
+    message_disk_limit = SizeField(
+        label="Disk limit", required=False, help_text=AMPS["message_disk_limit"].help_text
+    )
     message_disk_path = forms.CharField(
-        label="Spool directory", required=False, help_text=AMPS["message_disk_path"].help_text)
+        label="Spool directory", required=False, help_text=AMPS["message_disk_path"].help_text
+    )
     client_max_capacity = setting(AMPS["client_max_capacity"], "Share one client may use")
     client_message_age_limit_ms = IntervalField(
-        label="Oldest message", required=False, help_text=AMPS["client_message_age_limit_ms"].help_text)
+        label="Oldest message", required=False, help_text=AMPS["client_message_age_limit_ms"].help_text
+    )
     reason = forms.CharField(
-        label="Reason for this change", max_length=500, help_text="Stands in the revision and the audit.",
+        label="Reason for this change",
+        max_length=500,
+        help_text="Stands in the revision and the audit.",
     )
     expected_revision = forms.IntegerField(widget=forms.HiddenInput)
 
@@ -55,14 +62,20 @@ class PolicyForm(forms.Form):
         """Say in the empty fields what the running broker's pool makes of the default."""
         if pool is None:
             return
-        for name, limit in (("message_memory_limit", pool.memory_limit), ("message_disk_limit", pool.disk_limit)):
+        for name, limit in (
+            ("message_memory_limit", pool.memory_limit),
+            ("message_disk_limit", pool.disk_limit),
+        ):
             if limit:
                 attrs = self.fields[name].widget.attrs
                 attrs["placeholder"] = f"{attrs['placeholder']}, now {size(limit)}"
 
     def groups(self) -> list[Group]:
         """Fields in the order and under the headings a page shows."""
-        return [Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names]) for title, names in self.GROUPS]
+        return [
+            Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names])
+            for title, names in self.GROUPS
+        ]
 
     def changes(self) -> dict[str, Any]:
         """What services take: pool and client policy."""
@@ -79,7 +92,11 @@ class InstancePolicyForm(PolicyForm):
         (
             "Journal",
             (
-                "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
+                "journaled_topics",
+                "unjournaled_topics",
+                "journal_size",
+                "preallocated_files",
+                "journal_directory",
                 "archive_directory",
             ),
         ),
@@ -87,26 +104,44 @@ class InstancePolicyForm(PolicyForm):
     )
 
     journaled_topics = JournaledTopicsField(
-        label="Journaled topics", required=False,
+        label="Journaled topics",
+        required=False,
         help_text="One a line: a pattern, perhaps with a message type and a filter, such as "
-        "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. Default: > (every topic).")
+        "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. Default: > (every topic).",
+    )
     unjournaled_topics = PatternsField(
-        label="Taken out of those", required=False,
-        help_text="Patterns, one a line, whose messages are never written. Default: scratch.>")
+        label="Taken out of those",
+        required=False,
+        help_text="Patterns, one a line, whose messages are never written. Default: scratch.>",
+    )
     journal_size = SizeField(
-        label="Segment size", help_text="Of one journal file; at least 1 MiB. Default: 128 MiB. Used from the next segment on.")
+        label="Segment size",
+        help_text="Of one journal file; at least 1 MiB. Default: 128 MiB. Used from the next segment on.",
+    )
     preallocated_files = forms.IntegerField(
-        label="Segments made in advance", min_value=1, max_value=64, help_text="Default: 2.")
+        label="Segments made in advance", min_value=1, max_value=64, help_text="Default: 2."
+    )
     journal_directory = forms.CharField(
-        label="Journal directory", required=False, max_length=1024, empty_value=None,
-        help_text="An absolute path. Used from the broker’s next start; move the files there first. Default: the installation’s.")
+        label="Journal directory",
+        required=False,
+        max_length=1024,
+        empty_value=None,
+        help_text="An absolute path. Used from the broker’s next start; move the files there first. Default: the installation’s.",
+    )
     archive_directory = forms.CharField(
-        label="Archive directory", required=False, max_length=1024, empty_value=None,
-        help_text="Where archived segments go; likewise from the next start. Default: the installation’s.")
+        label="Archive directory",
+        required=False,
+        max_length=1024,
+        empty_value=None,
+        help_text="Where archived segments go; likewise from the next start. Default: the installation’s.",
+    )
 
     def changes(self) -> dict[str, Any]:
         """Also what is journaled."""
-        return {**super().changes(), "instance": {name: self.cleaned_data[name] for name in self.GROUPS[0][1]}}
+        return {
+            **super().changes(),
+            "instance": {name: self.cleaned_data[name] for name in self.GROUPS[0][1]},
+        }
 
 
 class DraftLimitsForm(InstancePolicyForm):

@@ -31,7 +31,10 @@ class PartForm(forms.Form):
 
     def groups(self) -> list[Group]:
         """Fields in the order and under the headings a page shows."""
-        return [Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names]) for title, names in self.GROUPS]
+        return [
+            Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names])
+            for title, names in self.GROUPS
+        ]
 
     def entry(self) -> dict[str, Any]:
         """The entry that was typed: what was left empty isn't in it."""

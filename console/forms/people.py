@@ -23,8 +23,12 @@ class GrantForm(forms.Form):
     """A role for somebody; empty fields mean everywhere."""
 
     person = forms.CharField(label="Person", max_length=150, widget=_text(list="people"))
-    role = forms.ChoiceField(label="Role", choices=Role.choices, widget=forms.Select(attrs={"class": "form-select"}))
-    instance = forms.ChoiceField(label="Instance", required=False, widget=forms.Select(attrs={"class": "form-select"}))
+    role = forms.ChoiceField(
+        label="Role", choices=Role.choices, widget=forms.Select(attrs={"class": "form-select"})
+    )
+    instance = forms.ChoiceField(
+        label="Instance", required=False, widget=forms.Select(attrs={"class": "form-select"})
+    )
     client_pattern = forms.CharField(
         label="Clients", max_length=64, required=False, widget=_text(placeholder="all"),
         help_text="A pattern of client names, like desk-*.",
@@ -51,7 +55,9 @@ class TokenForm(forms.Form):
     """A token of one's own."""
 
     name = forms.CharField(label="What it is for", max_length=100, widget=_text(placeholder="nightly export"))
-    lifetime = forms.CharField(label="Ends after", max_length=40, initial="90d", widget=_text(), help_text="At most 366d.")
+    lifetime = forms.CharField(
+        label="Ends after", max_length=40, initial="90d", widget=_text(), help_text="At most 366d."
+    )
     scope = forms.MultipleChoiceField(
         label="May", choices=[(str(one), one.label) for one in TOKEN_PERMISSIONS], initial=["view"],
         widget=forms.CheckboxSelectMultiple,

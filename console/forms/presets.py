@@ -25,7 +25,9 @@ class XapForm(PartForm):
 class TopicForm(PartForm):
     """An entry for a topic."""
 
-    topic = forms.CharField(label="Topic", max_length=255, help_text="A topic, a.*.b, a.>, or ~ and a regular expression.")
+    topic = forms.CharField(
+        label="Topic", max_length=255, help_text="A topic, a.*.b, a.>, or ~ and a regular expression."
+    )
     transport = transport_field()
 
 
@@ -45,9 +47,11 @@ class ActiveMqForm(TopicForm):
 
     prefetch = setting(ACTIVEMQ["prefetch"], "Prefetch")
     constant_pending_message_limit_strategy = setting(
-        ACTIVEMQ["constant_pending_message_limit_strategy"], "Kept beyond the prefetch")
+        ACTIVEMQ["constant_pending_message_limit_strategy"], "Kept beyond the prefetch"
+    )
     prefetch_rate_pending_message_limit_strategy = setting(
-        ACTIVEMQ["prefetch_rate_pending_message_limit_strategy"], "Kept as a multiple of the prefetch")
+        ACTIVEMQ["prefetch_rate_pending_message_limit_strategy"], "Kept as a multiple of the prefetch"
+    )
     abort_slow_consumer_strategy = setting(ACTIVEMQ["abort_slow_consumer_strategy"], "Abort slow consumers")
     max_slow_count = setting(ACTIVEMQ["max_slow_count"], "Times it may be slow")
     max_slow_duration = setting(ACTIVEMQ["max_slow_duration"], "Time it may be slow")

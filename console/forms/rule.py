@@ -24,36 +24,69 @@ class RuleForm(PartForm):
     GROUPS = (
         ("Rule", ("name", "mode")),
         ("For whom", ("transport", "client", "user", "topic", "subscription", "protected")),
-        ("When", ("signal", "shape", "limit", "percent", "hold_ms", "window_ms", "count", "clear", "guard_bytes")),
+        (
+            "When",
+            ("signal", "shape", "limit", "percent", "hold_ms", "window_ms", "count", "clear", "guard_bytes"),
+        ),
         ("How often", ("check_ms", "cooldown_ms", "choose", "confirm_delete")),
     )
 
-    name = forms.CharField(label="Name", max_length=64, help_text="Entries of one name are layers of one rule.")
+    name = forms.CharField(
+        label="Name", max_length=64, help_text="Entries of one name are layers of one rule."
+    )
     mode = mode_field(f"{MODE_MEANING} Default: {RULE_DEFAULTS['mode']}.")
     transport = forms.TypedChoiceField(label="Transport", required=False, empty_value=None)
-    client = forms.CharField(label="Client", required=False, max_length=255, help_text="A name; * stands for any characters.")
+    client = forms.CharField(
+        label="Client", required=False, max_length=255, help_text="A name; * stands for any characters."
+    )
     user = forms.CharField(label="User", required=False, max_length=255)
     topic = forms.CharField(
-        label="Topic", required=False, max_length=255, help_text="Each subscription to it is measured alone.")
-    subscription = forms.CharField(label="Subscription", required=False, max_length=255, help_text="Its id or durable name.")
-    protected = LinesField(label="Never these clients", required=False, help_text="Patterns of names, one a line.")
+        label="Topic", required=False, max_length=255, help_text="Each subscription to it is measured alone."
+    )
+    subscription = forms.CharField(
+        label="Subscription", required=False, max_length=255, help_text="Its id or durable name."
+    )
+    protected = LinesField(
+        label="Never these clients", required=False, help_text="Patterns of names, one a line."
+    )
     signal = WordField([str(signal) for signal in Signal], label="Signal")
     shape = WordField([str(shape) for shape in Shape], label="Shape", help_text="Default: hard.")
     limit = forms.CharField(
-        label="Limit", required=False, max_length=40, help_text="In the signal’s unit: 64MiB, 30s, or a number of messages.")
+        label="Limit",
+        required=False,
+        max_length=40,
+        help_text="In the signal’s unit: 64MiB, 30s, or a number of messages.",
+    )
     percent = whole("Percent of the pool’s limit", 1, "With percent_of, in place of the limit.")
-    hold_ms = IntervalField(label="Hold", required=False, help_text="How long without a dip, such as 10s. Default: none.")
-    window_ms = IntervalField(label="Window", required=False, help_text="For rates and counts. Default: none.")
+    hold_ms = IntervalField(
+        label="Hold", required=False, help_text="How long without a dip, such as 10s. Default: none."
+    )
+    window_ms = IntervalField(
+        label="Window", required=False, help_text="For rates and counts. Default: none."
+    )
     count = whole("Count", 0, "Times within the window, or looks of a rate. Default: none.")
-    clear = forms.CharField(label="Clear", required=False, max_length=40, help_text="With set_clear: below the limit.")
+    clear = forms.CharField(
+        label="Clear", required=False, max_length=40, help_text="With set_clear: below the limit."
+    )
     guard_bytes = SizeField(
-        label="Only while this much waits", required=False, help_text="Of a rate: nobody is slow while less waits. Default: 1.")
-    check_ms = IntervalField(label="Check", required=False, help_text="The time between two looks. Default: 1s.")
-    cooldown_ms = IntervalField(label="Cooldown", required=False, help_text="How long it is quiet after it acted. Default: none.")
-    choose = WordField([str(choice) for choice in Choice], label="Choose", help_text="largest_in_pool with a pool’s signal.")
+        label="Only while this much waits",
+        required=False,
+        help_text="Of a rate: nobody is slow while less waits. Default: 1.",
+    )
+    check_ms = IntervalField(
+        label="Check", required=False, help_text="The time between two looks. Default: 1s."
+    )
+    cooldown_ms = IntervalField(
+        label="Cooldown", required=False, help_text="How long it is quiet after it acted. Default: none."
+    )
+    choose = WordField(
+        [str(choice) for choice in Choice], label="Choose", help_text="largest_in_pool with a pool’s signal."
+    )
     confirm_delete = FlagField(label="Confirm delete_durable", help_text="What the client is owed is lost.")
 
-    def __init__(self, *args: Any, signals: Mapping[str, str] | None = None, initial: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, signals: Mapping[str, str] | None = None, initial: Any = None, **kwargs: Any
+    ) -> None:
         """`signals` are those of the draft's other entries by rule name: a layer's limit is in the unit of its rule's."""
         self.signals = signals or {}
         super().__init__(*args, initial=_spread(initial or {}, self.signals), **kwargs)
@@ -128,7 +161,11 @@ def written(amount: Any, signal: str) -> str:
 
 def _measure(signal: str) -> forms.Field:
     unit = UNIT_OF.get(Signal(signal)) if signal in set(Signal) else None
-    return _BY_UNIT[unit](required=False) if unit in _BY_UNIT else forms.IntegerField(required=False, min_value=0)
+    return (
+        _BY_UNIT[unit](required=False)
+        if unit in _BY_UNIT
+        else forms.IntegerField(required=False, min_value=0)
+    )
 
 
 def _spread(entry: Mapping[str, Any], signals: Mapping[str, str]) -> dict[str, Any]:

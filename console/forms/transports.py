@@ -20,7 +20,8 @@ class TransportPolicyForm(PolicyForm):
     GROUPS = (("Listener", ("enabled", "host", "port")), *PolicyForm.GROUPS)
 
     enabled = forms.BooleanField(
-        label="Enabled", required=False, help_text="A disabled transport takes no new connections.")
+        label="Enabled", required=False, help_text="A disabled transport takes no new connections."
+    )
     host = forms.CharField(label="Address", max_length=255)
     port = forms.IntegerField(label="Port", min_value=0, max_value=65_535, help_text="0 takes any free one.")
 
@@ -48,14 +49,24 @@ class DraftTransportForm(TransportPolicyForm):
     name = forms.CharField(label="Name", max_length=64)
     kind = forms.ChoiceField(label="Kind", choices=[(kind, kind) for kind in TRANSPORT_KINDS])
     authentication = forms.ChoiceField(
-        label="Clients prove who they are by", choices=[(word, word) for word in AUTHENTICATIONS], required=False,
-        help_text="certificate needs TLS with authorities of clients’ certificates.")
+        label="Clients prove who they are by",
+        choices=[(word, word) for word in AUTHENTICATIONS],
+        required=False,
+        help_text="certificate needs TLS with authorities of clients’ certificates.",
+    )
     restricted = forms.BooleanField(
-        label="Restricted", required=False, help_text="Clients may do only what an entitlement allows.")
+        label="Restricted", required=False, help_text="Clients may do only what an entitlement allows."
+    )
     certificate = forms.CharField(
-        label="TLS certificate", required=False, max_length=1_024, help_text="An absolute path to a PEM file, as the next two.")
+        label="TLS certificate",
+        required=False,
+        max_length=1_024,
+        help_text="An absolute path to a PEM file, as the next two.",
+    )
     key = forms.CharField(label="TLS key", required=False, max_length=1_024)
-    client_ca = forms.CharField(label="Authorities of clients’ certificates", required=False, max_length=1_024)
+    client_ca = forms.CharField(
+        label="Authorities of clients’ certificates", required=False, max_length=1_024
+    )
 
     def __init__(self, *args: Any, new: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -70,5 +81,11 @@ class DraftTransportForm(TransportPolicyForm):
         tls = {name: clean[name] for name in TLS if clean[name]}
         listener = {name: clean[name] for name in ("enabled", "host", "port")}
         limits = {key: value for key, value in super().changes().items() if key in ("pool", "client_policy")}
-        return {"kind": clean["kind"], **listener, **limits, "authentication": clean["authentication"] or "none",
-                "restricted": clean["restricted"], "tls": {**dict.fromkeys(TLS), **tls} if tls else None}
+        return {
+            "kind": clean["kind"],
+            **listener,
+            **limits,
+            "authentication": clean["authentication"] or "none",
+            "restricted": clean["restricted"],
+            "tls": {**dict.fromkeys(TLS), **tls} if tls else None,
+        }

@@ -45,7 +45,9 @@ def family_of(kind: str) -> str:
     return "client" if kind == "client" else "place"
 
 
-def write(instance: str, second: int, things: Iterable[tuple[str, ClientEntry | Place]], connection: Any = None) -> int:
+def write(
+    instance: str, second: int, things: Iterable[tuple[str, ClientEntry | Place]], connection: Any = None
+) -> int:
     """Store one second of (kind, client or place); returns how many were written. Raises redis.RedisError."""
     link = connection or _connection()
     written, slot = 0, second % SECONDS
@@ -69,13 +71,17 @@ def write(instance: str, second: int, things: Iterable[tuple[str, ClientEntry | 
     return written
 
 
-def read(instance: str, kind: str, name: str, since: int, until: int, connection: Any = None) -> list[dict[str, Any]]:
+def read(
+    instance: str, kind: str, name: str, since: int, until: int, connection: Any = None
+) -> list[dict[str, Any]]:
     """Points {at, state, numbers…} of the seconds in [since, until), oldest first. Raises OperatorError redis_away."""
     try:
         value = (connection or _connection()).get(f"sluice:ring:{instance}:{kind}:{name}") or b""
     except redis.RedisError as problem:
         raise OperatorError(
-            "redis_away", f"Redis can't be reached: {type(problem).__name__}.", "Ask for a step of 10 s or more."
+            "redis_away",
+            f"Redis can't be reached: {type(problem).__name__}.",
+            "Ask for a step of 10 s or more.",
         ) from problem
     record, names = _RECORDS[family_of(kind)], NUMBERS[family_of(kind)]
     whole = value[: len(value) - len(value) % record.size]
@@ -89,4 +95,6 @@ def read(instance: str, kind: str, name: str, since: int, until: int, connection
 
 
 def _rests(client: ClientEntry) -> bool:
-    return client.delivery == "live" and not (client.lag_messages or client.rate_out_messages or client.outbox_bytes)
+    return client.delivery == "live" and not (
+        client.lag_messages or client.rate_out_messages or client.outbox_bytes
+    )

@@ -19,7 +19,9 @@ from console.models.instance import Instance
 def check_client_pattern(value: str) -> None:
     """Refuse what can't be a pattern of client names."""
     if not is_name_pattern(value):
-        raise ValidationError("Use 1 to 64 letters, digits, dots, dashes and underscores; * stands for any of them.")
+        raise ValidationError(
+            "Use 1 to 64 letters, digits, dots, dashes and underscores; * stands for any of them."
+        )
 
 
 def check_topic_pattern(value: str) -> None:
@@ -41,7 +43,9 @@ class Grant(models.Model):
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="grants")
     role = models.CharField(max_length=16, choices=Role.choices)
-    instance = models.ForeignKey(Instance, on_delete=models.CASCADE, null=True, blank=True, related_name="grants")
+    instance = models.ForeignKey(
+        Instance, on_delete=models.CASCADE, null=True, blank=True, related_name="grants"
+    )
     client_pattern = models.CharField(max_length=64, blank=True, validators=[check_client_pattern])
     topic_pattern = models.CharField(max_length=255, blank=True, validators=[check_topic_pattern])
     created_at = models.DateTimeField(auto_now_add=True)
@@ -59,7 +63,9 @@ class Grant(models.Model):
                 condition=Q(instance__isnull=True),
                 name="grant_everywhere_once",
             ),
-            models.CheckConstraint(condition=Q(role__in=[str(role) for role in Role]), name="grant_role_known"),
+            models.CheckConstraint(
+                condition=Q(role__in=[str(role) for role in Role]), name="grant_role_known"
+            ),
         ]
 
     def __str__(self) -> str:

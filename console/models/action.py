@@ -32,7 +32,9 @@ class Action(models.Model):
         ordering = ["instance", "name"]
         constraints = [
             models.UniqueConstraint(fields=["instance", "name"], name="action_name_once"),
-            models.CheckConstraint(condition=models.Q(missed__in=MissedPolicy.values), name="action_missed_policy"),
+            models.CheckConstraint(
+                condition=models.Q(missed__in=MissedPolicy.values), name="action_missed_policy"
+            ),
         ]
 
     def __str__(self) -> str:

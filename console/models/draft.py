@@ -60,7 +60,8 @@ class PolicyRollout(models.Model):
                 fields=["instance"], condition=Q(state=RolloutState.RUNNING), name="one_rollout_at_a_time"
             ),
             models.CheckConstraint(
-                condition=(Q(client="") & Q(share__isnull=False) & Q(share__range=(1, 99))) | (~Q(client="") & Q(share__isnull=True)),
+                condition=(Q(client="") & Q(share__isnull=False) & Q(share__range=(1, 99)))
+                | (~Q(client="") & Q(share__isnull=True)),
                 name="rollout_to_pattern_or_share",
             ),
         ]

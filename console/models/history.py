@@ -65,7 +65,9 @@ class ClientSample(ClientPoint):
 
     class Meta:
         ordering = ["at"]
-        constraints = [models.UniqueConstraint(fields=["instance", "client", "at"], name="client_sample_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["instance", "client", "at"], name="client_sample_once")
+        ]
         indexes = [models.Index(fields=["at"], name="sample_age")]
 
 
@@ -74,7 +76,9 @@ class ClientMinute(ClientPoint):
 
     class Meta:
         ordering = ["at"]
-        constraints = [models.UniqueConstraint(fields=["instance", "client", "at"], name="client_minute_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["instance", "client", "at"], name="client_minute_once")
+        ]
         indexes = [models.Index(fields=["at"], name="minute_age")]
 
 
@@ -104,7 +108,9 @@ class PlaceSample(models.Model):
     class Meta:
         ordering = ["at"]
         constraints = [
-            models.UniqueConstraint(fields=["instance", "kind", "name", "seconds", "at"], name="place_sample_once"),
+            models.UniqueConstraint(
+                fields=["instance", "kind", "name", "seconds", "at"], name="place_sample_once"
+            ),
             models.CheckConstraint(condition=models.Q(seconds__in=[10, 60]), name="place_sample_span"),
         ]
         indexes = [models.Index(fields=["seconds", "at"], name="place_sample_age")]

@@ -70,8 +70,12 @@ class Instance(models.Model):
     name = models.CharField(max_length=64, unique=True, validators=[check_name])
     journaled_topics = models.JSONField(default=all_topics, validators=[check_journaled_topics], blank=True)
     unjournaled_topics = models.JSONField(default=scratch_topics, validators=[check_patterns], blank=True)
-    journal_size = models.BigIntegerField(default=128 * 1024 * 1024, validators=[MinValueValidator(1024 * 1024)])
-    preallocated_files = models.PositiveIntegerField(default=2, validators=[MinValueValidator(1), MaxValueValidator(64)])
+    journal_size = models.BigIntegerField(
+        default=128 * 1024 * 1024, validators=[MinValueValidator(1024 * 1024)]
+    )
+    preallocated_files = models.PositiveIntegerField(
+        default=2, validators=[MinValueValidator(1), MaxValueValidator(64)]
+    )
     journal_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001 (null is "default")
     archive_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001
     created_at = models.DateTimeField(auto_now_add=True)
@@ -93,7 +97,9 @@ class Transport(models.Model):
     host = models.CharField(max_length=255, default="127.0.0.1")
     port = models.PositiveIntegerField(validators=[MaxValueValidator(65_535)])
     enabled = models.BooleanField(default=True)
-    authentication = models.CharField(max_length=16, choices=Authentication.choices, default=Authentication.NONE)
+    authentication = models.CharField(
+        max_length=16, choices=Authentication.choices, default=Authentication.NONE
+    )
     restricted = models.BooleanField(default=False)  # only what an entitlement allows
     tls = models.JSONField(null=True, blank=True)  # paths: certificate, key, client_ca
 
@@ -136,8 +142,12 @@ class PoolPolicy(models.Model):
     transport = models.OneToOneField(
         Transport, on_delete=models.PROTECT, null=True, blank=True, related_name="pool_policy"
     )
-    message_memory_limit = models.BigIntegerField(null=True, blank=True, validators=[_least("message_memory_limit")])
-    message_disk_limit = models.BigIntegerField(null=True, blank=True, validators=[_least("message_disk_limit")])
+    message_memory_limit = models.BigIntegerField(
+        null=True, blank=True, validators=[_least("message_memory_limit")]
+    )
+    message_disk_limit = models.BigIntegerField(
+        null=True, blank=True, validators=[_least("message_disk_limit")]
+    )
     message_disk_path = models.CharField(max_length=1024, null=True, blank=True)  # noqa: DJ001 (null is "default")
 
     class Meta:
@@ -150,7 +160,8 @@ class PoolPolicy(models.Model):
                 name="memory_limit_positive",
             ),
             models.CheckConstraint(
-                condition=Q(message_disk_limit__isnull=True) | Q(message_disk_limit__gt=0), name="disk_limit_positive"
+                condition=Q(message_disk_limit__isnull=True) | Q(message_disk_limit__gt=0),
+                name="disk_limit_positive",
             ),
         ]
 
@@ -166,7 +177,9 @@ class ClientPolicy(models.Model):
         Transport, on_delete=models.PROTECT, null=True, blank=True, related_name="client_policy"
     )
     client_max_capacity = models.PositiveIntegerField(
-        null=True, blank=True, validators=[_least("client_max_capacity"), MaxValueValidator(AMPS["client_max_capacity"].high)]
+        null=True,
+        blank=True,
+        validators=[_least("client_max_capacity"), MaxValueValidator(AMPS["client_max_capacity"].high)],
     )
     client_message_age_limit_ms = models.BigIntegerField(
         null=True, blank=True, validators=[_least("client_message_age_limit_ms")]

@@ -20,7 +20,10 @@ from console.choices import EntryKind
 from console.models.instance import Instance, check_name
 
 _READERS: dict[str, Callable[[Reader, Any], Any]] = {
-    EntryKind.XAP: read_xap, EntryKind.ACTIVEMQ: read_activemq, EntryKind.QPID: read_qpid, EntryKind.RULE: read_rules,
+    EntryKind.XAP: read_xap,
+    EntryKind.ACTIVEMQ: read_activemq,
+    EntryKind.QPID: read_qpid,
+    EntryKind.RULE: read_rules,
 }
 
 
@@ -42,7 +45,8 @@ class PolicyEntry(models.Model):
         ordering = ["kind", "place", "pk"]
         constraints = [
             models.UniqueConstraint(
-                fields=["instance", "kind", "key"], name="policy_entry_once",
+                fields=["instance", "kind", "key"],
+                name="policy_entry_once",
                 violation_error_message="there are two entries for the same topic, transport or scope",
             ),
             models.CheckConstraint(condition=models.Q(kind__in=EntryKind.values), name="policy_entry_kind"),
@@ -68,7 +72,10 @@ def entry_key(kind: str, entry: dict[str, Any]) -> str:
         scope = entry.get("scope") or {}
         words = [str(entry.get("name", "")), *(f"{key}={scope[key]}" for key in sorted(scope) if scope[key])]
     else:
-        words = [str(entry.get("topic") or ""), f"transport={entry['transport']}" if entry.get("transport") else ""]
+        words = [
+            str(entry.get("topic") or ""),
+            f"transport={entry['transport']}" if entry.get("transport") else "",
+        ]
     return " ".join(filter(None, words))
 
 

@@ -32,7 +32,9 @@ class ManagedReplay(models.Model):
         ordering = ["-created_at", "name"]
         constraints = [
             models.UniqueConstraint(fields=["instance", "name", "created_at"], name="managed_replay_once"),
-            models.CheckConstraint(condition=Q(progress__gte=0) & Q(progress__lte=1), name="managed_replay_progress"),
+            models.CheckConstraint(
+                condition=Q(progress__gte=0) & Q(progress__lte=1), name="managed_replay_progress"
+            ),
         ]
 
     def __str__(self) -> str:

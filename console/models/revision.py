@@ -17,7 +17,11 @@ class PolicyRevision(ImmutableModel):
     document = models.JSONField()
     author = models.CharField(max_length=200)
     author_user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.DO_NOTHING, null=True, blank=True, db_constraint=False,
+        settings.AUTH_USER_MODEL,
+        on_delete=models.DO_NOTHING,
+        null=True,
+        blank=True,
+        db_constraint=False,
         related_name="+",
     )
     reason = models.CharField(max_length=500, blank=True)

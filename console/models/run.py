@@ -41,7 +41,9 @@ class ActionRun(models.Model):
     idempotency_digest = models.CharField(max_length=64, blank=True)
     action = models.ForeignKey(Action, on_delete=models.SET_NULL, null=True, blank=True, related_name="runs")
     due_at = models.DateTimeField(null=True, blank=True)
-    repeats = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="repetitions")
+    repeats = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="repetitions"
+    )
     origin = models.UUIDField(null=True, blank=True)  # of a repetition: the first run
     cancel_requested = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -59,7 +61,8 @@ class ActionRun(models.Model):
             models.UniqueConstraint(fields=["action", "due_at"], name="run_once_per_firing"),
             models.UniqueConstraint(
                 fields=["instance", "kind"],
-                condition=Q(state__in=[str(state) for state in ACTIVE_RUN_STATES]) & ~Q(kind=RunKind.ACTION.value),
+                condition=Q(state__in=[str(state) for state in ACTIVE_RUN_STATES])
+                & ~Q(kind=RunKind.ACTION.value),
                 name="run_one_of_a_kind",
             ),
             models.UniqueConstraint(

@@ -145,7 +145,9 @@ CHANNEL_LAYERS = {
 }
 CELERY_BROKER_URL = celery_broker_url(REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True  # the ActionRun row is the result
-CELERY_TASK_ACKS_LATE = True  # a worker killed half-way leaves the message; claiming the run makes a repeat harmless
+CELERY_TASK_ACKS_LATE = (
+    True  # a worker killed half-way leaves the message; claiming the run makes a repeat harmless
+)
 CELERY_TASK_REJECT_ON_WORKER_LOST = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 12 * 3600}
@@ -173,7 +175,9 @@ LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
 SESSION_ENGINE = "console.web.session_store"
 SESSION_COOKIE_AGE = env.int("SLUICE_SESSION_HOURS", default=12) * 3600  # from the login on, used or not
-SLUICE_SESSION_IDLE_MINUTES = env.int("SLUICE_SESSION_IDLE_MINUTES", default=60)  # without anything done; 0 is never
+SLUICE_SESSION_IDLE_MINUTES = env.int(
+    "SLUICE_SESSION_IDLE_MINUTES", default=60
+)  # without anything done; 0 is never
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = HTTPS

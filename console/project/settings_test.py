@@ -7,7 +7,9 @@ import os
 import shutil
 import tempfile
 
-if _runs_tests := os.environ.get("SLUICE_TEST_WORKER") != (_worker := os.environ.get("PYTEST_XDIST_WORKER", "")):
+if _runs_tests := os.environ.get("SLUICE_TEST_WORKER") != (
+    _worker := os.environ.get("PYTEST_XDIST_WORKER", "")
+):
     # The test run itself, or one of its workers: each has a home, and so a database, a Redis and sockets, of its own.
     # Processes that a test starts inherit all names, or get a SLUICE_HOME of the test's choice.
     _home = tempfile.mkdtemp(prefix="sluice-test-", dir=os.environ.get("SLUICE_TEST_HOME"))

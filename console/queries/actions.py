@@ -14,7 +14,9 @@ def actions(instance: Instance) -> QuerySet[Action]:
     return (
         Action.objects.filter(instance=instance)
         .select_related("instance")
-        .annotate(last_state=Subquery(newest.values("state")[:1]), last_at=Subquery(newest.values("created_at")[:1]))
+        .annotate(
+            last_state=Subquery(newest.values("state")[:1]), last_at=Subquery(newest.values("created_at")[:1])
+        )
         .order_by("name")
     )
 
@@ -22,7 +24,11 @@ def actions(instance: Instance) -> QuerySet[Action]:
 def action(instance: Instance, action_id: int | str) -> Action:
     """One action. Raises OperatorError unknown_action."""
     text = str(action_id)
-    found = actions(instance).filter(pk=int(text)).first() if text.isascii() and text.isdigit() and len(text) < 18 else None
+    found = (
+        actions(instance).filter(pk=int(text)).first()
+        if text.isascii() and text.isdigit() and len(text) < 18
+        else None
+    )
     if found is None:
         raise OperatorError("unknown_action", f"There is no action {text[:50]!r}.", "See /api/v1/actions.")
     return found

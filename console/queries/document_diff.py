@@ -10,8 +10,13 @@ from console.units.format import as_json, duration, size
 
 _MISSING = object()
 _NAMED = {
-    "transports": ("name",), "rules": ("name", "scope"), "xap": ("transport",), "activemq": ("topic", "transport"),
-    "qpid": ("topic", "transport"), "access.users": ("name",), "access.entitlements": ("who", "transports"),
+    "transports": ("name",),
+    "rules": ("name", "scope"),
+    "xap": ("transport",),
+    "activemq": ("topic", "transport"),
+    "qpid": ("topic", "transport"),
+    "access.users": ("name",),
+    "access.entitlements": ("who", "transports"),
 }
 _SECRETS = (".password", ".token")
 
@@ -29,7 +34,11 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
     old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
     paths = [*new, *(path for path in old if path not in new)]
     return [
-        Change(path, _text(path, old.get(path, _MISSING)), _after(path, old.get(path, _MISSING), new.get(path, _MISSING)))
+        Change(
+            path,
+            _text(path, old.get(path, _MISSING)),
+            _after(path, old.get(path, _MISSING), new.get(path, _MISSING)),
+        )
         for path in paths
         if path != "revision" and old.get(path, _MISSING) != new.get(path, _MISSING)
     ]
@@ -37,7 +46,11 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
 
 def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        return [leaf for key, part in value.items() for leaf in _leaves(part, f"{path}.{key}" if path else str(key))]
+        return [
+            leaf
+            for key, part in value.items()
+            for leaf in _leaves(part, f"{path}.{key}" if path else str(key))
+        ]
     if path in _NAMED and isinstance(value, Sequence) and all(isinstance(entry, Mapping) for entry in value):
         # An entry is known by what it is for, not by its place in the list.
         return [leaf for entry in value for leaf in _entry(path, entry)]
@@ -48,7 +61,9 @@ def _entry(path: str, entry: Mapping[str, Any]) -> list[tuple[str, Any]]:
     names = _NAMED[path]
     called = " ".join(text for name in names if (text := _called(entry.get(name))))
     title = called if path == "transports" else f"{path} {called}".strip()
-    return _leaves({key: value for key, value in entry.items() if key not in names and value is not None}, title)
+    return _leaves(
+        {key: value for key, value in entry.items() if key not in names and value is not None}, title
+    )
 
 
 def _called(value: Any) -> str:
@@ -59,7 +74,11 @@ def _called(value: Any) -> str:
 
 def _after(path: str, old: Any, new: Any) -> str:
     """A secret in place of another is told from the one before, and no more."""
-    return "set anew" if path.endswith(_SECRETS) and new not in (_MISSING, None) and old not in (_MISSING, None) else _text(path, new)
+    return (
+        "set anew"
+        if path.endswith(_SECRETS) and new not in (_MISSING, None) and old not in (_MISSING, None)
+        else _text(path, new)
+    )
 
 
 def _text(path: str, value: Any) -> str:
@@ -75,7 +94,10 @@ def _text(path: str, value: Any) -> str:
         if path.endswith("client_max_capacity"):
             return f"{value} %"
     if isinstance(value, (list, tuple)):
-        return ", ".join(_text(path, item) if isinstance(item, Mapping) else str(item) for item in value) or "none"
+        return (
+            ", ".join(_text(path, item) if isinstance(item, Mapping) else str(item) for item in value)
+            or "none"
+        )
     if isinstance(value, Mapping):
         return " ".join(f"{key} {_text(key, part)}" for key, part in value.items())
     return as_json(value)

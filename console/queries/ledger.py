@@ -17,8 +17,14 @@ from console.queries.scoping import visible
 
 
 def losses(
-    instance: Instance, *, client: str = "", subscription: str = "", cause: str = "", rule: str = "",
-    since: datetime | None = None, patterns: Sequence[str] | None = None,
+    instance: Instance,
+    *,
+    client: str = "",
+    subscription: str = "",
+    cause: str = "",
+    rule: str = "",
+    since: datetime | None = None,
+    patterns: Sequence[str] | None = None,
 ) -> QuerySet[Loss]:
     """Intervals, newest first; only of clients whose names fit one of `patterns`, None being all."""
     found = visible(Loss.objects.filter(instance=instance), patterns)
@@ -30,4 +36,8 @@ def losses(
 def durables(instance_name: str | None = None, patterns: Sequence[str] | None = None) -> list[DurableEntry]:
     """Durable subscriptions of clients whose names fit one of `patterns`, None being all. Raises BrokerAway."""
     found = link_to(instance_named(instance_name).name).call(ListDurables())
-    return [one for one in found if patterns is None or any(name_fits(pattern, one.client) for pattern in patterns)]
+    return [
+        one
+        for one in found
+        if patterns is None or any(name_fits(pattern, one.client) for pattern in patterns)
+    ]

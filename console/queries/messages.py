@@ -16,7 +16,9 @@ def browse(
 ) -> BrowsedPage:  # fmt: skip
     """Some messages, see broker_core/control/browsing.py. Raises BrokerAway or the broker's bad_pattern, bad_filter,
     bad_bookmark, bookmark_gone."""
-    asked = Browse(topic=topic, filter=filter, bookmark=bookmark, limit=limit, from_ns=_ns(start), to_ns=_ns(end))
+    asked = Browse(
+        topic=topic, filter=filter, bookmark=bookmark, limit=limit, from_ns=_ns(start), to_ns=_ns(end)
+    )
     return link_to(instance_named(instance_name).name).call(asked)
 
 

@@ -43,7 +43,9 @@ class _Instances(Collector):
     def collect(self) -> Iterator[Metric]:
         """Metrics of all instances, a family after the other."""
         up = GaugeMetricFamily("sluice_up", "Whether the broker answers", labels=["instance"])
-        revisions = GaugeMetricFamily("sluice_policy_revision", "Newest revision, and the one in force", labels=["instance", "which"])
+        revisions = GaugeMetricFamily(
+            "sluice_policy_revision", "Newest revision, and the one in force", labels=["instance", "which"]
+        )
         families: dict[str, Metric] = {}
         for state in in_force_everywhere():
             name = state["instance"]
@@ -92,8 +94,12 @@ def _broker(instance: str, status: InstanceStatus) -> Iterator[Metric]:
 
 def _clients(instance: str, slowest: Sequence[ClientEntry]) -> Iterator[Metric]:
     labels = ["instance", "client"]
-    age = GaugeMetricFamily("sluice_client_lag_seconds", "Age of the oldest message that waits, of the slowest", labels=labels)
-    messages = GaugeMetricFamily("sluice_client_lag_messages", "Messages that wait, of the slowest", labels=labels)
+    age = GaugeMetricFamily(
+        "sluice_client_lag_seconds", "Age of the oldest message that waits, of the slowest", labels=labels
+    )
+    messages = GaugeMetricFamily(
+        "sluice_client_lag_messages", "Messages that wait, of the slowest", labels=labels
+    )
     for client in slowest:
         if client.lag_messages:
             age.add_metric([instance, client.name], client.lag_ms / 1000)

@@ -14,8 +14,15 @@ from django.conf import settings
 DAYS = 31
 """Days of history that are shown, counted back from the newest there is."""
 NUMBERS = (
-    "samples", "lag_messages_max", "lag_messages_mean", "lag_bytes_max", "lag_ms_max", "offline_episodes",
-    "offline_ms", "connects", "disconnects",
+    "samples",
+    "lag_messages_max",
+    "lag_messages_mean",
+    "lag_bytes_max",
+    "lag_ms_max",
+    "offline_episodes",
+    "offline_ms",
+    "connects",
+    "disconnects",
 )
 
 

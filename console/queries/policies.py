@@ -94,7 +94,9 @@ def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
 def desired_document(instance: Instance, number: int) -> dict[str, Any]:
     """The policy document that the editable rows make, as revision `number`."""
     pools = {pool.transport_id: _fields(pool, POOL_FIELDS) for pool in instance.pool_policies.all()}
-    clients = {policy.transport_id: _fields(policy, CLIENT_FIELDS) for policy in instance.client_policies.all()}
+    clients = {
+        policy.transport_id: _fields(policy, CLIENT_FIELDS) for policy in instance.client_policies.all()
+    }
     no_pool, no_client = dict.fromkeys(POOL_FIELDS), dict.fromkeys(CLIENT_FIELDS)
     return {
         "revision": number,

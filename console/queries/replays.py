@@ -36,14 +36,21 @@ def replays(
 ) -> list[KnownReplay]:
     """The newest first. `patterns` are the clients that may be seen; None is all of them."""
     instance = instance_named(instance_name)
-    rows = {(row.name, row.shown.get("created_at")): row for row in ManagedReplay.objects.filter(instance=instance)}
+    rows = {
+        (row.name, row.shown.get("created_at")): row
+        for row in ManagedReplay.objects.filter(instance=instance)
+    }
     authors = {key: row.author for key, row in rows.items()}
     try:
         entries = link_to(instance.name).call(ListReplays())
         found = [known(one, author=authors.get((one.name, one.created_at), "")) for one in entries]
     except BrokerAway:
         found = [
-            known(msgspec.convert(row.shown, ReplayEntry), reported_at=int(row.reported_at.timestamp() * 1_000), author=row.author)
+            known(
+                msgspec.convert(row.shown, ReplayEntry),
+                reported_at=int(row.reported_at.timestamp() * 1_000),
+                author=row.author,
+            )
             for row in rows.values()
         ]
     return [
@@ -58,4 +65,6 @@ def replay(name: str, instance_name: str | None = None) -> KnownReplay:
     for one in replays(instance_name):
         if one.name == name:
             return one
-    raise OperatorError("unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays.")
+    raise OperatorError(
+        "unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays."
+    )

@@ -20,7 +20,9 @@ class Glob(Lookup):  # type: ignore[type-arg]
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
         """LIKE, whose signs are % and _."""
-        return self._compare("LIKE", str(self.rhs).replace("_", r"\_").replace("*", "%"), compiler, connection)
+        return self._compare(
+            "LIKE", str(self.rhs).replace("_", r"\_").replace("*", "%"), compiler, connection
+        )
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
         """Any other database has LIKE."""

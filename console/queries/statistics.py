@@ -28,13 +28,19 @@ class Series(TypedDict):
     points: list[dict[str, Any]]
 
 
-def series(instance: Instance, of: str, name: str, start: datetime, end: datetime, step: int, now: datetime) -> Series:
+def series(
+    instance: Instance, of: str, name: str, start: datetime, end: datetime, step: int, now: datetime
+) -> Series:
     """The figures in [start, end). The step, in seconds, is made longer where there would be over MAX_POINTS points, and
     where nothing finer is kept or Redis is away. Raises OperatorError bad_range, bad_kind."""
     if of not in KINDS:
-        raise OperatorError("bad_kind", f"There are no statistics of {of[:50]!r}.", f"Use {', '.join(KINDS)}.")
+        raise OperatorError(
+            "bad_kind", f"There are no statistics of {of[:50]!r}.", f"Use {', '.join(KINDS)}."
+        )
     if start >= end:
-        raise OperatorError("bad_range", "`from` must be before `to`.", "Give moments like 2026-11-21T10:00:00Z.")
+        raise OperatorError(
+            "bad_range", "`from` must be before `to`.", "Give moments like 2026-11-21T10:00:00Z."
+        )
     least = max(step, -(-int((end - start).total_seconds()) // MAX_POINTS))
     found: Iterable[Mapping[str, Any]] | None = None
     if least < 10 and start >= now - timedelta(seconds=ring.SECONDS + 5):
@@ -68,7 +74,9 @@ def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
     return points
 
 
-def _rows(instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int) -> Iterable[Mapping[str, Any]]:
+def _rows(
+    instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int
+) -> Iterable[Mapping[str, Any]]:
     if of == "client":
         model = ClientSample if seconds == 10 else ClientMinute
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)

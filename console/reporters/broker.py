@@ -56,12 +56,18 @@ class BrokerReporter:
             seen = msgspec.json.encode(msgspec.structs.replace(snapshot, replays=None))
             await self._layer.group_send(LIVE_GROUP, {"type": "live.snapshot", "snapshot": seen})
             for decision in self._new_decisions(self._told):
-                told = {"type": "live.decision", "instance": self._broker.engine.instance, "decision": msgspec.json.encode(decision)}
+                told = {
+                    "type": "live.decision",
+                    "instance": self._broker.engine.instance,
+                    "decision": msgspec.json.encode(decision),
+                }
                 await self._layer.group_send(LIVE_GROUP, told)
             self._told = self._broker.engine.decisions.made
         except OSError as problem:
             log.warning("live_feed_away", why=str(problem))
-        except Exception as problem:  # redis-py's errors aren't OSErrors; the feed is expendable, the tick isn't
+        except (
+            Exception
+        ) as problem:  # redis-py's errors aren't OSErrors; the feed is expendable, the tick isn't
             log.warning("live_feed_failed", why=repr(problem))
 
     def _new_decisions(self, known: int) -> list[DecisionEntry]:

@@ -95,12 +95,18 @@ class EventReporter:
         self._segments = sealed
 
     def _sealed(self) -> dict[int, str]:
-        return {segment.first_sequence: segment.name for segment in self._engine.journal.segments() if segment.state != "current"}
+        return {
+            segment.first_sequence: segment.name
+            for segment in self._engine.journal.segments()
+            if segment.state != "current"
+        }
 
     async def _look_at_file_systems(self) -> None:
         found = await asyncio.to_thread(watching.fullness, self._wanted.file_systems)
         for (place, above), used in found.items():
-            fires, self._above[place, above] = crossed(used, float(above), self._above.get((place, above), False))
+            fires, self._above[place, above] = crossed(
+                used, float(above), self._above.get((place, above), False)
+            )
             if fires:
                 told = {"SLUICE_PLACE": place, "SLUICE_PERCENT": f"{used:.1f}"}
                 self._watch.happened("file_system", told, {"place": place, "above": above})

@@ -14,14 +14,20 @@ from console.services.actors import Actor
 _TRUSTED = (ActorKind.SYSTEM, ActorKind.SCHEDULE, ActorKind.ACTION)
 
 
-def allows(actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = "") -> bool:
+def allows(
+    actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = ""
+) -> bool:
     """Whether the actor may do it. Schedules and the system act for those who set them up, who were asked then."""
     if actor.kind in _TRUSTED:
         return True
-    return actor.access is not None and actor.access.allows(permission, instance=instance, client=client, topic=topic)
+    return actor.access is not None and actor.access.allows(
+        permission, instance=instance, client=client, topic=topic
+    )
 
 
-def require(actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = "") -> None:
+def require(
+    actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = ""
+) -> None:
     """Raise OperatorError not_allowed unless the actor may do it.
 
     `instance` is empty for what concerns the whole installation (people, the audit); `client` is a client's name and

@@ -52,7 +52,12 @@ def access_of(user: Any, token: Any = None) -> Access:
     if user is None or not (user.is_authenticated and user.is_active):
         return Access()
     rights = tuple(
-        Right(ROLE_PERMISSIONS[grant.role], grant.instance.name if grant.instance else "", grant.client_pattern, grant.topic_pattern)
+        Right(
+            ROLE_PERMISSIONS[grant.role],
+            grant.instance.name if grant.instance else "",
+            grant.client_pattern,
+            grant.topic_pattern,
+        )
         for grant in Grant.objects.filter(user=user).select_related("instance")
     )
     scope = frozenset(Permission(one) for one in token.scope) if isinstance(token, ApiToken) else None

@@ -51,7 +51,9 @@ def record(
 def expiry(action: str, now: datetime) -> datetime | None:
     """When an event of this action may be forgotten; None is never. The longest prefix of SLUICE_AUDIT_RETENTION_DAYS rules."""
     days = settings.SLUICE_AUDIT_RETENTION_DAYS
-    fitting = [prefix for prefix in days if action == prefix or action.startswith(f"{prefix}.") or prefix == "*"]
+    fitting = [
+        prefix for prefix in days if action == prefix or action.startswith(f"{prefix}.") or prefix == "*"
+    ]
     kept = days[max(fitting, key=lambda prefix: -1 if prefix == "*" else len(prefix))] if fitting else 0
     return now + timedelta(days=kept) if kept else None
 
@@ -78,9 +80,13 @@ def record_request(request: HttpRequest, response: HttpResponse) -> None:
 
 def forget_expired(now: datetime) -> int:
     """Delete events past their retention, some at a time; the database refuses to delete any other. Returns how many."""
-    chosen = AuditEvent.objects.filter(expires_at__lte=now).order_by("expires_at").values_list("pk", flat=True)
+    chosen = (
+        AuditEvent.objects.filter(expires_at__lte=now).order_by("expires_at").values_list("pk", flat=True)
+    )
     expired = AuditEvent.objects.filter(pk__in=list(chosen[:FORGET_AT_ONCE]))
-    return int(expired._raw_delete(expired.db) or 0)  # past ImmutableQuerySet, which is there for everybody else
+    return int(
+        expired._raw_delete(expired.db) or 0
+    )  # past ImmutableQuerySet, which is there for everybody else
 
 
 def _result_of(status: int, actor: Actor) -> AuditResult:

@@ -22,12 +22,19 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
     instance, why = instance_named(instance_name), reason.strip()
     target = f"{instance.name}: client {name}"
     if not why:
-        raise OperatorError("reason_needed", "A reason is needed: the client is told it.", "Say why in `reason`.")
+        raise OperatorError(
+            "reason_needed", "A reason is needed: the client is told it.", "Say why in `reason`."
+        )
     try:
         result = link_to(instance.name).call(requests.Disconnect(name=name, reason=why[:500]))
     except SluiceError as problem:
         audit.record(
-            actor, "client.disconnect", target, reason=why, result=AuditResult.FAILED, message=problem.sentence
+            actor,
+            "client.disconnect",
+            target,
+            reason=why,
+            result=AuditResult.FAILED,
+            message=problem.sentence,
         )
         raise
     audit.record(actor, "client.disconnect", target, after=msgspec.to_builtins(result), reason=why)
@@ -35,7 +42,11 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
 
 
 Act = requests.Pause | requests.Resume | requests.Offline
-ACTS: Mapping[str, type[Act]] = {"pause": requests.Pause, "resume": requests.Resume, "offline": requests.Offline}
+ACTS: Mapping[str, type[Act]] = {
+    "pause": requests.Pause,
+    "resume": requests.Resume,
+    "offline": requests.Offline,
+}
 """What an operator does to a connected client, by word."""
 
 
@@ -51,7 +62,9 @@ def act(actor: Actor, asked: Act, reason: str = "", instance_name: str | None = 
     try:
         result = link.call(asked)
     except SluiceError as problem:
-        audit.record(actor, f"client.{word}", target, reason=why, result=AuditResult.FAILED, message=problem.sentence)
+        audit.record(
+            actor, f"client.{word}", target, reason=why, result=AuditResult.FAILED, message=problem.sentence
+        )
         raise
     audit.record(actor, f"client.{word}", target, after=msgspec.to_builtins(result), reason=why)
     return result
@@ -64,7 +77,9 @@ def delete_durable(actor: Actor, client: str, name: str, instance_name: str | No
     try:
         result = link_to(instance.name).call(requests.DeleteDurable(client=client, name=name))
     except SluiceError as problem:
-        audit.record(actor, "client.durable_delete", target, result=AuditResult.FAILED, message=problem.sentence)
+        audit.record(
+            actor, "client.durable_delete", target, result=AuditResult.FAILED, message=problem.sentence
+        )
         raise
     audit.record(actor, "client.durable_delete", target, after=msgspec.to_builtins(result))
     return result

@@ -26,7 +26,9 @@ def entry_at(draft: PolicyDraft, part: str, place: int) -> dict[str, Any]:
     """One entry. Raises OperatorError unknown_entry."""
     entries = listed(draft, part)
     if place >= len(entries):
-        raise OperatorError("unknown_entry", f"The draft has no entry {place + 1} of {part}.", "Load the draft again.")
+        raise OperatorError(
+            "unknown_entry", f"The draft has no entry {place + 1} of {part}.", "Load the draft again."
+        )
     return entries[place]
 
 
@@ -38,7 +40,9 @@ def transport_named(draft: PolicyDraft, name: str) -> dict[str, Any]:
     raise OperatorError("unknown_transport", f"The draft has no transport {name!r}.", "Load the draft again.")
 
 
-def put(actor: Actor, draft: PolicyDraft, part: str, place: int | None, entry: Mapping[str, Any], version: int) -> PolicyDraft:
+def put(
+    actor: Actor, draft: PolicyDraft, part: str, place: int | None, entry: Mapping[str, Any], version: int
+) -> PolicyDraft:
     """Change an entry, or add one at the end (`place` None). Raises what `save` raises."""
     entries = listed(draft, part)
     if place is None:

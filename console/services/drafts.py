@@ -55,7 +55,12 @@ class Preview:
 
 
 def make(
-    actor: Actor, title: str, *, document: Mapping[str, Any] | None = None, revision: int | None = None, instance_name: str | None = None
+    actor: Actor,
+    title: str,
+    *,
+    document: Mapping[str, Any] | None = None,
+    revision: int | None = None,
+    instance_name: str | None = None,
 ) -> PolicyDraft:
     """A draft of the newest revision, or of a document, or with an older revision's. Raises OperatorError too_many_drafts."""
     instance = read.instance_named(instance_name)
@@ -65,8 +70,12 @@ def make(
     if PolicyDraft.objects.filter(instance=instance).count() >= MOST_DRAFTS:
         raise OperatorError("too_many_drafts", f"{instance.name} has {MOST_DRAFTS} drafts.", "Delete some.")
     draft = PolicyDraft(
-        instance=instance, title=(title.strip() or "Untitled")[:200], base=newest.number,
-        document=_checked(kept(document, newest.document) if document is not None else newest.document, instance),
+        instance=instance,
+        title=(title.strip() or "Untitled")[:200],
+        base=newest.number,
+        document=_checked(
+            kept(document, newest.document) if document is not None else newest.document, instance
+        ),
         author=actor.name[:200],
     )
     draft.save()
@@ -84,7 +93,12 @@ def draft_numbered(number: int, *, lock: bool = False) -> PolicyDraft:
 
 
 def edit(
-    actor: Actor, number: int, changes: Mapping[str, Any], *, title: str | None = None, expected_version: int | None = None
+    actor: Actor,
+    number: int,
+    changes: Mapping[str, Any],
+    *,
+    title: str | None = None,
+    expected_version: int | None = None,
 ) -> PolicyDraft:
     """Lay changes over a draft's document: objects key by key, lists whole. Raises OperatorError draft_changed.
 
@@ -93,11 +107,15 @@ def edit(
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
         newest = policies.newest_of(draft.instance).document
-        draft.document = _checked(kept(overlay(draft.document, changes), draft.document, newest), draft.instance)
+        draft.document = _checked(
+            kept(overlay(draft.document, changes), draft.document, newest), draft.instance
+        )
         draft.title = (title.strip() or draft.title)[:200] if title is not None else draft.title
         draft.version += 1
         draft.save()
-        audit.record(actor, "draft.change", f"{draft.instance.name}: {draft.title}", after=redacted(dict(changes)))
+        audit.record(
+            actor, "draft.change", f"{draft.instance.name}: {draft.title}", after=redacted(dict(changes))
+        )
     return draft
 
 
@@ -105,7 +123,9 @@ def delete(actor: Actor, number: int, *, expected_version: int | None = None) ->
     """Throw a draft away."""
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
-        audit.record(actor, "draft.delete", f"{draft.instance.name}: {draft.title}", before=redacted(draft.document))
+        audit.record(
+            actor, "draft.delete", f"{draft.instance.name}: {draft.title}", before=redacted(draft.document)
+        )
         draft.delete()
 
 
@@ -126,7 +146,9 @@ def preview_of(instance: Instance, document: Mapping[str, Any]) -> Preview:
     if refused := policies.refusals(policy, findings):
         return Preview(refused, differences, findings)
     try:
-        effect = link_to(instance.name).call(PreviewPolicy(policy=msgspec.Raw(msgspec.json.encode(policy.to_dict()))))
+        effect = link_to(instance.name).call(
+            PreviewPolicy(policy=msgspec.Raw(msgspec.json.encode(policy.to_dict())))
+        )
     except SluiceError as problem:
         return Preview([], differences, findings, away=problem.sentence)
     return Preview([], differences, findings, effect)
@@ -136,14 +158,28 @@ def visible(preview: Preview, patterns: list[str] | None) -> Preview:
     """The preview as somebody sees who may see only clients of these name patterns (None: all); it counts everybody."""
     if patterns is None or preview.effect is None:
         return preview
-    touched = [one for one in preview.effect.touched if any(name_fits(pattern, one.client) for pattern in patterns)]
-    acted_on = [one for one in preview.effect.acted_on if any(name_fits(pattern, one.client) for pattern in patterns)]
-    cut_off = [one for one in preview.effect.cut_off if any(name_fits(pattern, one.client) for pattern in patterns)]
-    return replace(preview, effect=msgspec.structs.replace(preview.effect, touched=touched, acted_on=acted_on, cut_off=cut_off))
+    touched = [
+        one for one in preview.effect.touched if any(name_fits(pattern, one.client) for pattern in patterns)
+    ]
+    acted_on = [
+        one for one in preview.effect.acted_on if any(name_fits(pattern, one.client) for pattern in patterns)
+    ]
+    cut_off = [
+        one for one in preview.effect.cut_off if any(name_fits(pattern, one.client) for pattern in patterns)
+    ]
+    return replace(
+        preview,
+        effect=msgspec.structs.replace(preview.effect, touched=touched, acted_on=acted_on, cut_off=cut_off),
+    )
 
 
 def publish(
-    actor: Actor, number: int, *, reason: str, expected_version: int | None = None, rollout: rollouts.Plan | None = None
+    actor: Actor,
+    number: int,
+    *,
+    reason: str,
+    expected_version: int | None = None,
+    rollout: rollouts.Plan | None = None,
 ) -> policies.Change:
     """Make a draft the policy, for everybody or for some first; the draft is gone then.
 
@@ -153,7 +189,9 @@ def publish(
     instance, base = draft.instance, draft.base
     # Only one of two that publish at once finds the revision it expects.
     if rollout is not None:
-        change = rollouts.start(actor, instance, draft.document, rollout, reason=reason, expected_revision=base)
+        change = rollouts.start(
+            actor, instance, draft.document, rollout, reason=reason, expected_revision=base
+        )
     else:
         change = policies.publish(
             actor, draft.document, reason=reason, instance_name=instance.name, expected_revision=base
@@ -176,9 +214,13 @@ def overlay(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 
 def _transports(listed: Any, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    whole = isinstance(listed, list) and all(isinstance(one, Mapping) and isinstance(one.get("name"), str) for one in listed)
+    whole = isinstance(listed, list) and all(
+        isinstance(one, Mapping) and isinstance(one.get("name"), str) for one in listed
+    )
     if not whole or not all(change is None or isinstance(change, Mapping) for change in changes.values()):
-        raise OperatorError("bad_policy", "Transports are met by name, and each is an object.", "Give the whole list instead.")
+        raise OperatorError(
+            "bad_policy", "Transports are met by name, and each is an object.", "Give the whole list instead."
+        )
     by_name = {transport["name"]: transport for transport in listed}
     for name, change in changes.items():
         if change is None:
@@ -191,14 +233,20 @@ def _transports(listed: Any, changes: Mapping[str, Any]) -> list[dict[str, Any]]
 def _checked(document: Mapping[str, Any], instance: Instance) -> dict[str, Any]:
     """A draft may hold wrong settings, and nothing that is no setting at all."""
     if unknown := [key for key in document if key not in (*EDITABLE, "revision")]:
-        raise OperatorError("bad_policy", f"A policy has no part {unknown[0]!r}.", f"The parts are {', '.join(EDITABLE)}.")
+        raise OperatorError(
+            "bad_policy", f"A policy has no part {unknown[0]!r}.", f"The parts are {', '.join(EDITABLE)}."
+        )
     made = {key: document[key] for key in EDITABLE if key in document}
     if misshapen := _misshapen(made):
-        raise OperatorError("bad_policy", f"{misshapen} isn't what a policy has there.", "Read a policy to see its shape.")
+        raise OperatorError(
+            "bad_policy", f"{misshapen} isn't what a policy has there.", "Read a policy to see its shape."
+        )
     text = json.dumps(made)
     if len(text) > MOST_CHARACTERS or "\\u0000" in text:
         raise OperatorError(
-            "bad_policy", f"A draft has {MOST_CHARACTERS} characters at most, and none of them is NUL.", "Leave something out."
+            "bad_policy",
+            f"A draft has {MOST_CHARACTERS} characters at most, and none of them is NUL.",
+            "Leave something out.",
         )
     if isinstance(made.get("instance"), Mapping):
         made["instance"] = {**made["instance"], "name": instance.name}
@@ -211,8 +259,13 @@ def _misshapen(document: Mapping[str, Any]) -> str:
     for key in OBJECTS:
         if not isinstance(document.get(key) or {}, Mapping):
             return key
-    for key, listed in (*((key, document.get(key)) for key in LISTS), *((f"access.{key}", access.get(key)) for key in access)):
-        if listed is not None and (not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed)):
+    for key, listed in (
+        *((key, document.get(key)) for key in LISTS),
+        *((f"access.{key}", access.get(key)) for key in access),
+    ):
+        if listed is not None and (
+            not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed)
+        ):
             return key
     reader, instance = Reader(), document.get("instance") or {}
     read_journaled_topics(reader, instance, "journaled_topics", "instance")
@@ -226,7 +279,9 @@ def _misshapen(document: Mapping[str, Any]) -> str:
 def _expected(draft: PolicyDraft, version: int | None) -> PolicyDraft:
     if version is not None and version != draft.version:
         raise OperatorError(
-            "draft_changed", f"The draft is at version {draft.version}, not {version}.", "Read it again and repeat the change.",
+            "draft_changed",
+            f"The draft is at version {draft.version}, not {version}.",
+            "Read it again and repeat the change.",
             version=draft.version,
         )
     return draft

@@ -34,7 +34,11 @@ def default_directories() -> Directories:
 def directories_of(instance_name: str) -> Directories:
     """Those of the policy that is wanted; the defaults for a name that has none yet."""
     instance = Instance.objects.filter(name=instance_name).first()
-    return default_directories() if instance is None else _directories(instance.journal_directory, instance.archive_directory)
+    return (
+        default_directories()
+        if instance is None
+        else _directories(instance.journal_directory, instance.archive_directory)
+    )
 
 
 def directories_now(instance_name: str) -> Directories:
@@ -51,7 +55,11 @@ def decoder_now(instance_name: str) -> DecoderOf | None:
         newest = PolicyRevision.objects.filter(instance__name=instance_name).order_by("-number").first()
     except DatabaseError:
         return None
-    return None if newest is None else JournaledTopics(PolicyDocument.from_dict(newest.document).instance).decoder_of
+    return (
+        None
+        if newest is None
+        else JournaledTopics(PolicyDocument.from_dict(newest.document).instance).decoder_of
+    )
 
 
 def every_directory() -> set[Path]:

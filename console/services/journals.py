@@ -34,12 +34,20 @@ PREPARED_FOLDER = "{instance}.prepared"
 def plan(action: str, age: str | int, instance_name: str | None = None) -> dict[str, Any]:
     """What an action would do: segments chosen, segments skipped and why, and bytes. Changes nothing."""
     kind, age_s = _kind(action), parse_age(age)
-    found = link_to(instance_named(instance_name).name).call(requests.PlanJournals(action=str(kind), age_s=age_s))
+    found = link_to(instance_named(instance_name).name).call(
+        requests.PlanJournals(action=str(kind), age_s=age_s)
+    )
     return {"age_s": age_s, "age": format_age(age_s), **msgspec.to_builtins(found)}
 
 
 def request(
-    actor: Actor, action: str, age: str | int, instance_name: str | None = None, *, plan_hash: str = "", once: runs.Once | None = None
+    actor: Actor,
+    action: str,
+    age: str | int,
+    instance_name: str | None = None,
+    *,
+    plan_hash: str = "",
+    once: runs.Once | None = None,
 ) -> ActionRun:
     """Ask for an action on the sealed segments older than `age`; a worker carries it out."""
     kind, age_s = _kind(action), parse_age(age)
@@ -76,7 +84,9 @@ def _remove(run: ActionRun, link: BrokerLink, age_s: int, progress: Progress) ->
     progress.check()
     gone = link.call(requests.RemoveJournals(names=names, age_s=age_s), timeout_s=SWAP_TIMEOUT_S)
     receipt = receipt_of(run.instance.name, segments, gone)
-    progress.log(f"removed {len(names)} segments: {receipt['gone']['from']} to {receipt['gone']['to']} can't be replayed")
+    progress.log(
+        f"removed {len(names)} segments: {receipt['gone']['from']} to {receipt['gone']['to']} can't be replayed"
+    )
     return {"segments": names, "bytes": receipt["bytes"], "receipt": receipt}
 
 
@@ -151,5 +161,7 @@ def _name(entry: Any) -> str:
 
 def _kind(action: str) -> RunKind:
     if action not in JOURNAL_ACTIONS:
-        raise OperatorError("unknown_action", f"There is no journal action {action!r}.", "Use archive, compress or remove.")
+        raise OperatorError(
+            "unknown_action", f"There is no journal action {action!r}.", "Use archive, compress or remove."
+        )
     return RunKind(action)

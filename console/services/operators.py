@@ -30,7 +30,9 @@ def create_account(actor: Actor, name: str) -> tuple[AbstractUser, str]:
     with transaction.atomic():
         if users.objects.filter(username=name).exists():
             raise OperatorError(
-                "name_taken", f"There is an operator {name!r} already.", "Choose another name, or give --reset."
+                "name_taken",
+                f"There is an operator {name!r} already.",
+                "Choose another name, or give --reset.",
             )
         password = secrets.token_urlsafe(12)
         user = users.objects.create_user(username=name, password=password)
@@ -54,7 +56,9 @@ def reset_password(name: str, actor: Actor = SYSTEM) -> str:
     with transaction.atomic():
         user = get_user_model().objects.select_for_update().filter(username=name).first()
         if user is None:
-            raise OperatorError("unknown_operator", f"There is no operator {name!r}.", "Create it without --reset.")
+            raise OperatorError(
+                "unknown_operator", f"There is no operator {name!r}.", "Create it without --reset."
+            )
         password = secrets.token_urlsafe(12)
         user.set_password(password)
         user.save(update_fields=["password"])
@@ -82,13 +86,21 @@ def create_token(
     Raises OperatorError bad_lifetime, bad_scope, or not_allowed for a scope beyond what the account may do.
     """
     if not timedelta(0) < lifetime <= MAX_TOKEN_AGE:
-        raise OperatorError("bad_lifetime", "A token lives for up to 366 days.", "Give an age between 1 s and 366d.")
+        raise OperatorError(
+            "bad_lifetime", "A token lives for up to 366 days.", "Give an age between 1 s and 366d."
+        )
     wanted = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
     if not wanted or len(wanted) != len(set(scope)):
-        raise OperatorError("bad_scope", "That isn't what a token can be made for.", f"Give some of {', '.join(TOKEN_PERMISSIONS)}.")
+        raise OperatorError(
+            "bad_scope",
+            "That isn't what a token can be made for.",
+            f"Give some of {', '.join(TOKEN_PERMISSIONS)}.",
+        )
     if beyond := set(wanted) - set(map(str, access_of(user).permissions)):
         raise OperatorError(
-            "not_allowed", f"{user.get_username()} has no role with {', '.join(sorted(beyond))}.", "Ask for less."
+            "not_allowed",
+            f"{user.get_username()} has no role with {', '.join(sorted(beyond))}.",
+            "Ask for less.",
         )
     prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     with transaction.atomic():
@@ -101,7 +113,10 @@ def create_token(
             expires_at=(now or timezone.now()) + lifetime,
         )
         audit.record(
-            actor, "token.create", f"token {prefix}", after={"name": token.name, "user": user.get_username(), "scope": wanted}
+            actor,
+            "token.create",
+            f"token {prefix}",
+            after={"name": token.name, "user": user.get_username(), "scope": wanted},
         )
     return token, f"slc_{prefix}_{secret}"
 

@@ -21,7 +21,9 @@ def person_named(name: str) -> AbstractUser:
     """The account. Raises OperatorError unknown_person."""
     found = get_user_model().objects.filter(username=name).first()
     if found is None:
-        raise OperatorError("unknown_person", f"There is nobody called {name[:150]!r}.", "See /api/v1/people.")
+        raise OperatorError(
+            "unknown_person", f"There is nobody called {name[:150]!r}.", "See /api/v1/people."
+        )
     return found
 
 
@@ -35,7 +37,13 @@ def create(actor: Actor, name: str) -> tuple[AbstractUser, str]:
 
 
 def grant(
-    actor: Actor, user: AbstractUser, role: str, *, instance: str = "", client_pattern: str = "", topic_pattern: str = ""
+    actor: Actor,
+    user: AbstractUser,
+    role: str,
+    *,
+    instance: str = "",
+    client_pattern: str = "",
+    topic_pattern: str = "",
 ) -> Grant:
     """Give somebody a role. Raises OperatorError bad_grant, unknown_instance, name_taken (they have it)."""
     made = Grant(
@@ -51,7 +59,9 @@ def grant(
         sentence = "; ".join(f"{key}: {' '.join(texts)}" for key, texts in problem.message_dict.items())
         raise OperatorError("bad_grant", sentence, f"Roles are {', '.join(Role)}.") from problem
     except IntegrityError as twice:
-        raise OperatorError("name_taken", f"{user.get_username()} has that role there already.", "See the list.") from twice
+        raise OperatorError(
+            "name_taken", f"{user.get_username()} has that role there already.", "See the list."
+        ) from twice
     return made
 
 
@@ -69,7 +79,9 @@ def set_active(actor: Actor, user: AbstractUser, active: bool) -> None:
     with transaction.atomic():
         before, user.is_active = user.is_active, active
         user.save(update_fields=["is_active"])
-        audit.record(actor, "person.open" if active else "person.close", _target(user), before=before, after=active)
+        audit.record(
+            actor, "person.open" if active else "person.close", _target(user), before=before, after=active
+        )
         _keep_an_administrator()
 
 
@@ -77,7 +89,9 @@ def _keep_an_administrator() -> None:
     """Called inside the transaction, which is taken back by the error."""
     if not operators.any_operator():
         raise OperatorError(
-            "last_administrator", "Nobody would be left who can let others in.", "Make somebody else administrator first."
+            "last_administrator",
+            "Nobody would be left who can let others in.",
+            "Make somebody else administrator first.",
         )
 
 

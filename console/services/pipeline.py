@@ -99,7 +99,9 @@ class Report:
         """The job's result. Raises its error."""
         if self._error:
             told = self._error
-            raise OperatorError.received(told["code"], told["message"], told.get("fix", ""), told.get("details"))
+            raise OperatorError.received(
+                told["code"], told["message"], told.get("fix", ""), told.get("details")
+            )
         if returncode:
             raise OperatorError(
                 "pipeline_failed",
@@ -162,11 +164,22 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Options of that job, none of which can be taken for another word of the command line."""
     if job not in PIPELINE_JOBS:
-        raise OperatorError("unknown_job", f"There is no pipeline job {job!r}.", f"Use {' or '.join(PIPELINE_JOBS)}.")
+        raise OperatorError(
+            "unknown_job", f"There is no pipeline job {job!r}.", f"Use {' or '.join(PIPELINE_JOBS)}."
+        )
     for name, value in options.items():
         if name not in PIPELINE_JOBS[job]:
             known = ", ".join(PIPELINE_JOBS[job])
-            raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {known}.")
-        if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isalnum() or len(str(value)) > 20:
-            raise OperatorError("bad_option", f"The value of {name} can't be used.", "Give a number, yes or no.")
+            raise OperatorError(
+                "bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {known}."
+            )
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (str, int))
+            or not str(value).isalnum()
+            or len(str(value)) > 20
+        ):
+            raise OperatorError(
+                "bad_option", f"The value of {name} can't be used.", "Give a number, yes or no."
+            )
     return {name: str(value) for name, value in options.items()}

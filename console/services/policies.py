@@ -97,12 +97,16 @@ def change_transport(
     def edit(instance: Instance) -> None:
         transport = Transport.objects.filter(instance=instance, name=name).first()
         if transport is None:
-            raise OperatorError("unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports.")
+            raise OperatorError(
+                "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+            )
         policy_rows.only(changes, (*OF_A_TRANSPORT, "pool", "client_policy"), f"transport {name!r}")
         policy_rows.assign(transport, changes, OF_A_TRANSPORT)
         policy_rows.edit_limits(instance, transport, changes)
 
-    return _change(actor, "transport.change", f"transport {name}", edit, reason, instance_name, expected_revision)
+    return _change(
+        actor, "transport.change", f"transport {name}", edit, reason, instance_name, expected_revision
+    )
 
 
 def change_instance_policy(
@@ -120,7 +124,9 @@ def change_instance_policy(
     """
 
     def edit(instance: Instance) -> None:
-        policy_rows.only(changes, ("pool", "client_policy", "instance", "access", *EntryKind.values), "policy")
+        policy_rows.only(
+            changes, ("pool", "client_policy", "instance", "access", *EntryKind.values), "policy"
+        )
         journal = changes.get("instance") or {}
         policy_rows.only(journal, read.INSTANCE_FIELDS, "instance")
         policy_rows.assign(instance, journal, read.INSTANCE_FIELDS)
@@ -136,7 +142,12 @@ def change_instance_policy(
 
 
 def restore(
-    actor: Actor, number: int, *, reason: str = "", instance_name: str | None = None, first: First | None = None
+    actor: Actor,
+    number: int,
+    *,
+    reason: str = "",
+    instance_name: str | None = None,
+    first: First | None = None,
 ) -> Change:
     """Make an older revision the policy again, as a new revision. A transport that it doesn't know is switched off.
 
@@ -184,7 +195,10 @@ def tell_broker(revision: PolicyRevision) -> Change:
 
 def _apply(ordered: Mapping[str, Any]) -> Apply:
     staged = ordered["staged"]
-    return Apply(policy=_raw(ordered["policy"]), staged=staged and Staged(**{**staged, "policy": _raw(staged["policy"])}))
+    return Apply(
+        policy=_raw(ordered["policy"]),
+        staged=staged and Staged(**{**staged, "policy": _raw(staged["policy"])}),
+    )
 
 
 def _raw(document: Mapping[str, Any]) -> msgspec.Raw:
@@ -234,7 +248,12 @@ def _change(
         if first is not None:
             first(revision, before)
         audit.record(
-            actor, action, f"{name}: {target}", before=redacted(before.document), after=redacted(document), reason=reason
+            actor,
+            action,
+            f"{name}: {target}",
+            before=redacted(before.document),
+            after=redacted(document),
+            reason=reason,
         )
     return replace(tell_broker(revision), findings=tuple(findings))
 
@@ -265,7 +284,9 @@ def refusals(policy: PolicyDocument, findings: list[Finding]) -> list[str]:
 
 def _same(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether two documents mean the same."""
-    return PolicyDocument.from_dict({**document, "revision": 1}) == PolicyDocument.from_dict({**before, "revision": 1})
+    return PolicyDocument.from_dict({**document, "revision": 1}) == PolicyDocument.from_dict(
+        {**before, "revision": 1}
+    )
 
 
 def _unchanged(newest: PolicyRevision) -> Change:

@@ -116,12 +116,16 @@ def dump(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
 def read_yaml(text: str) -> dict[str, Any]:
     """A document written by `dump`. Raises OperatorError bad_import."""
     if len(text) > MOST_BYTES:
-        raise OperatorError("bad_import", f"The file is over {MOST_BYTES} characters.", "Import the part with the policy.")
+        raise OperatorError(
+            "bad_import", f"The file is over {MOST_BYTES} characters.", "Import the part with the policy."
+        )
     try:
         found = yaml.load(text, _Plain)  # a SafeLoader that is safer still
         document = json.loads(json.dumps(found, allow_nan=False))
     except yaml.YAMLError as problem:
-        raise OperatorError("bad_import", f"The file isn't YAML: {problem}.", "Start from `policy export`.") from None
+        raise OperatorError(
+            "bad_import", f"The file isn't YAML: {problem}.", "Start from `policy export`."
+        ) from None
     except (TypeError, ValueError, RecursionError) as problem:
         raise OperatorError(
             "bad_import", f"The file holds what no policy has: {problem}.", "Start from `policy export`."

@@ -84,7 +84,11 @@ def only(changes: Any, known: tuple[str, ...], where: str) -> None:
 
 def only_fields(source: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     """What a row takes of an entry; tuples as lists."""
-    return {key: list(value) if isinstance(value := source[key], tuple) else value for key in fields if key in source}
+    return {
+        key: list(value) if isinstance(value := source[key], tuple) else value
+        for key in fields
+        if key in source
+    }
 
 
 def assign(row: Any, changes: Mapping[str, Any], fields: tuple[str, ...]) -> None:

@@ -30,7 +30,9 @@ def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None
     instance = instance_named(instance_name)
     made = _do(actor, instance, "create", asked)
     record(instance, [made])
-    rows = ManagedReplay.objects.filter(instance=instance, name=made.name, created_at=_moment(made.created_at))
+    rows = ManagedReplay.objects.filter(
+        instance=instance, name=made.name, created_at=_moment(made.created_at)
+    )
     rows.update(author=actor.name)
     return made
 

@@ -98,7 +98,8 @@ def record_samples(instance: Instance, heard: _Heard, clients: Sequence[ClientEn
 def record_places(instance: Instance, snapshot: Snapshot, slot: int) -> None:
     """Store a sample of the instance, each transport and each pool."""
     rows = [
-        PlaceSample(instance=instance, kind=kind, at=_moment(slot), **asdict(place)) for kind, place in places(snapshot)
+        PlaceSample(instance=instance, kind=kind, at=_moment(slot), **asdict(place))
+        for kind, place in places(snapshot)
     ]
     PlaceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
 

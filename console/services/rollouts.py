@@ -32,26 +32,42 @@ class Plan:
 
 
 def start(
-    actor: Actor, instance: Instance, document: Mapping[str, Any], plan: Plan, *, reason: str, expected_revision: int | None
+    actor: Actor,
+    instance: Instance,
+    document: Mapping[str, Any],
+    plan: Plan,
+    *,
+    reason: str,
+    expected_revision: int | None,
 ) -> policies.Change:
     """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
 
     def begin(revision: PolicyRevision, base: PolicyRevision) -> None:
         rollout = PolicyRollout(
-            instance=instance, revision=revision, base=base, client=plan.client, share=plan.share,
+            instance=instance,
+            revision=revision,
+            base=base,
+            client=plan.client,
+            share=plan.share,
             most_decisions=plan.most_decisions,
         )
         try:
             rollout.full_clean()
         except ValidationError as invalid:
             raise OperatorError(
-                "bad_rollout", f"The rollout can't begin: {' '.join(invalid.messages)}",
+                "bad_rollout",
+                f"The rollout can't begin: {' '.join(invalid.messages)}",
                 "Give a pattern of client names or a share of 1 to 99 percent.",
             ) from invalid
         rollout.save()
 
     return policies.publish(
-        actor, document, reason=reason, instance_name=instance.name, expected_revision=expected_revision, first=begin
+        actor,
+        document,
+        reason=reason,
+        instance_name=instance.name,
+        expected_revision=expected_revision,
+        first=begin,
     )
 
 
@@ -64,7 +80,9 @@ def promote(actor: Actor, instance: Instance, *, expected_revision: int | None =
     return policies.tell_broker(rollout.revision)
 
 
-def stop(actor: Actor, instance: Instance, *, reason: str, expected_revision: int | None = None) -> policies.Change:
+def stop(
+    actor: Actor, instance: Instance, *, reason: str, expected_revision: int | None = None
+) -> policies.Change:
     """Give the staged clients back the revision before, as a new revision. Raises as `promote`."""
     return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason)
 
@@ -84,7 +102,9 @@ def check(instance: Instance) -> policies.Change | None:
 def decisions_of(rollout: PolicyRollout) -> int:
     """How often the staged revision has acted: only the staged clients are judged by it."""
     number = rollout.revision.number
-    return Decision.objects.filter(instance=rollout.instance, revision=number, at__gte=rollout.started_at).count()
+    return Decision.objects.filter(
+        instance=rollout.instance, revision=number, at__gte=rollout.started_at
+    ).count()
 
 
 def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str) -> policies.Change:
@@ -94,8 +114,11 @@ def _go_back(actor: Actor, rollout: PolicyRollout, state: RolloutState, why: str
         audit.record(actor, f"rollout.{state}", str(rollout), reason=why)
 
     return policies.restore(
-        actor, rollout.base.number, reason=f"Back from staged revision {rollout.revision.number}: {why}",
-        instance_name=rollout.instance.name, first=ended,
+        actor,
+        rollout.base.number,
+        reason=f"Back from staged revision {rollout.revision.number}: {why}",
+        instance_name=rollout.instance.name,
+        first=ended,
     )
 
 
@@ -107,10 +130,15 @@ def _end(rollout: PolicyRollout, state: RolloutState, why: str) -> None:
 def _running(instance: Instance, expected_revision: int | None) -> PolicyRollout:
     rollout = read.running_rollout(instance)
     if rollout is None:
-        raise OperatorError("no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first.")
+        raise OperatorError(
+            "no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first."
+        )
     staged = rollout.revision.number
     if expected_revision is not None and expected_revision != staged:
         raise OperatorError(
-            "revision_changed", f"Revision {staged} is staged, not {expected_revision}.", "Look at it first.", revision=staged
+            "revision_changed",
+            f"Revision {staged} is staged, not {expected_revision}.",
+            "Look at it first.",
+            revision=staged,
         )
     return rollout

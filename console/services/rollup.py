@@ -41,8 +41,16 @@ def roll_up(now: datetime) -> int:
 
 def _minute(start: datetime) -> int:
     """One minute of every client and place, the places last: their rows say that the minute is made."""
-    rank = Case(*(When(state=state, then=Value(number)) for number, state in enumerate(_WORST)), default=Value(0), output_field=IntegerField())
-    worst = ClientSample.objects.filter(at__gte=start, at__lt=start + MINUTE).order_by().values("instance_id", "client")
+    rank = Case(
+        *(When(state=state, then=Value(number)) for number, state in enumerate(_WORST)),
+        default=Value(0),
+        output_field=IntegerField(),
+    )
+    worst = (
+        ClientSample.objects.filter(at__gte=start, at__lt=start + MINUTE)
+        .order_by()
+        .values("instance_id", "client")
+    )
     clients = [
         ClientMinute(at=start, state=_WORST[row.pop("rank")], **row)
         for row in worst.annotate(rank=Max(rank), **{f"{name}": Max(name) for name in _NUMBERS})
@@ -52,7 +60,10 @@ def _minute(start: datetime) -> int:
     found = groups.values("instance_id", "kind", "name").annotate(
         **{f"mean_{name}": Avg(name) for name in _MEANS}, **{f"peak_{name}": Max(name) for name in _PEAKS}
     )
-    places = [PlaceSample(at=start, seconds=60, **{_bare(key): value for key, value in row.items()}) for row in found]
+    places = [
+        PlaceSample(at=start, seconds=60, **{_bare(key): value for key, value in row.items()})
+        for row in found
+    ]
     PlaceSample.objects.bulk_create(places, batch_size=500, ignore_conflicts=True)
     return len(clients) + len(places)
 
@@ -79,4 +90,6 @@ def forget_old(now: datetime) -> int:
 def _forget(rows: QuerySet[Any]) -> int:
     chosen = rows.order_by("at").values_list("pk", flat=True)[:FORGET_AT_ONCE]
     deleted = rows.model.objects.filter(pk__in=list(chosen))
-    return int(deleted._raw_delete(deleted.db) or 0)  # nothing points at samples: no need to look for what does
+    return int(
+        deleted._raw_delete(deleted.db) or 0
+    )  # nothing points at samples: no need to look for what does

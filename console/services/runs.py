@@ -49,7 +49,9 @@ class Once:
         if not key:
             return None
         if len(key) > 200 or not key.isprintable():
-            raise OperatorError("bad_idempotency_key", "An Idempotency-Key has up to 200 printable characters.", "Use a UUID.")
+            raise OperatorError(
+                "bad_idempotency_key", "An Idempotency-Key has up to 200 printable characters.", "Use a UUID."
+            )
         return cls(key, hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest())
 
 
@@ -107,7 +109,10 @@ def holds_of(run: ActionRun) -> set[str]:
     """What a run must have for itself: its kind, or its action and what its steps are exclusive for. Pure."""
     if run.kind != RunKind.ACTION:
         return {run.kind}
-    return {f"action:{run.action_id or run.parameters.get('action', '')}"[:80], *exclusives(run.parameters["steps"])}
+    return {
+        f"action:{run.action_id or run.parameters.get('action', '')}"[:80],
+        *exclusives(run.parameters["steps"]),
+    }
 
 
 def claim(run_id: UUID | str, now: datetime) -> ActionRun | None:
@@ -132,11 +137,24 @@ def finish(
 ) -> None:
     """End a running run; a run that was declared lost meanwhile stays so, with its result beside."""
     now = timezone.now()
-    values: dict[str, Any] = {"result": result, "error": error, "log": run.log, "steps": run.steps, "ended_at": now, "heard_at": now}
+    values: dict[str, Any] = {
+        "result": result,
+        "error": error,
+        "log": run.log,
+        "steps": run.steps,
+        "ended_at": now,
+        "heard_at": now,
+    }
     if state == RunState.SUCCEEDED:
         values.update(progress=100.0, step="")
     lost = ActionRun.objects.filter(pk=run.pk, state=RunState.LOST)
-    if not lost.update(**{**values, "error": error or {"code": "worker_lost", "message": "Its worker was taken for dead, and came back."}}):
+    if not lost.update(
+        **{
+            **values,
+            "error": error
+            or {"code": "worker_lost", "message": "Its worker was taken for dead, and came back."},
+        }
+    ):
         ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING).update(state=state, **values)
     _release(run)
     run.refresh_from_db()
@@ -148,11 +166,15 @@ def cancel(actor: Actor, run: ActionRun) -> ActionRun:
         stopped = ActionRun.objects.filter(pk=run.pk, state__in=(RunState.WAITING, RunState.APPROVAL)).update(
             state=RunState.CANCELLED, ended_at=timezone.now()
         )
-        asked = 0 if stopped else ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING).update(
-            cancel_requested=True
+        asked = (
+            0
+            if stopped
+            else ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING).update(cancel_requested=True)
         )
         if not (stopped or asked):
-            raise OperatorError("run_ended", f"The run has ended ({run.state}).", "Nothing is left to cancel.")
+            raise OperatorError(
+                "run_ended", f"The run has ended ({run.state}).", "Nothing is left to cancel."
+            )
         audit.record(actor, "run.cancel", f"{run.instance.name}: run {run.pk}")
     run.refresh_from_db()
     return run
@@ -182,8 +204,16 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
 def repeat(actor: Actor, run: ActionRun) -> ActionRun:
     """Ask again for a run that was lost, failed or cancelled. Steps that were done aren't done again."""
     if run.state not in (RunState.LOST, RunState.FAILED, RunState.CANCELLED):
-        raise OperatorError("not_repeatable", f"The run is {run.get_state_display().lower()}.", "Only runs that came to nothing are repeated.")
-    needs_approval = bool(run.approver) or (run.action is not None and run.action.needs_approval) or run.kind in settings.SLUICE_APPROVE_KINDS
+        raise OperatorError(
+            "not_repeatable",
+            f"The run is {run.get_state_display().lower()}.",
+            "Only runs that came to nothing are repeated.",
+        )
+    needs_approval = (
+        bool(run.approver)
+        or (run.action is not None and run.action.needs_approval)
+        or run.kind in settings.SLUICE_APPROVE_KINDS
+    )
     return request(
         actor, run.instance, RunKind(run.kind), run.parameters, plan=run.plan, action=run.action, trigger=run.trigger,
         steps=[step for step in run.steps if step["state"] in ("done", "held")], repeats=run, origin=run.first_id,
@@ -196,7 +226,11 @@ def find_lost(now: datetime) -> list[ActionRun]:
     silent = Q(heard_at__lt=now - LOST_AFTER) | Q(heard_at__isnull=True)
     lost = list(ActionRun.objects.filter(silent, state=RunState.RUNNING).select_related("instance"))
     for run in lost:
-        error = {"code": "worker_lost", "message": "The worker fell silent.", "fix": "Ask for the run again: steps that were done are left out."}
+        error = {
+            "code": "worker_lost",
+            "message": "The worker fell silent.",
+            "fix": "Ask for the run again: steps that were done are left out.",
+        }
         marked = ActionRun.objects.filter(silent, pk=run.pk, state=RunState.RUNNING).update(
             state=RunState.LOST, error=error, ended_at=now
         )
@@ -204,7 +238,9 @@ def find_lost(now: datetime) -> list[ActionRun]:
             audit.record(SYSTEM, "run.lost", f"{run.instance.name}: run {run.pk}")
             _release(run)
     RunHold.objects.exclude(run__state=RunState.RUNNING).delete()
-    for run in ActionRun.objects.filter(state=RunState.WAITING, created_at__lt=now - QUEUE_AGAIN_AFTER)[:MOST_WAITING]:
+    for run in ActionRun.objects.filter(state=RunState.WAITING, created_at__lt=now - QUEUE_AGAIN_AFTER)[
+        :MOST_WAITING
+    ]:
         enqueue(run)
     return lost
 
@@ -224,16 +260,25 @@ def _release(run: ActionRun) -> None:
 
 def made_before(actor: Actor, once: Once) -> ActionRun | None:
     """The run that this key made before. Raises OperatorError idempotency_key_reused."""
-    known = ActionRun.objects.select_related("instance", "action").filter(actor=actor.name[:200], idempotency_key=once.key).first()
+    known = (
+        ActionRun.objects.select_related("instance", "action")
+        .filter(actor=actor.name[:200], idempotency_key=once.key)
+        .first()
+    )
     if known is not None and known.idempotency_digest != once.digest:
         raise OperatorError(
-            "idempotency_key_reused", "This Idempotency-Key came with another request before.", "Use a new key.", run=str(known.pk)
+            "idempotency_key_reused",
+            "This Idempotency-Key came with another request before.",
+            "Use a new key.",
+            run=str(known.pk),
         )
     return known
 
 
 def _in_progress(run: ActionRun) -> OperatorError:
-    active = ActionRun.objects.filter(instance=run.instance, kind=run.kind, state__in=ACTIVE_RUN_STATES).first()
+    active = ActionRun.objects.filter(
+        instance=run.instance, kind=run.kind, state__in=ACTIVE_RUN_STATES
+    ).first()
     return OperatorError(
         "run_in_progress",
         f"Another run of {run.kind} is under way on {run.instance.name}, or this firing was run already.",
@@ -247,4 +292,7 @@ def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
     variables = parameters.get("variables")
     if not isinstance(variables, Mapping):
         return dict(parameters)
-    return {**parameters, "variables": {name: text[:200] for name, text in variables.items() if name != "AMPS_DATA"}}
+    return {
+        **parameters,
+        "variables": {name: text[:200] for name, text in variables.items() if name != "AMPS_DATA"},
+    }

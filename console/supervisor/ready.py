@@ -30,7 +30,9 @@ async def http_answers(host: str, port: int, path: str, *, tls: bool = False) ->
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode("ascii")
     try:
         async with asyncio.timeout(ANSWER_S):
-            answer = await _ask(*await asyncio.open_connection(local, port, ssl=_own_process() if tls else None), request)
+            answer = await _ask(
+                *await asyncio.open_connection(local, port, ssl=_own_process() if tls else None), request
+            )
     except (OSError, TimeoutError):
         return False
     return answer.startswith(b"HTTP/1.1 200")

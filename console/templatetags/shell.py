@@ -27,7 +27,9 @@ class Word(NamedTuple):
 
 
 DELIVERIES = {
-    Delivery.OFFLINED: Word("Offlined", "database-import", "Too slow for memory: its backlog goes to its spool on disk"),
+    Delivery.OFFLINED: Word(
+        "Offlined", "database-import", "Too slow for memory: its backlog goes to its spool on disk"
+    ),
     Delivery.DRAINING: Word("Draining", "progress-down", "Reads again: its spool is being sent, in order"),
     Delivery.REPLAYING: Word("Replaying", "history", "Reads the journal from a bookmark; will join live"),
     Delivery.LIVE: Word("Live", "circle-check", "Receives records as they are accepted"),
@@ -35,7 +37,9 @@ DELIVERIES = {
 }
 GONE = Word("Not connected", "plug-x", "It has logged off")
 HEALTHS = {
-    Health.STALLED: Word("Stalled", "alert-triangle", "It takes or acknowledges nothing of what waits for it"),
+    Health.STALLED: Word(
+        "Stalled", "alert-triangle", "It takes or acknowledges nothing of what waits for it"
+    ),
     Health.FLAPPING: Word("Flapping", "refresh", "It is offlined again and again"),
     Health.FALLING_BEHIND: Word("Falling behind", "arrow-down", "More comes for it than it takes"),
     Health.UNKNOWN: Word("Not known yet", "help", "It hasn't been looked at for long enough"),
@@ -69,7 +73,9 @@ STATES: dict[str, tuple[str, str]] = {
 def icon(name: str) -> SafeString:
     """A decorative icon of the sprite; its meaning always stands beside it as text."""
     return format_html(
-        '<svg class="glyph" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>', static(SPRITE), name
+        '<svg class="glyph" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>',
+        static(SPRITE),
+        name,
     )
 
 
@@ -107,11 +113,16 @@ def sample_line(samples: list[list[float]]) -> SafeString:
     if len(waiting) < 2:
         return format_html("{}", "too few samples")
     top, step = max(1.0, *waiting), 240 / (len(waiting) - 1)
-    points = " ".join(f"{index * step:.1f},{38 - value / top * 36:.1f}" for index, value in enumerate(waiting))
+    points = " ".join(
+        f"{index * step:.1f},{38 - value / top * 36:.1f}" for index, value in enumerate(waiting)
+    )
     label = f"bytes waiting, from {size(waiting[0])} to {size(waiting[-1])}, at most {size(max(waiting))}"
     return format_html(
         '<svg class="spark" viewBox="0 0 240 40" width="240" height="40" role="img" aria-label="{}">'
-        '<polyline class="spark-line" points="{}"></polyline></svg> <span class="muted">{}</span>', label, points, label,
+        '<polyline class="spark-line" points="{}"></polyline></svg> <span class="muted">{}</span>',
+        label,
+        points,
+        label,
     )
 
 

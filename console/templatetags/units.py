@@ -29,7 +29,10 @@ def moment(value: Any, form: str = "clock") -> SafeString | str:
     at = datetime.fromtimestamp(ms / 1000, UTC)
     return format_html(
         '<time datetime="{}" data-ms="{}" data-as="{}">{}</time>',
-        at.isoformat(timespec="milliseconds"), ms, form, at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        at.isoformat(timespec="milliseconds"),
+        ms,
+        form,
+        at.strftime("%Y-%m-%d %H:%M:%S UTC"),
     )
 
 

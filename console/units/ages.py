@@ -55,5 +55,7 @@ def _checked(seconds: int, text: str | int) -> int:
 
 def _bad(text: object) -> OperatorError:
     return OperatorError(
-        "bad_age", f"{str(text)[:100]!r} is not an age.", "Write it like 7d, 1h30m, 45s, or as seconds; up to 100 years."
+        "bad_age",
+        f"{str(text)[:100]!r} is not an age.",
+        "Write it like 7d, 1h30m, 45s, or as seconds; up to 100 years.",
     )

@@ -97,7 +97,13 @@ def epoch_ms(value: Any) -> int | None:
 
 def as_json(value: Any) -> str:
     """A value of a policy as JSON text; what isn't set shows as "default"."""
-    return "default" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return (
+        "default"
+        if value is None
+        else value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def share(used: float | None, limit: float | None) -> float:

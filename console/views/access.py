@@ -9,6 +9,8 @@ from console.forms.login import LoginForm
 from console.views.common import permitted
 
 login = permitted(Open.EVERYONE)(
-    LoginView.as_view(template_name="login.html", authentication_form=LoginForm, redirect_authenticated_user=True)
+    LoginView.as_view(
+        template_name="login.html", authentication_form=LoginForm, redirect_authenticated_user=True
+    )
 )
 logout = permitted(Open.OWN_ACCOUNT)(LogoutView.as_view())

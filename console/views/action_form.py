@@ -54,7 +54,10 @@ def choices(group: str) -> list[tuple[str, list[tuple[str, str]]]]:
     if group == "when":
         return [("When", [(f"on.{kind.name}", kind.label) for kind in triggers.KINDS.values()])]
     steps = [(f"do.{kind.name}", kind.label) for kind in catalogue.KINDS.values()]
-    return [("Do", steps), ("Only if", [(f"if.{kind.name}", kind.label) for kind in conditions.KINDS.values()])]
+    return [
+        ("Do", steps),
+        ("Only if", [(f"if.{kind.name}", kind.label) for kind in conditions.KINDS.values()]),
+    ]
 
 
 def read(post: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
@@ -65,7 +68,12 @@ def read(post: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
             code = post.get(f"{group}-{number}-part", "")
             if (part := _blank(group, code)) is not None:
                 word = code.partition(".")[0]
-                made[group].append({key: text if key == word else post.get(f"{group}-{number}-{key}", text) for key, text in part.items()})
+                made[group].append(
+                    {
+                        key: text if key == word else post.get(f"{group}-{number}-{key}", text)
+                        for key, text in part.items()
+                    }
+                )
     return made
 
 
@@ -95,13 +103,18 @@ def edit(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[str, s
     return ""
 
 
-def shown(group: str, rows: Sequence[Mapping[str, str]], problem: Mapping[str, Any] | None = None) -> list[Part]:
+def shown(
+    group: str, rows: Sequence[Mapping[str, str]], problem: Mapping[str, Any] | None = None
+) -> list[Part]:
     """The parts as a page shows them."""
     made = []
     for number, row in enumerate(rows):
         word = next(word for word in ("on", "if", "do") if word in row)
         kind = table_of(word)[row[word]]
-        fields = tuple(Field(f"{group}-{number}-{one.name}", one, str(row.get(one.name, one.default))) for one in kind.options)
+        fields = tuple(
+            Field(f"{group}-{number}-{one.name}", one, str(row.get(one.name, one.default)))
+            for one in kind.options
+        )
         why = str(problem["message"]) if problem and problem.get("part") == f"{group}.{number}" else ""
         made.append(Part(group, number, word, kind, fields, why))
     return made

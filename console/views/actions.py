@@ -32,7 +32,15 @@ def actions(request: HttpRequest) -> HttpResponse:
     """All actions by name."""
     instance, now = common.own_instance(), timezone.now()
     found = list(read.actions(instance)) if instance else []
-    rows = [{"action": one, "when": _when(one), "do": _do(one), "next_at": next(iter(next_firings(one, now, 1)), None)} for one in found]
+    rows = [
+        {
+            "action": one,
+            "when": _when(one),
+            "do": _do(one),
+            "next_at": next(iter(next_firings(one, now, 1)), None),
+        }
+        for one in found
+    ]
     return common.page(request, "actions.html", {"rows": rows})
 
 
@@ -51,7 +59,11 @@ def action(request: HttpRequest, action_id: int) -> HttpResponse:
 @require_GET
 def new(request: HttpRequest) -> HttpResponse:
     """The editor of an action that isn't stored yet."""
-    return common.page(request, "action.html", _editor(None, {"enabled": True, "missed": MissedPolicy.RUN_ONCE, "when": [], "steps": []}))
+    return common.page(
+        request,
+        "action.html",
+        _editor(None, {"enabled": True, "missed": MissedPolicy.RUN_ONCE, "when": [], "steps": []}),
+    )
 
 
 @common.permitted(Permission.EDIT_POLICIES)
@@ -76,8 +88,17 @@ def save(request: HttpRequest) -> HttpResponse:
         else:
             stored = editing.change(actor, found, values, int(request.POST.get("version") or 0))
     except (SluiceError, ValueError) as problem:
-        told = problem if isinstance(problem, SluiceError) else OperatorError("bad_action", "The version isn't a number.", "Load the page again.")
-        return _again(request, values, {"problem": {"message": f"{told.sentence} {told.fix}".strip(), **told.details}}, status=422)
+        told = (
+            problem
+            if isinstance(problem, SluiceError)
+            else OperatorError("bad_action", "The version isn't a number.", "Load the page again.")
+        )
+        return _again(
+            request,
+            values,
+            {"problem": {"message": f"{told.sentence} {told.fix}".strip(), **told.details}},
+            status=422,
+        )
     messages.success(request, f"{stored.name} is saved.")
     return redirect("actions_one", stored.pk)
 
@@ -129,7 +150,9 @@ def plan(request: HttpRequest, action_id: int) -> HttpResponse:
 def apply(request: HttpRequest, action_id: int) -> HttpResponse:
     """Run the action, if its plan is still the one that was shown."""
     try:
-        run = asking.apply(common.actor_of(request), _action(action_id), _variables(request), request.POST.get("plan", ""))
+        run = asking.apply(
+            common.actor_of(request), _action(action_id), _variables(request), request.POST.get("plan", "")
+        )
     except SluiceError as problem:
         common.tell(request, problem)
         return redirect("actions")
@@ -150,9 +173,17 @@ def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = Non
     return common.page(request, "action.html", context)
 
 
-def _editor(found: Action | None, values: dict[str, Any], problem: dict[str, Any] | None = None) -> dict[str, Any]:
+def _editor(
+    found: Action | None, values: dict[str, Any], problem: dict[str, Any] | None = None
+) -> dict[str, Any]:
     groups = [
-        {"name": group, "title": title, "empty": empty, "parts": action_form.shown(group, values[group], problem), "choices": action_form.choices(group)}
+        {
+            "name": group,
+            "title": title,
+            "empty": empty,
+            "parts": action_form.shown(group, values[group], problem),
+            "choices": action_form.choices(group),
+        }
         for group, title, empty in (
             ("when", "When", "Nothing starts it: it runs when somebody asks for it."),
             ("steps", "Do, in this order", "It does nothing yet."),
@@ -162,13 +193,19 @@ def _editor(found: Action | None, values: dict[str, Any], problem: dict[str, Any
             "zone": settings.SLUICE_LOCAL_ZONE, "firings_of": {part.name: _firings(part.fields[0].value) for part in groups[0]["parts"] if part.kind.name == "schedule"}}  # fmt: skip
 
 
-def _again(request: HttpRequest, values: dict[str, Any], more: dict[str, Any], status: int = 200) -> HttpResponse:
+def _again(
+    request: HttpRequest, values: dict[str, Any], more: dict[str, Any], status: int = 200
+) -> HttpResponse:
     """The editor as it was sent, not as it is stored."""
     try:
         found = _posted(request)
     except OperatorError:
         found = None
-    context = {**_editor(found, values, more.get("problem")), **more, "version": request.POST.get("version", "")}
+    context = {
+        **_editor(found, values, more.get("problem")),
+        **more,
+        "version": request.POST.get("version", ""),
+    }
     if request.headers.get("HX-Request"):
         return render(request, "components/action_editor.html", {**context, "may": common.may(request)})
     return common.page(request, "action.html", context, status)
@@ -188,7 +225,11 @@ def _values(request: HttpRequest) -> dict[str, Any]:
 
 
 def _variables(request: HttpRequest) -> dict[str, str]:
-    return {name.removeprefix("var-"): text for name, text in request.POST.items() if name.startswith("var-") and text}
+    return {
+        name.removeprefix("var-"): text
+        for name, text in request.POST.items()
+        if name.startswith("var-") and text
+    }
 
 
 def _firings(every: str) -> dict[str, Any]:
@@ -201,13 +242,20 @@ def _firings(every: str) -> dict[str, Any]:
 
 def _parameters(found: Action) -> list[str]:
     """What requests of this action must bring."""
-    named = (name.strip() for trigger in found.when if trigger["on"] == "request" for name in trigger["parameters"].split(","))
+    named = (
+        name.strip()
+        for trigger in found.when
+        if trigger["on"] == "request"
+        for name in trigger["parameters"].split(",")
+    )
     return sorted({name for name in named if name})
 
 
 def _when(found: Action) -> list[str]:
     words = [trigger["every"] for trigger, _ in triggers_of(found)]
-    return words + [definition.kind_of(trigger)[1].label for trigger in found.when if trigger["on"] != "schedule"]
+    return words + [
+        definition.kind_of(trigger)[1].label for trigger in found.when if trigger["on"] != "schedule"
+    ]
 
 
 def _do(found: Action) -> list[str]:

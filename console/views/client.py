@@ -24,7 +24,11 @@ from console.views import common
 
 DECISIONS = 20
 LOSSES = 20
-DONE = {"pause": "The subscriptions of {} are paused.", "resume": "The subscriptions of {} go on.", "offline": "{} was offlined."}
+DONE = {
+    "pause": "The subscriptions of {} are paused.",
+    "resume": "The subscriptions of {} go on.",
+    "offline": "{} was offlined.",
+}
 
 
 @common.permitted(Permission.VIEW, client="name")

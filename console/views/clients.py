@@ -19,7 +19,14 @@ def clients(request: HttpRequest) -> HttpResponse:
     """Everyone who is logged on. `columns` are keys of those to show besides the usual ones."""
     drawn = columns.drawn(frozenset(request.GET.get("columns", "").split(",")))
     told = [
-        {"key": one.key, "label": one.label, "kind": one.kind, "sortable": one.sortable, "numeric": one.numeric, "drawn": one in drawn}
+        {
+            "key": one.key,
+            "label": one.label,
+            "kind": one.kind,
+            "sortable": one.sortable,
+            "numeric": one.numeric,
+            "drawn": one in drawn,
+        }
         for one in columns.CLIENT_COLUMNS
     ]
     return common.page(request, "clients.html", {

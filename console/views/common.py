@@ -28,7 +28,6 @@ __all__ = ["actor_of", "allow", "in_force", "may", "own_instance", "page", "patt
 View = Callable[..., HttpResponse]
 
 
-
 def permitted(need: Need, *, client: str = "", whole_installation: bool = False) -> Callable[[View], View]:
     """For every page: declares what it needs, and asks console/services/access.py for it.
 

@@ -47,15 +47,22 @@ def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpRes
             return _told(request, int(draft_id), problem)
         _add(form, problem)
     title, _ = FORMS[part]
-    return _show(request, draft, form, f"{title}{'' if number is not None else ', new'}", getattr(form, "ladder", None))
+    return _show(
+        request, draft, form, f"{title}{'' if number is not None else ', new'}", getattr(form, "ladder", None)
+    )
 
 
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
     """Take an entry away."""
-    return _changed(request, int(draft_id), lambda draft: draft_parts.take_away(
-        common.actor_of(request), draft, part, int(place), version_of(request)))
+    return _changed(
+        request,
+        int(draft_id),
+        lambda draft: draft_parts.take_away(
+            common.actor_of(request), draft, part, int(place), version_of(request)
+        ),
+    )
 
 
 @common.permitted(Permission.EDIT_POLICIES)
@@ -65,7 +72,9 @@ def limits(request: HttpRequest, draft_id: int) -> HttpResponse:
     try:
         draft = own(draft_id)
         document = {key: draft.document.get(key) or {} for key in ("instance", "pool", "client_policy")}
-        form = DraftLimitsForm(request.POST or None, initial={**flatten(document), "expected_version": draft.version})
+        form = DraftLimitsForm(
+            request.POST or None, initial={**flatten(document), "expected_version": draft.version}
+        )
         if request.method == "POST" and form.is_valid():
             return _save(request, draft, form.changes(), form.cleaned_data["expected_version"])
     except SluiceError as problem:
@@ -87,8 +96,15 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
         if request.method == "POST" and form.is_valid():
             wanted = form.cleaned_data["name"]
             if not stored and wanted in {one["name"] for one in draft.document.get("transports") or []}:
-                raise OperatorError("bad_policy", f"There is a transport {wanted} already.", "Choose another name.")
-            return _save(request, draft, {"transports": {wanted: form.changes()}}, form.cleaned_data["expected_version"])
+                raise OperatorError(
+                    "bad_policy", f"There is a transport {wanted} already.", "Choose another name."
+                )
+            return _save(
+                request,
+                draft,
+                {"transports": {wanted: form.changes()}},
+                form.cleaned_data["expected_version"],
+            )
     except SluiceError as problem:
         if request.method == "GET" or problem.code != "bad_policy":
             return _told(request, draft_id, problem)
@@ -100,8 +116,16 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
 @require_POST
 def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
     """Take a transport out of the draft: publishing switches it off."""
-    return _changed(request, draft_id, lambda draft: drafts.edit(
-        common.actor_of(request), draft.pk, {"transports": {name: None}}, expected_version=version_of(request)))
+    return _changed(
+        request,
+        draft_id,
+        lambda draft: drafts.edit(
+            common.actor_of(request),
+            draft.pk,
+            {"transports": {name: None}},
+            expected_version=version_of(request),
+        ),
+    )
 
 
 def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> PartForm:
@@ -114,14 +138,18 @@ def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int
     return FORMS[part][1](request.POST or None, **options)
 
 
-def _put(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None, form: PartForm) -> HttpResponse:
+def _put(
+    request: HttpRequest, draft: PolicyDraft, part: str, number: int | None, form: PartForm
+) -> HttpResponse:
     token = ""
     if isinstance(form, UserForm):
         before = {} if number is None else draft_parts.entry_at(draft, part, number)
         made, token = form.made(before)
     else:
         made = form.entry()
-    saved = draft_parts.put(common.actor_of(request), draft, part, number, made, form.cleaned_data["expected_version"])
+    saved = draft_parts.put(
+        common.actor_of(request), draft, part, number, made, form.cleaned_data["expected_version"]
+    )
     if token:
         # In this answer alone: not in a message, which would be kept in a cookie.
         return show(request, saved, {"token": token, "token_of": made["name"]})
@@ -154,6 +182,8 @@ def _add(form: forms.Form, problem: SluiceError) -> None:
         form.add_error(None, sentence)
 
 
-def _show(request: HttpRequest, draft: PolicyDraft, form: PartForm | PolicyForm, title: str, ladder: Any = None) -> HttpResponse:
+def _show(
+    request: HttpRequest, draft: PolicyDraft, form: PartForm | PolicyForm, title: str, ladder: Any = None
+) -> HttpResponse:
     context = {"draft": draft, "form": form, "groups": form.groups(), "title": title, "ladder": ladder}
     return common.page(request, "draft_part.html", context, 422 if form.is_bound else 200)

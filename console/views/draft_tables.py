@@ -17,8 +17,17 @@ from console.models import PolicyDraft
 from console.services.draft_parts import listed
 from console.units.format import duration, size
 
-_TITLES = {"xap": "XAP: slow consumers", "activemq": "ActiveMQ: policyEntry by topic", "qpid": "Qpid: consumer by topic"}
-_WORST = {"rules": worst_case.of_rules, "xap": worst_case.of_xap, "activemq": worst_case.of_activemq, "qpid": worst_case.of_qpid}
+_TITLES = {
+    "xap": "XAP: slow consumers",
+    "activemq": "ActiveMQ: policyEntry by topic",
+    "qpid": "Qpid: consumer by topic",
+}
+_WORST = {
+    "rules": worst_case.of_rules,
+    "xap": worst_case.of_xap,
+    "activemq": worst_case.of_activemq,
+    "qpid": worst_case.of_qpid,
+}
 
 
 def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
@@ -39,8 +48,12 @@ def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
 def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
     """The draft's transports."""
     return [
-        {**transport, "limits": _limits(transport), "tls": transport.get("tls"),
-         "authentication": transport.get("authentication") or "none"}
+        {
+            **transport,
+            "limits": _limits(transport),
+            "tls": transport.get("tls"),
+            "authentication": transport.get("authentication") or "none",
+        }
         for transport in draft.document.get("transports") or []
     ]
 
@@ -49,7 +62,10 @@ def limits(draft: PolicyDraft) -> list[tuple[str, str]]:
     """The instance's limits and journaled topics, as facts."""
     document = draft.document
     pool, client, instance = (document.get(key) or {} for key in ("pool", "client_policy", "instance"))
-    memory, disk = (size(value) if isinstance(value := pool.get(key), int) else "default" for key in ("message_memory_limit", "message_disk_limit"))
+    memory, disk = (
+        size(value) if isinstance(value := pool.get(key), int) else "default"
+        for key in ("message_memory_limit", "message_disk_limit")
+    )
     age = client.get("client_message_age_limit_ms")
     return [
         ("MessageMemoryLimit", memory), ("MessageDiskLimit", disk), ("ClientMaxCapacity", f"{client.get('client_max_capacity') or DEFAULT_CLIENT_MAX_CAPACITY} %"),
@@ -68,28 +84,60 @@ def _limits(source: Mapping[str, Any]) -> int:
 def _rules(draft: PolicyDraft, acts: list[list[Act]]) -> dict[str, Any]:
     entries = listed(draft, "rules")
     signals = signals_of(entries)
-    rows = [_row("rules", number, _rule(rule, signals, _at(acts, number))) for number, rule in enumerate(entries)]
-    return {"part": "rules", "title": "Rules of your own", "columns": ("Rule", "When", "Does", "Mode", "Acts within"),
-            "rows": rows, "add": "Add a rule"}
+    rows = [
+        _row("rules", number, _rule(rule, signals, _at(acts, number))) for number, rule in enumerate(entries)
+    ]
+    return {
+        "part": "rules",
+        "title": "Rules of your own",
+        "columns": ("Rule", "When", "Does", "Mode", "Acts within"),
+        "rows": rows,
+        "add": "Add a rule",
+    }
 
 
 def _users(draft: PolicyDraft) -> dict[str, Any]:
     rows = [
-        _row("users", number, [_cell(user.get("name")), _cell(_proofs(user)), _cell(user.get("groups")), _cell(user.get("clients"), "any")])
+        _row(
+            "users",
+            number,
+            [
+                _cell(user.get("name")),
+                _cell(_proofs(user)),
+                _cell(user.get("groups")),
+                _cell(user.get("clients"), "any"),
+            ],
+        )
         for number, user in enumerate(listed(draft, "users"))
     ]
-    return {"part": "users", "title": "Users of transports", "columns": ("Name", "Proofs", "Groups", "Client names"),
-            "rows": rows, "add": "Add a user"}
+    return {
+        "part": "users",
+        "title": "Users of transports",
+        "columns": ("Name", "Proofs", "Groups", "Client names"),
+        "rows": rows,
+        "add": "Add a user",
+    }
 
 
 def _entitlements(draft: PolicyDraft) -> dict[str, Any]:
-    keys = (("who", ""), ("transports", "all"), ("publish", "nothing"), ("subscribe", "nothing"), ("filter", "none"))
+    keys = (
+        ("who", ""),
+        ("transports", "all"),
+        ("publish", "nothing"),
+        ("subscribe", "nothing"),
+        ("filter", "none"),
+    )
     rows = [
         _row("entitlements", number, [_cell(one.get(key), empty) for key, empty in keys])
         for number, one in enumerate(listed(draft, "entitlements"))
     ]
-    return {"part": "entitlements", "title": "Entitlements on restricted transports", "rows": rows, "add": "Add an entitlement",
-            "columns": ("Who", "Transports", "May publish to", "May subscribe to", "Filter")}
+    return {
+        "part": "entitlements",
+        "title": "Entitlements on restricted transports",
+        "rows": rows,
+        "add": "Add an entitlement",
+        "columns": ("Who", "Transports", "May publish to", "May subscribe to", "Filter"),
+    }
 
 
 def _row(part: str, number: int, cells: list[list[str]]) -> dict[str, Any]:
@@ -104,10 +152,13 @@ def _cell(value: Any, empty: str = "none") -> list[str]:
 
 
 def _preset(table: Table, entry: Mapping[str, Any], acts: list[Act]) -> list[list[str]]:
-    scope = [str(entry.get("topic") or "")] + ([f"transport {entry['transport']}"] if entry.get("transport") else [])
+    scope = [str(entry.get("topic") or "")] + (
+        [f"transport {entry['transport']}"] if entry.get("transport") else []
+    )
     settings = [
         _setting(table.get(key), key, value)
-        for key, value in entry.items() if key not in ("topic", "transport", "mode") and value is not None
+        for key, value in entry.items()
+        if key not in ("topic", "transport", "mode") and value is not None
     ]
     mode = str(entry.get("mode") or table["mode"].default)
     return [[word for word in scope if word] or ["instance"], settings, [mode], _within(acts)]
@@ -115,7 +166,9 @@ def _preset(table: Table, entry: Mapping[str, Any], acts: list[Act]) -> list[lis
 
 def _setting(row: PresetField | None, key: str, value: Any) -> str:
     """In its system's word and unit; a draft may also hold what is no setting."""
-    return f"{row.word or key} {_word(value)} {row.unit}".strip() if row is not None else f"{key} {_word(value)}"
+    return (
+        f"{row.word or key} {_word(value)} {row.unit}".strip() if row is not None else f"{key} {_word(value)}"
+    )
 
 
 def _rule(rule: Mapping[str, Any], signals: Mapping[str, str], acts: list[Act]) -> list[list[str]]:
@@ -146,7 +199,11 @@ def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
 def _rung(rung: Mapping[str, Any]) -> str:
     words = [str(rung.get("action"))]
     words += [f"at {rung['at_percent']} %"] if rung.get("at_percent") not in (None, 100) else []
-    words += [f"{word} {duration(rung[key])}" for key, word in (("after_ms", "after"), ("for_ms", "for")) if isinstance(rung.get(key), int) and rung[key]]
+    words += [
+        f"{word} {duration(rung[key])}"
+        for key, word in (("after_ms", "after"), ("for_ms", "for"))
+        if isinstance(rung.get(key), int) and rung[key]
+    ]
     return " ".join(words)
 
 
@@ -161,7 +218,9 @@ def _word(value: Any) -> str:
 
 def _within(acts: list[Act]) -> list[str]:
     """The longest from crossing the limit to each act."""
-    return [f"{act.action} {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}" for act in acts]
+    return [
+        f"{act.action} {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}" for act in acts
+    ]
 
 
 def _at(acts: list[list[Act]], number: int) -> list[Act]:

@@ -38,7 +38,9 @@ def new(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return show_list(request, {"new_form": form}, 422)
     try:
-        made = drafts.make(common.actor_of(request), form.cleaned_data["title"], revision=form.cleaned_data["revision"])
+        made = drafts.make(
+            common.actor_of(request), form.cleaned_data["title"], revision=form.cleaned_data["revision"]
+        )
     except SluiceError as problem:
         form.add_error(None, f"{problem.sentence} {problem.fix}")
         return show_list(request, {"new_form": form}, 422)
@@ -132,7 +134,9 @@ def tell_change(request: HttpRequest, change: policies.Change, before: int) -> N
     elif change.applied:
         messages.success(request, f"Revision {number} is published and in force.")
     else:
-        messages.warning(request, f"Revision {number} is published. The broker doesn’t run it yet: {change.problem}")
+        messages.warning(
+            request, f"Revision {number} is published. The broker doesn’t run it yet: {change.problem}"
+        )
 
 
 def own(draft_id: int) -> PolicyDraft:
@@ -147,7 +151,9 @@ def version_of(request: HttpRequest) -> int:
     """The version that a form was made for. Raises OperatorError bad_if_match."""
     text = request.POST.get("expected_version", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise OperatorError("bad_if_match", "The form doesn't say which version it is for.", "Load the draft again.")
+        raise OperatorError(
+            "bad_if_match", "The form doesn't say which version it is for.", "Load the draft again."
+        )
     return int(text)
 
 
@@ -163,7 +169,9 @@ def show_list(request: HttpRequest, more: dict[str, Any] | None = None, status: 
 
 
 @never_cache
-def show(request: HttpRequest, draft: PolicyDraft, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+def show(
+    request: HttpRequest, draft: PolicyDraft, more: dict[str, Any] | None = None, status: int = 200
+) -> HttpResponse:
     """A draft's page; a token that was just made is on this answer alone."""
     newest = policies.newest_of(draft.instance)
     context = {

@@ -27,7 +27,12 @@ def durables(request: HttpRequest) -> HttpResponse:
     found, problem = _known(common.patterns(request))
     listed = [one for one in found if search in one.client or search in one.name]
     page = Paginator(listed, PAGE).get_page(request.GET.get("page"))
-    context = {"page": page, "search": search, "query": f"search={search}&" if search else "", "broker_problem": problem}
+    context = {
+        "page": page,
+        "search": search,
+        "query": f"search={search}&" if search else "",
+        "broker_problem": problem,
+    }
     return common.page(request, "durables.html", context)
 
 

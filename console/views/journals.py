@@ -65,7 +65,10 @@ def apply(request: HttpRequest) -> HttpResponse:
         return redirect("journals")
     try:
         if _plan(action, age)["digest"] != request.POST.get("plan"):
-            messages.warning(request, "Nothing was done: the segments have changed since the plan was shown. Look at it again.")
+            messages.warning(
+                request,
+                "Nothing was done: the segments have changed since the plan was shown. Look at it again.",
+            )
             return redirect("journals")
         run = service.request(common.actor_of(request), action, age)
     except SluiceError as problem:
@@ -90,7 +93,12 @@ def digest(action: str, names: list[str]) -> str:
     return hashlib.sha256(json.dumps([action, sorted(names)]).encode()).hexdigest()[:32]
 
 
-def _show(request: HttpRequest, form: JournalActionForm, plan_context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+def _show(
+    request: HttpRequest,
+    form: JournalActionForm,
+    plan_context: dict[str, Any] | None = None,
+    status: int = 200,
+) -> HttpResponse:
     segments: list[SegmentEntry] = []
     away = None
     try:

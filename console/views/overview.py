@@ -17,5 +17,9 @@ NEWEST_DECISIONS = 8
 def overview(request: HttpRequest) -> HttpResponse:
     """The first page."""
     instance = common.own_instance()
-    decisions = list(history.decisions(instance, patterns=common.patterns(request))[:NEWEST_DECISIONS]) if instance else []
+    decisions = (
+        list(history.decisions(instance, patterns=common.patterns(request))[:NEWEST_DECISIONS])
+        if instance
+        else []
+    )
     return common.page(request, "overview.html", {"decisions": decisions, **common.in_force()})

@@ -43,7 +43,9 @@ def create(request: HttpRequest) -> HttpResponse:
     form = PersonForm(request.POST)
     if not form.is_valid():
         return _show(request, {"person_form": form}, 422)
-    return _with_secret(request, "password", lambda: service.create(common.actor_of(request), form.cleaned_data["username"]))
+    return _with_secret(
+        request, "password", lambda: service.create(common.actor_of(request), form.cleaned_data["username"])
+    )
 
 
 @manages
@@ -51,7 +53,9 @@ def create(request: HttpRequest) -> HttpResponse:
 def password(request: HttpRequest, name: str) -> HttpResponse:
     """A new password for somebody."""
     actor = common.actor_of(request)
-    return _with_secret(request, "password", lambda: (service.person_named(name), operators.reset_password(name, actor)))
+    return _with_secret(
+        request, "password", lambda: (service.person_named(name), operators.reset_password(name, actor))
+    )
 
 
 @manages
@@ -111,7 +115,9 @@ def make_token(request: HttpRequest) -> HttpResponse:
 def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
     """End a token at once, whoever's it is."""
     found = get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
-    return _done(request, lambda: operators.revoke_token(common.actor_of(request), found), "The token is revoked.")
+    return _done(
+        request, lambda: operators.revoke_token(common.actor_of(request), found), "The token is revoked."
+    )
 
 
 def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpResponse:
@@ -138,7 +144,9 @@ def _with_secret(request: HttpRequest, kind: str, make: Callable[[], tuple[Any, 
 @never_cache
 def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
     everyone = get_user_model().objects.order_by("username").prefetch_related("grants__instance")
-    tokens = ApiToken.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now()).select_related("user")
+    tokens = ApiToken.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now()).select_related(
+        "user"
+    )
     context = {
         "page": Paginator(everyone, PAGE).get_page(request.GET.get("page")), "query": "", "tokens": tokens[:PAGE],
         "person_form": PersonForm(), "grant_form": GrantForm(), "token_form": TokenForm(), "roles": _roles(), **(more or {}),
@@ -148,6 +156,4 @@ def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int 
 
 def _roles() -> list[tuple[str, list[str]]]:
     """What each role may do, in words."""
-    return [
-        (role.label, [one.label for one in Permission if one in ROLE_PERMISSIONS[role]]) for role in Role
-    ]
+    return [(role.label, [one.label for one in Permission if one in ROLE_PERMISSIONS[role]]) for role in Role]

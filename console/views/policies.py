@@ -73,7 +73,10 @@ def change_transport(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _save(
-    request: HttpRequest, form: PolicyForm, save: Callable[[Mapping[str, Any]], service.Change], transport: str
+    request: HttpRequest,
+    form: PolicyForm,
+    save: Callable[[Mapping[str, Any]], service.Change],
+    transport: str,
 ) -> HttpResponse:
     """Save a valid form and go back to the page; otherwise show it again with what is wrong."""
     if form.is_valid():
@@ -92,10 +95,14 @@ def _report(request: HttpRequest, change: service.Change, before: int) -> None:
     elif change.applied:
         messages.success(request, f"Revision {number} is saved and in force.")
     else:
-        messages.warning(request, f"Revision {number} is saved. The broker doesn’t run it yet: {change.problem}")
+        messages.warning(
+            request, f"Revision {number} is saved. The broker doesn’t run it yet: {change.problem}"
+        )
 
 
-def _show(request: HttpRequest, failed: PolicyForm | None = None, transport: str = "", status: int = 200) -> HttpResponse:
+def _show(
+    request: HttpRequest, failed: PolicyForm | None = None, transport: str = "", status: int = 200
+) -> HttpResponse:
     document = service.document_in_force(settings.SLUICE_INSTANCE)
     number = document["revision"]
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
@@ -103,7 +110,12 @@ def _show(request: HttpRequest, failed: PolicyForm | None = None, transport: str
     pools = _pools_now()
     own.show_now(pools.get("instance"))
     forms = [
-        _transport(item, number, failed if transport == item["name"] else None, pools.get(f"transport {item['name']}"))
+        _transport(
+            item,
+            number,
+            failed if transport == item["name"] else None,
+            pools.get(f"transport {item['name']}"),
+        )
         for item in document["transports"]
     ]
     context = {

@@ -24,8 +24,24 @@ from console.views import common
 
 PAGE = 50
 ENDED = ("completed", "cancelled")
-FIELDS = ("name", "client", "topic", "filter", "bookmark", "rate", "rate_max_gap", "conflation", "conflation_key")
-DONE = {"pause": "paused", "resume": "resumed", "rate": "given another rate", "cancel": "cancelled", "forget": "taken off the list"}
+FIELDS = (
+    "name",
+    "client",
+    "topic",
+    "filter",
+    "bookmark",
+    "rate",
+    "rate_max_gap",
+    "conflation",
+    "conflation_key",
+)
+DONE = {
+    "pause": "paused",
+    "resume": "resumed",
+    "rate": "given another rate",
+    "cancel": "cancelled",
+    "forget": "taken off the list",
+}
 
 
 @common.permitted(Permission.VIEW)

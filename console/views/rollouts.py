@@ -22,11 +22,15 @@ from console.views import common
 def promote(request: HttpRequest) -> HttpResponse:
     """Put the staged revision in force everywhere."""
     try:
-        change = rollouts.promote(common.actor_of(request), read.instance_named(), expected_revision=_seen(request))
+        change = rollouts.promote(
+            common.actor_of(request), read.instance_named(), expected_revision=_seen(request)
+        )
     except SluiceError as problem:
         common.tell(request, problem)
     else:
-        messages.success(request, f"Revision {change.revision.number} is for everybody. {change.problem}".strip())
+        messages.success(
+            request, f"Revision {change.revision.number} is for everybody. {change.problem}".strip()
+        )
     return redirect("policies")
 
 
@@ -36,11 +40,15 @@ def stop(request: HttpRequest) -> HttpResponse:
     """Give the first clients back the revision before."""
     reason = request.POST.get("reason", "").strip()[:500] or "Stopped by an operator."
     try:
-        change = rollouts.stop(common.actor_of(request), read.instance_named(), reason=reason, expected_revision=_seen(request))
+        change = rollouts.stop(
+            common.actor_of(request), read.instance_named(), reason=reason, expected_revision=_seen(request)
+        )
     except SluiceError as problem:
         common.tell(request, problem)
     else:
-        messages.success(request, f"Revision {change.revision.number} gives back what was before. {change.problem}".strip())
+        messages.success(
+            request, f"Revision {change.revision.number} gives back what was before. {change.problem}".strip()
+        )
     return redirect("policies")
 
 
@@ -48,7 +56,9 @@ def _seen(request: HttpRequest) -> int:
     """The revision that the banner spoke of. Raises OperatorError bad_if_match."""
     text = request.POST.get("revision", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise OperatorError("bad_if_match", "The form doesn't say which rollout it is for.", "Load the page again.")
+        raise OperatorError(
+            "bad_if_match", "The form doesn't say which rollout it is for.", "Load the page again."
+        )
     return int(text)
 
 

@@ -34,6 +34,11 @@ def answer(request: HttpRequest, response: HttpResponse | None, credentials: Any
         }  # fmt: skip
         made = JsonResponse(body, status=_STATUS, content_type="application/problem+json")
     else:
-        made = render(request, "login.html", {"form": LockedForm(request), "next": request.POST.get("next", "")}, status=_STATUS)
+        made = render(
+            request,
+            "login.html",
+            {"form": LockedForm(request), "next": request.POST.get("next", "")},
+            status=_STATUS,
+        )
     made["Retry-After"] = str(WAIT_S)
     return made

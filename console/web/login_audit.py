@@ -24,14 +24,18 @@ def logged_in(request: Any, user: Any, **kwargs: Any) -> None:
 def logged_out(request: Any, user: Any, **kwargs: Any) -> None:
     """Somebody left."""
     if user is not None:
-        audit.record(_actor(request, user.get_username(), user.pk), "logout", f"operator {user.get_username()}")
+        audit.record(
+            _actor(request, user.get_username(), user.pk), "logout", f"operator {user.get_username()}"
+        )
 
 
 @receiver(user_login_failed, dispatch_uid="audit.login_failed")
 def refused(credentials: dict[str, Any], request: Any = None, **kwargs: Any) -> None:
     """A wrong password, or a name that is locked."""
     name = str(credentials.get("username") or "")
-    audit.record(_actor(request, name or "nobody", None), "login", f"operator {name}", result=AuditResult.DENIED)
+    audit.record(
+        _actor(request, name or "nobody", None), "login", f"operator {name}", result=AuditResult.DENIED
+    )
 
 
 def _actor(request: Any, name: str, user_id: int | None) -> Actor:

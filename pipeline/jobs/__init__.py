@@ -46,7 +46,9 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     """A yes-or-no option: `--name`, `--name=yes`, `--name=no`; callers that only know values need the long form."""
-    parser.add_argument(name, nargs="?", const=True, default=False, type=_yes_or_no, metavar="yes|no", help=text)
+    parser.add_argument(
+        name, nargs="?", const=True, default=False, type=_yes_or_no, metavar="yes|no", help=text
+    )
 
 
 def _yes_or_no(text: str) -> bool:

@@ -33,9 +33,7 @@ HELP = "write each client's lag and offline episodes by hour, for its page in th
 HOUR_US = HOUR_MS * 1_000
 LEAD_MS = 60_000
 """How far before its first hour a run reads, to learn which clients entered that hour offlined."""
-EVENT = (
-    "at BIGINT, client STRING, event STRING, state STRING, lag_messages BIGINT, lag_bytes BIGINT, lag_ms DOUBLE"
-)
+EVENT = "at BIGINT, client STRING, event STRING, state STRING, lag_messages BIGINT, lag_bytes BIGINT, lag_ms DOUBLE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +60,13 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     clients = pc.count_distinct(named.column("client")).as_py()
     if unreadable:
         reporter.note(f"{unreadable} events on {CLIENTS_TOPIC} couldn't be read and were left out.")
-    return {"hours": named.num_rows, "clients": clients, "unreadable": unreadable, "files": files,
-            "seconds": round(time.monotonic() - began, 3)}
+    return {
+        "hours": named.num_rows,
+        "clients": clients,
+        "unreadable": unreadable,
+        "files": files,
+        "seconds": round(time.monotonic() - began, 3),
+    }
 
 
 def request_from(newest_us: int | None, arguments: argparse.Namespace) -> Request:
@@ -85,14 +88,26 @@ def collect_hours(spark: SparkSession, settings: Settings, request: Request) -> 
 
     place = settings.log
     frame = journal(
-        spark, place.directory, place.archive, instance=place.instance, columns=request.columns,
-        topics=request.topics, start_at=request.start_at, durable=request.durable, skip_gaps=request.skip_gaps,
+        spark,
+        place.directory,
+        place.archive,
+        instance=place.instance,
+        columns=request.columns,
+        topics=request.topics,
+        start_at=request.start_at,
+        durable=request.durable,
+        skip_gaps=request.skip_gaps,
     )
     event = F.from_json(F.col("body").cast("string"), EVENT).alias("event")
     told = frame.select("sequence", event).select("sequence", "event.*")
     told = told.withColumn("client", F.when(F.col("at").isNotNull(), F.col("client")))
     told = told.withColumn("lag_ms", F.col("lag_ms").cast("bigint"))
-    return told.groupBy("client").applyInArrow(client_hours, spark_ddl(CLIENT_HOURS)).toArrow().cast(CLIENT_HOURS)
+    return (
+        told.groupBy("client")
+        .applyInArrow(client_hours, spark_ddl(CLIENT_HOURS))
+        .toArrow()
+        .cast(CLIENT_HOURS)
+    )
 
 
 def client_hours(events: pa.Table) -> pa.Table:

@@ -58,7 +58,9 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         if not spans:
             reporter.note("The lake is up to date.")
             return summary([], time.monotonic() - began) | {"gaps": []}
-        reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
+        reporter.note(
+            f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments."
+        )
         work = worker(settings.log, settings.records, spans, arguments.skip_gaps)
         report = partial(reporter.progress, what="spans")
         with spark_session(settings, "lake") as spark, watched(spark, report):
@@ -126,7 +128,9 @@ def written_or_error(place: LogPlace, directory: Path, span: Span, skip_gaps: bo
     return rows
 
 
-def write_span(place: LogPlace, directory: Path, span: Span, skip_gaps: bool = False) -> Iterator[dict[str, Any]]:
+def write_span(
+    place: LogPlace, directory: Path, span: Span, skip_gaps: bool = False
+) -> Iterator[dict[str, Any]]:
     """Put one span into the lake; yields each file when it stands."""
     kept: list[pa.RecordBatch] = []
     day, size, expected = 0, 0, span.first

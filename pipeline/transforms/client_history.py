@@ -43,9 +43,16 @@ def hours_of(events: pa.Table) -> pa.Table:
     client = events.column("client")[0].as_py()
     nothing = dict.fromkeys(("samples", "lag_messages_max", "lag_bytes_max", "lag_ms_max"), 0)
     rows = [
-        nothing | {"lag_messages_mean": 0.0} | lags.get(hour, {}) | {
-            "client": client, "hour": hour * HOUR_MS * 1_000, "offline_ms": away.get(hour, 0),
-            "offline_episodes": starts[hour], "connects": connects[hour], "disconnects": disconnects[hour],
+        nothing
+        | {"lag_messages_mean": 0.0}
+        | lags.get(hour, {})
+        | {
+            "client": client,
+            "hour": hour * HOUR_MS * 1_000,
+            "offline_ms": away.get(hour, 0),
+            "offline_episodes": starts[hour],
+            "connects": connects[hour],
+            "disconnects": disconnects[hour],
         }
         for hour in sorted(lags.keys() | away.keys())
     ]
@@ -54,7 +61,9 @@ def hours_of(events: pa.Table) -> pa.Table:
 
 def _offlined(kinds: npt.NDArray[Any], states: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """After which events the client is offlined."""
-    away = (states == "offlined") | (states == "draining")  # while it drains, its backlog is still in its spool
+    away = (states == "offlined") | (
+        states == "draining"
+    )  # while it drains, its backlog is still in its spool
     said: npt.NDArray[np.bool_] = (kinds == "offline_start") | ((kinds == "sample") & away)
     return said
 
@@ -62,7 +71,13 @@ def _offlined(kinds: npt.NDArray[Any], states: npt.NDArray[Any]) -> npt.NDArray[
 def _lags(events: pa.Table, hours: Ints) -> list[dict[str, Any]]:
     table = events.append_column("hour", pa.array(hours))
     grouped = table.group_by("hour").aggregate(
-        [("at", "count"), ("lag_messages", "max"), ("lag_messages", "mean"), ("lag_bytes", "max"), ("lag_ms", "max")]
+        [
+            ("at", "count"),
+            ("lag_messages", "max"),
+            ("lag_messages", "mean"),
+            ("lag_bytes", "max"),
+            ("lag_ms", "max"),
+        ]
     )
     rows: list[dict[str, Any]] = grouped.rename_columns(
         {"at_count": "samples"} | {name: name for name in grouped.column_names if name != "at_count"}
@@ -70,7 +85,9 @@ def _lags(events: pa.Table, hours: Ints) -> list[dict[str, Any]]:
     return [{key: value if value is not None else 0 for key, value in row.items()} for row in rows]
 
 
-def offline_intervals(at: Ints, kinds: npt.NDArray[Any], offlined: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def offline_intervals(
+    at: Ints, kinds: npt.NDArray[Any], offlined: npt.NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
     """(starts, ends) in ms between each event that says offlined and the one that follows it. What comes after the
     last event isn't known yet and counts in the next run."""
     starts, ends = at[:-1], at[1:]

@@ -126,7 +126,10 @@ class Gatherer:
     ) -> tuple[npt.NDArray[np.bool_] | None, dict[str, pa.Array]]:
         known = np.array(self._known)
         counts = heads["count"].astype(np.int64)
-        bases, publishers = np.array(self._topic_bases, np.int32)[known], np.array(self._publisher_codes, np.int32)[known]
+        bases, publishers = (
+            np.array(self._topic_bases, np.int32)[known],
+            np.array(self._publisher_codes, np.int32)[known],
+        )
         sequences = self._sequences(counts, heads["first_sequence"].astype(np.int64))
         topics = np.repeat(bases, counts) + rows["topic"]
         moments = np.repeat(heads["accepted_at"] // 1_000, counts)

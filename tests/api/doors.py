@@ -74,7 +74,13 @@ DOORS = [
     _api("GET", "policies/revisions", P.VIEW),
     _api("GET", "policies/revisions/1", P.VIEW),
     _api("GET", "replays", P.VIEW),
-    Door("POST", "/api/v1/replays", P.VIEW, {"name": "audit", "client": "board-jfk", "topic": "flights.>"}, also=P.ACT_ON_CLIENTS),
+    Door(
+        "POST",
+        "/api/v1/replays",
+        P.VIEW,
+        {"name": "audit", "client": "board-jfk", "topic": "flights.>"},
+        also=P.ACT_ON_CLIENTS,
+    ),
     _api("GET", "replays/nightly", P.VIEW),
     Door("PATCH", "/api/v1/replays/nightly", P.VIEW, {"rate": "2X"}, also=P.ACT_ON_CLIENTS),
     Door("DELETE", "/api/v1/replays/last-week", P.VIEW, also=P.ACT_ON_CLIENTS),
@@ -177,7 +183,13 @@ DOORS = [
     Door("POST", "/actions/1/delete/", P.EDIT_POLICIES),
     Door("GET", "/replays/", P.VIEW),
     Door("GET", "/replays/list/", P.VIEW),
-    Door("POST", "/replays/new/", P.VIEW, {"name": "audit", "client": "board-jfk", "topic": "flights.>"}, also=P.ACT_ON_CLIENTS),
+    Door(
+        "POST",
+        "/replays/new/",
+        P.VIEW,
+        {"name": "audit", "client": "board-jfk", "topic": "flights.>"},
+        also=P.ACT_ON_CLIENTS,
+    ),
     Door("POST", "/replays/nightly/pause/", P.VIEW, also=P.ACT_ON_CLIENTS),
     Door("GET", "/runs/", P.VIEW),
     Door("GET", "/runs/list/", P.VIEW),
@@ -203,8 +215,12 @@ def send(client: Any, door: Door, path: str = "") -> Any:
     """Call a door with Django's or DRF's test client: JSON for the API, a form for pages."""
     body = door.body or {}
     address = path or door.path
-    if "/actions/1" in address and (first := Action.objects.order_by("pk").values_list("pk", flat=True).first()):
-        address = address.replace("/actions/1", f"/actions/{first}")  # databases number differently between tests
+    if "/actions/1" in address and (
+        first := Action.objects.order_by("pk").values_list("pk", flat=True).first()
+    ):
+        address = address.replace(
+            "/actions/1", f"/actions/{first}"
+        )  # databases number differently between tests
     if door.method == "GET":
         return client.get(address)
     if address.startswith("/api/"):

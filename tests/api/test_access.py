@@ -59,13 +59,22 @@ def test_login_gives_a_session_that_changes_need_a_csrf_token_for(operator: Any,
     assert client.get("/api/v1/auth/me").data["username"] == "maria"
     assert client.patch("/api/v1/transports/tcp", {"port": 9100}).status_code == 403
     token = client.cookies["csrftoken"].value
-    assert client.patch("/api/v1/transports/tcp", {"port": 9100}, headers={"X-CSRFToken": token, "If-Match": "*"}).status_code == 200
+    assert (
+        client.patch(
+            "/api/v1/transports/tcp", {"port": 9100}, headers={"X-CSRFToken": token, "If-Match": "*"}
+        ).status_code
+        == 200
+    )
     assert client.post("/api/v1/auth/logout", headers={"X-CSRFToken": token}).status_code == 204
     assert client.get("/api/v1/auth/me").status_code == 401
 
 
 def test_login_takes_no_form_of_another_site(operator: Any) -> None:
-    answer = APIClient().post("/api/v1/auth/login", f"username=maria&password={PASSWORD}", content_type="application/x-www-form-urlencoded")
+    answer = APIClient().post(
+        "/api/v1/auth/login",
+        f"username=maria&password={PASSWORD}",
+        content_type="application/x-www-form-urlencoded",
+    )
     assert answer.status_code == 415
 
 
@@ -88,11 +97,15 @@ def test_locked_name_is_told_so_on_the_login_page(operator: Any, settings: Any) 
 
 @pytest.mark.parametrize("word", ["Bearer", "Token"])
 def test_token_is_shown_once_and_works_until_revoked(word: str, api: APIClient, broker: FakeBroker) -> None:
-    made = api.post("/api/v1/tokens", {"name": "ci", "lifetime": "30d", "scope": ["view", "edit_policies"]}).data
+    made = api.post(
+        "/api/v1/tokens", {"name": "ci", "lifetime": "30d", "scope": ["view", "edit_policies"]}
+    ).data
     client = token_client(made["token"], word)
     me = client.get("/api/v1/auth/me").data
     assert (me["username"], me["token"], me["permissions"]) == ("maria", "ci", ["view", "edit_policies"])
-    assert client.patch("/api/v1/transports/tcp", {"port": 9100}, headers={"If-Match": "*"}).status_code == 200
+    assert (
+        client.patch("/api/v1/transports/tcp", {"port": 9100}, headers={"If-Match": "*"}).status_code == 200
+    )
     assert AuditEvent.objects.get(action="transport.change").actor == "maria by token ci"
     assert "token" not in api.get("/api/v1/tokens").data["results"][0]
     assert api.delete(f"/api/v1/tokens/{made['id']}").status_code == 204
@@ -107,7 +120,9 @@ def test_reading_token_changes_nothing(api: APIClient, broker: FakeBroker) -> No
 
 def test_token_makes_no_tokens_and_touches_no_others(api: APIClient) -> None:
     other = api.post("/api/v1/tokens", {"name": "other"}).data
-    client = token_client(api.post("/api/v1/tokens", {"name": "one", "scope": ["view", "edit_policies"]}).data["token"])
+    client = token_client(
+        api.post("/api/v1/tokens", {"name": "one", "scope": ["view", "edit_policies"]}).data["token"]
+    )
     assert client.post("/api/v1/tokens", {"name": "two"}).status_code == 403
     assert client.delete(f"/api/v1/tokens/{other['id']}").status_code == 404
     assert ApiToken.objects.filter(revoked_at__isnull=True).count() == 2

@@ -14,7 +14,11 @@ ARCHIVE_ON_REQUEST = {
     "when": [{"on": "request", "path": "archive_journals", "parameters": "AGE"}],
     "steps": [{"do": "archive", "age": "{{AGE}}"}],
 }
-REMOVE = {"name": "remove", "when": [{"on": "request", "path": "remove"}], "steps": [{"do": "remove", "age": "7d"}]}
+REMOVE = {
+    "name": "remove",
+    "when": [{"on": "request", "path": "remove"}],
+    "steps": [{"do": "remove", "age": "7d"}],
+}
 
 
 @pytest.fixture
@@ -29,7 +33,10 @@ def second(db: None) -> APIClient:
 
 
 def test_an_action_is_made_read_changed_and_deleted(api: APIClient, instance: Instance) -> None:
-    made = api.post("/api/v1/actions", {"name": "nightly", "when": [{"on": "schedule", "every": "00:30Z"}], "steps": [{"do": "truncate"}]})
+    made = api.post(
+        "/api/v1/actions",
+        {"name": "nightly", "when": [{"on": "schedule", "every": "00:30Z"}], "steps": [{"do": "truncate"}]},
+    )
     assert (made.status_code, made["ETag"], len(made.data["next_firings"])) == (201, '"1"', 5)
     address = made["Location"]
     assert api.get(address).data["steps"] == [{"do": "truncate", "what": "both", "age": "7d"}]
@@ -38,14 +45,25 @@ def test_an_action_is_made_read_changed_and_deleted(api: APIClient, instance: In
     assert (changed.status_code, changed["ETag"], changed.data["next_firings"]) == (200, '"2"', [])
     assert api.delete(address).status_code == 204
     assert api.get(address).data["code"] == "unknown_action"
-    events = AuditEvent.objects.filter(action__startswith="action.").order_by("pk").values_list("action", flat=True)
+    events = (
+        AuditEvent.objects.filter(action__startswith="action.")
+        .order_by("pk")
+        .values_list("action", flat=True)
+    )
     assert list(events) == ["action.create", "action.change", "action.delete"]
 
 
 def test_what_cannot_be_an_action_is_refused_with_its_part(api: APIClient, instance: Instance) -> None:
     answer = api.post("/api/v1/actions", {"name": "x", "steps": [{"do": "archive", "age": "soon"}]})
-    assert (answer.status_code, answer.data["code"], answer.data["details"]["part"]) == (400, "bad_action", "steps.0")
-    assert api.post("/api/v1/actions", {"name": "x", "steps": [{"do": "run_command"}]}).data["code"] == "bad_action"
+    assert (answer.status_code, answer.data["code"], answer.data["details"]["part"]) == (
+        400,
+        "bad_action",
+        "steps.0",
+    )
+    assert (
+        api.post("/api/v1/actions", {"name": "x", "steps": [{"do": "run_command"}]}).data["code"]
+        == "bad_action"
+    )
 
 
 def test_a_step_can_only_be_set_up_by_whoever_may_do_it(instance: Instance, db: None) -> None:
@@ -53,15 +71,26 @@ def test_a_step_can_only_be_set_up_by_whoever_may_do_it(instance: Instance, db: 
     Grant.objects.create(user=editor, role="policy_editor")
     client = APIClient()
     client.force_authenticate(editor)
-    assert client.post("/api/v1/actions", {"name": "a", "steps": [{"do": "transport", "name": "tcp"}]}).status_code == 201
+    assert (
+        client.post(
+            "/api/v1/actions", {"name": "a", "steps": [{"do": "transport", "name": "tcp"}]}
+        ).status_code
+        == 201
+    )
     answer = client.post("/api/v1/actions", {"name": "b", "steps": [{"do": "disconnect", "client": "x"}]})
     assert (answer.status_code, answer.data["code"]) == (403, "not_allowed")
 
 
-def test_a_request_at_a_path_brings_its_parameters(api: APIClient, instance: Instance, broker: FakeBroker) -> None:
+def test_a_request_at_a_path_brings_its_parameters(
+    api: APIClient, instance: Instance, broker: FakeBroker
+) -> None:
     api.post("/api/v1/actions", ARCHIVE_ON_REQUEST)
     missing = api.post("/api/v1/actions/at/archive_journals", {"parameters": {"age": "7d"}})
-    assert (missing.status_code, missing.data["code"], missing.data["details"]) == (400, "parameter_missing", {"missing": ["AGE"]})
+    assert (missing.status_code, missing.data["code"], missing.data["details"]) == (
+        400,
+        "parameter_missing",
+        {"missing": ["AGE"]},
+    )
     assert api.post("/api/v1/actions/at/nowhere", {}).status_code == 404
     accepted = api.post("/api/v1/actions/at/archive_journals", {"parameters": {"AGE": "7d"}})
     assert accepted.status_code == 202
@@ -75,7 +104,9 @@ def test_two_actions_cannot_answer_at_one_path(api: APIClient, instance: Instanc
     assert api.post("/api/v1/actions", {**ARCHIVE_ON_REQUEST, "name": "other"}).data["code"] == "name_taken"
 
 
-def test_what_takes_something_away_needs_its_plan(api: APIClient, instance: Instance, broker: FakeBroker) -> None:
+def test_what_takes_something_away_needs_its_plan(
+    api: APIClient, instance: Instance, broker: FakeBroker
+) -> None:
     action = api.post("/api/v1/actions", REMOVE)["Location"]
     for address in (f"{action}/apply", "/api/v1/actions/at/remove"):
         assert api.post(address, {}).data["code"] == "plan_needed"
@@ -86,10 +117,15 @@ def test_what_takes_something_away_needs_its_plan(api: APIClient, instance: Inst
     assert ActionRun.objects.count() == 1
 
 
-def test_a_journal_plan_is_applied_only_as_it_was_shown(api: APIClient, instance: Instance, broker: FakeBroker) -> None:
+def test_a_journal_plan_is_applied_only_as_it_was_shown(
+    api: APIClient, instance: Instance, broker: FakeBroker
+) -> None:
     plan = api.post("/api/v1/journals/remove/plan", {"age": "7d"}).data
     assert plan["chosen"]
-    assert api.post("/api/v1/journals/remove/apply", {"age": "8d", "plan": plan["hash"]}).data["code"] == "plan_changed"
+    assert (
+        api.post("/api/v1/journals/remove/apply", {"age": "8d", "plan": plan["hash"]}).data["code"]
+        == "plan_changed"
+    )
     assert ActionRun.objects.count() == 0
     accepted = api.post("/api/v1/journals/remove/apply", {"age": "7d", "plan": plan["hash"]})
     assert (accepted.status_code, accepted.data["plan_hash"]) == (202, plan["hash"])
@@ -102,14 +138,19 @@ def test_a_plan_that_changed_before_the_worker_came_is_not_carried_out(
 
     plan = api.post("/api/v1/journals/remove/plan", {"age": "7d"}).data
     run = api.post("/api/v1/journals/remove/apply", {"age": "7d", "plan": plan["hash"]}).data
-    broker.answers["journal_plan"] = {"ok": True, "result": {"action": "remove", "chosen": [], "skipped": [], "bytes": 0}}
+    broker.answers["journal_plan"] = {
+        "ok": True,
+        "result": {"action": "remove", "chosen": [], "skipped": [], "bytes": 0},
+    }
     done = execution.execute(run["id"])
     assert done is not None
     assert (done.state, done.error["code"]) == ("failed", "plan_changed")
     assert not any(asked["do"] == "journal_remove" for asked in broker.asked)
 
 
-def test_the_same_request_again_gives_the_same_run(api: APIClient, instance: Instance, broker: FakeBroker) -> None:
+def test_the_same_request_again_gives_the_same_run(
+    api: APIClient, instance: Instance, broker: FakeBroker
+) -> None:
     key = {"Idempotency-Key": "5e9c"}
     first = api.post("/api/v1/journals/archive", {"age": "7d"}, headers=key)
     again = api.post("/api/v1/journals/archive", {"age": "7d"}, headers=key)
@@ -128,7 +169,11 @@ def test_whoever_asked_for_a_run_cannot_approve_it(
     assert run["state"] == "approval"
     assert api.post(f"/api/v1/runs/{run['id']}/approve").data["code"] == "own_run"
     approved = second.post(f"/api/v1/runs/{run['id']}/approve")
-    assert (approved.status_code, approved.data["state"], approved.data["approver"]) == (200, "waiting", "otto")
+    assert (approved.status_code, approved.data["state"], approved.data["approver"]) == (
+        200,
+        "waiting",
+        "otto",
+    )
     assert second.post(f"/api/v1/runs/{run['id']}/approve").data["code"] == "not_awaiting"
 
 
@@ -141,7 +186,10 @@ def test_a_run_that_came_to_nothing_is_repeated(api: APIClient, instance: Instan
 
 
 def test_a_custom_event_starts_the_actions_that_wait_for_it(api: APIClient, instance: Instance) -> None:
-    api.post("/api/v1/actions", {"name": "on full", "when": [{"on": "event", "name": "full"}], "steps": [{"do": "rotate_log"}]})
+    api.post(
+        "/api/v1/actions",
+        {"name": "on full", "when": [{"on": "event", "name": "full"}], "steps": [{"do": "rotate_log"}]},
+    )
     answer = api.post("/api/v1/events/full", {"parameters": {"WHO": "me"}})
     (run,) = answer.data
     assert (answer.status_code, run["actor"], run["parameters"]["variables"]["WHO"]) == (202, "on full", "me")

@@ -19,7 +19,15 @@ def test_clients_are_listed_with_lag_state_and_revision(api: APIClient, broker: 
     assert answer.data["count"] == 18
     slowest = answer.data["results"][0]
     assert slowest["name"] == "board-jfk"
-    assert {"lag_messages", "lag_bytes", "lag_ms", "state", "offlined_since", "spool_bytes", "revision"} <= set(slowest)
+    assert {
+        "lag_messages",
+        "lag_bytes",
+        "lag_ms",
+        "state",
+        "offlined_since",
+        "spool_bytes",
+        "revision",
+    } <= set(slowest)
     assert len(answer.data["results"]) == 2
 
 
@@ -76,7 +84,10 @@ def test_a_broker_that_dies_while_it_is_asked_is_a_502(
 
 
 def test_a_code_that_no_request_should_meet_is_a_500(api: APIClient, broker: FakeBroker) -> None:
-    broker.answers["client"] = {"ok": False, "error": ClientError("slow_client_disk", "The client was slow.").as_dict()}
+    broker.answers["client"] = {
+        "ok": False,
+        "error": ClientError("slow_client_disk", "The client was slow.").as_dict(),
+    }
     answer = api.get("/api/v1/clients/board-jfk")
     assert (answer.status_code, answer.data["code"]) == (500, "slow_client_disk")
 
@@ -85,7 +96,11 @@ def test_history_of_a_client(api: APIClient, instance: Instance) -> None:
     now = timezone.now().replace(microsecond=0)
     for number in range(6):
         ClientSample.objects.create(
-            instance=instance, client="one", at=now - timedelta(seconds=10 * (number + 1)), state="live", lag_messages=number
+            instance=instance,
+            client="one",
+            at=now - timedelta(seconds=10 * (number + 1)),
+            state="live",
+            lag_messages=number,
         )
     points = api.get("/api/v1/clients/one/history").data
     assert [point["lag_messages"] for point in points] == [5, 4, 3, 2, 1, 0]
@@ -96,7 +111,10 @@ def test_history_of_a_client(api: APIClient, instance: Instance) -> None:
 def test_decisions_are_filtered_by_client(api: APIClient, instance: Instance) -> None:
     at = int(timezone.now().timestamp() * 1000)
     reports.record_decisions(
-        [DecisionEntry(at=at, client=name, action="offline", reason="slow_client_pool_memory") for name in ("a", "b")]
+        [
+            DecisionEntry(at=at, client=name, action="offline", reason="slow_client_pool_memory")
+            for name in ("a", "b")
+        ]
     )
     found = api.get("/api/v1/decisions", {"client": "b"}).data
     assert [one["client"] for one in found["results"]] == ["b"]
@@ -109,14 +127,29 @@ def test_status_says_what_is_in_force(api: APIClient, broker: FakeBroker) -> Non
 
 
 def test_an_operator_pauses_resumes_and_offlines(api: APIClient, broker: FakeBroker) -> None:
-    assert api.post("/api/v1/clients/board-jfk/pause", {"reason": "release", "subscription": "sub-1"}).status_code == 200
+    assert (
+        api.post(
+            "/api/v1/clients/board-jfk/pause", {"reason": "release", "subscription": "sub-1"}
+        ).status_code
+        == 200
+    )
     assert broker.asked[-1] == {"do": "pause", "name": "board-jfk", "subscription": "sub-1"}
-    assert api.post("/api/v1/clients/board-jfk/resume", {}).data == {"name": "board-jfk", "subscriptions": ["sub-1"]}
-    assert api.post("/api/v1/clients/carrier-aa/offline", {}).data == {"name": "carrier-aa", "state": "offlined"}
+    assert api.post("/api/v1/clients/board-jfk/resume", {}).data == {
+        "name": "board-jfk",
+        "subscriptions": ["sub-1"],
+    }
+    assert api.post("/api/v1/clients/carrier-aa/offline", {}).data == {
+        "name": "carrier-aa",
+        "state": "offlined",
+    }
     refused = api.post("/api/v1/clients/carrier-aa/offline", {})
     assert refused.data["code"] == "not_live" and refused.status_code == 409
-    events = AuditEvent.objects.filter(action__in=["client.pause", "client.resume", "client.offline"]).order_by("at")
+    events = AuditEvent.objects.filter(
+        action__in=["client.pause", "client.resume", "client.offline"]
+    ).order_by("at")
     assert list(events.values_list("action", "result", "reason")) == [
-        ("client.pause", "done", "release"), ("client.resume", "done", ""), ("client.offline", "done", ""),
+        ("client.pause", "done", "release"),
+        ("client.resume", "done", ""),
+        ("client.offline", "done", ""),
         ("client.offline", "failed", ""),
     ]

@@ -30,7 +30,9 @@ def found(api: APIClient, browser: Client) -> dict[str, bool]:
     assert data is not None
     sent = csv.DictReader(io.StringIO(api.get("/api/v1/clients?format=csv").content.decode()))
     schema = SchemaGenerator(api_version="v1").get_schema(request=None, public=True)
-    (sort,) = [one for one in schema["paths"]["/api/v1/clients"]["get"]["parameters"] if one["name"] == "sort"]
+    (sort,) = [
+        one for one in schema["paths"]["/api/v1/clients"]["get"]["parameters"] if one["name"] == "sort"
+    ]
     return {
         "page": "Speaks" in page.partition("<thead>")[2].partition("</thead>")[0],
         "script": {"key": "protocol", "label": "Speaks", "kind": "text", "sortable": True, "numeric": False, "drawn": True}
@@ -41,9 +43,16 @@ def found(api: APIClient, browser: Client) -> dict[str, bool]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("listed", "there"), [((*WITHOUT, ROW), True), (WITHOUT, False)], ids=["with", "without"])
+@pytest.mark.parametrize(
+    ("listed", "there"), [((*WITHOUT, ROW), True), (WITHOUT, False)], ids=["with", "without"]
+)
 def test_a_row_of_the_list_is_enough(
-    listed: tuple[Column, ...], there: bool, api: APIClient, operator: object, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    listed: tuple[Column, ...],
+    there: bool,
+    api: APIClient,
+    operator: object,
+    broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(columns, "CLIENT_COLUMNS", listed)
     browser = Client()
@@ -52,14 +61,22 @@ def test_a_row_of_the_list_is_enough(
 
 
 def test_every_field_of_a_client_is_a_column_and_the_other_way_round() -> None:
-    assert sorted(columns.fields()) == sorted(field.encode_name for field in msgspec.structs.fields(ClientEntry))
+    assert sorted(columns.fields()) == sorted(
+        field.encode_name for field in msgspec.structs.fields(ClientEntry)
+    )
     assert len({column.key for column in CLIENT_COLUMNS}) == len(CLIENT_COLUMNS)
 
 
-def test_a_column_that_somebody_chose_is_drawn_besides_the_usual_ones(operator: object, broker: FakeBroker) -> None:
+def test_a_column_that_somebody_chose_is_drawn_besides_the_usual_ones(
+    operator: object, broker: FakeBroker
+) -> None:
     browser = Client()
     browser.force_login(operator)  # type: ignore[arg-type]
-    head = browser.get("/clients/?columns=remote,subscriptions,nonsense").content.decode().partition("</thead>")[0]
+    head = (
+        browser.get("/clients/?columns=remote,subscriptions,nonsense")
+        .content.decode()
+        .partition("</thead>")[0]
+    )
     assert 'data-key="remote"' in head and 'data-key="health"' in head
     assert 'data-key="subscriptions"' not in head
 

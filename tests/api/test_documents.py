@@ -17,7 +17,13 @@ from tests.support.fake_broker import FakeBroker
 
 MODULES = (clients, instance, journals, messages, policies, records, replays)
 DOCUMENTS = sorted(
-    {one for module in MODULES for one in vars(module).values() if isinstance(one, type) and issubclass(one, Document)} - {Document},
+    {
+        one
+        for module in MODULES
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Document)
+    }
+    - {Document},
     key=lambda one: one.__name__,
 )
 
@@ -53,7 +59,9 @@ def test_what_the_api_answers_is_the_document(api: APIClient, broker: FakeBroker
     assert set(answer) == {field.encode_name for field in msgspec.structs.fields(ClientEntry)}
 
 
-def test_how_near_each_rule_is_comes_with_the_time_or_the_reason_why_there_is_none(api: APIClient, broker: FakeBroker) -> None:
+def test_how_near_each_rule_is_comes_with_the_time_or_the_reason_why_there_is_none(
+    api: APIClient, broker: FakeBroker
+) -> None:
     found = msgspec.convert(api.get("/api/v1/clients/board-jfk/forecasts").json(), list[ForecastEntry])
     assert [(one.rule, one.fires_in_ms, one.why_none, one.subscription) for one in found] == [
         ("amps.client_max_capacity.disk", 10_000, "", ""), ("qpid.depth", None, "nothing of it is used", "sub-1"),

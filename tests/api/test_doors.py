@@ -26,7 +26,9 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.seed import seed_history
 
 REFUSED = (401, 403)
-ASKING = [door for door in DOORS if not door.path.endswith("auth/login")]  # that one answers 401 to a wrong password, whoever asks
+ASKING = [
+    door for door in DOORS if not door.path.endswith("auth/login")
+]  # that one answers 401 to a wrong password, whoever asks
 BOOKKEEPING = {"django_session", "axes_accesslog", "axes_accessattempt", "axes_accessfailurelog"}
 
 
@@ -128,7 +130,9 @@ def test_a_role_for_other_topics_doesn_t_open_this_one(door: Door, broker: FakeB
 
 
 @pytest.mark.parametrize("door", WRITES, ids=str)
-def test_an_attempt_to_change_something_leaves_an_event_whatever_comes_of_it(door: Door, broker: FakeBroker) -> None:
+def test_an_attempt_to_change_something_leaves_an_event_whatever_comes_of_it(
+    door: Door, broker: FakeBroker
+) -> None:
     before = AuditEvent.objects.count()
     answer = send(Client(), door)
     denied = AuditEvent.objects.order_by("pk")[before:]
@@ -147,7 +151,9 @@ def test_walking_every_address_with_get_changes_nothing(settings: Any, broker: F
     seed_history(settings.SLUICE_INSTANCE)
     maria = person("maria", Role.ADMINISTRATOR)
     client = logged_in(maria)
-    _, token = operators.create_token(SYSTEM, maria, "walk", lifetime=timedelta(days=1), scope=TOKEN_PERMISSIONS)
+    _, token = operators.create_token(
+        SYSTEM, maria, "walk", lifetime=timedelta(days=1), scope=TOKEN_PERMISSIONS
+    )
     broker.asked.clear()
     before = everything()
     for door in DOORS:

@@ -25,14 +25,20 @@ def draft(api: APIClient, broker: FakeBroker) -> str:
     return str(api.post(DRAFTS, {"title": "tighter"})["Location"])
 
 
-def test_a_draft_goes_from_its_making_to_a_revision(api: APIClient, broker: FakeBroker, instance: Instance) -> None:
+def test_a_draft_goes_from_its_making_to_a_revision(
+    api: APIClient, broker: FakeBroker, instance: Instance
+) -> None:
     made = api.post(DRAFTS, {"title": "tighter"})
     assert (made.status_code, made.data["base"], made["ETag"]) == (201, 1, '"1"')
     address = made["Location"]
-    changed = api.patch(address, {"changes": {"client_policy": {"client_max_capacity": 5}}}, headers={"If-Match": '"1"'})
+    changed = api.patch(
+        address, {"changes": {"client_policy": {"client_max_capacity": 5}}}, headers={"If-Match": '"1"'}
+    )
     assert (changed.data["version"], changed["ETag"]) == (2, '"2"')
     preview = api.post(f"{address}/preview")
-    assert preview.data["differences"] == [{"path": "client_policy.client_max_capacity", "before": "50 %", "after": "5 %"}]
+    assert preview.data["differences"] == [
+        {"path": "client_policy.client_max_capacity", "before": "50 %", "after": "5 %"}
+    ]
     assert preview.data["effect"]["acted_on"][0]["client"] == "board-jfk"
     published = api.post(f"{address}/publish", {"reason": "asked for"}, headers={"If-Match": '"2"'})
     assert (published.status_code, published.data["revision"], published.data["applied"]) == (200, 2, True)
@@ -40,8 +46,13 @@ def test_a_draft_goes_from_its_making_to_a_revision(api: APIClient, broker: Fake
     assert policies.newest_of(instance).reason == "asked for"
 
 
-@pytest.mark.parametrize(("method", "path", "body"), [("patch", "", {"changes": {}}), ("delete", "", None), ("post", "/publish", {})])
-def test_a_change_of_a_draft_says_what_it_was_made_for(api: APIClient, draft: str, method: str, path: str, body: Any) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("patch", "", {"changes": {}}), ("delete", "", None), ("post", "/publish", {})],
+)
+def test_a_change_of_a_draft_says_what_it_was_made_for(
+    api: APIClient, draft: str, method: str, path: str, body: Any
+) -> None:
     refused = getattr(api, method)(draft + path, body)
     assert (refused.status_code, refused.data["code"]) == (428, "if_match_needed")
     stale = getattr(api, method)(draft + path, body, headers={"If-Match": '"7"'})
@@ -52,15 +63,29 @@ def test_a_change_of_a_draft_says_what_it_was_made_for(api: APIClient, draft: st
 def test_a_rollout_is_begun_seen_and_promoted(api: APIClient, draft: str) -> None:
     api.patch(draft, {"changes": {"client_policy": {"client_max_capacity": 20}}}, headers=WHATEVER)
     plan = {"client": "desk-*", "most_decisions": 2}
-    assert api.post(f"{draft}/publish", {"reason": "carefully", "rollout": plan}, headers=WHATEVER).status_code == 200
+    assert (
+        api.post(f"{draft}/publish", {"reason": "carefully", "rollout": plan}, headers=WHATEVER).status_code
+        == 200
+    )
     (rollout,) = api.get("/api/v1/rollouts").data["results"]
-    assert (rollout["state"], rollout["revision"], rollout["base"], rollout["client"], rollout["decisions"]) == ("running", 2, 1, "desk-*", 0)
-    assert api.get("/api/v1/policies").data["in_force"]["staged"] == "Revision 2 for desk-* first, 1 for the others."
+    assert (
+        rollout["state"],
+        rollout["revision"],
+        rollout["base"],
+        rollout["client"],
+        rollout["decisions"],
+    ) == ("running", 2, 1, "desk-*", 0)
+    assert (
+        api.get("/api/v1/policies").data["in_force"]["staged"]
+        == "Revision 2 for desk-* first, 1 for the others."
+    )
     assert api.post("/api/v1/rollouts/promote").status_code == 428
     assert api.post("/api/v1/rollouts/stop", {}, headers={"If-Match": '"1"'}).status_code == 412
     assert api.post("/api/v1/rollouts/promote", headers={"If-Match": '"2"'}).status_code == 200
     assert api.get("/api/v1/policies").data["in_force"]["staged"] == ""
-    assert api.post("/api/v1/rollouts/stop", {"reason": "late"}, headers=WHATEVER).data["code"] == "no_rollout"
+    assert (
+        api.post("/api/v1/rollouts/stop", {"reason": "late"}, headers=WHATEVER).data["code"] == "no_rollout"
+    )
 
 
 def test_an_import_makes_a_draft_and_says_of_each_setting_what_became_of_it(
@@ -74,7 +99,10 @@ def test_an_import_makes_a_draft_and_says_of_each_setting_what_became_of_it(
         (one["what"], one["into"]) for one in answer.data["taken"]
     ]
     left = {one["what"]: one for one in answer.data["left_out"]}
-    assert (left["producerFlowControl=false"]["line"], "producers" in left["producerFlowControl=false"]["why"]) == (2, True)
+    assert (
+        left["producerFlowControl=false"]["line"],
+        "producers" in left["producerFlowControl=false"]["why"],
+    ) == (2, True)
     assert answer.data["not_about_policy"] == []
     assert answer.data["actions"] == []
     assert answer["Location"] == f"{DRAFTS}/{answer.data['draft']['id']}"
@@ -89,11 +117,17 @@ def test_an_import_of_nothing_is_refused_with_the_reasons(api: APIClient, broker
     assert not PolicyDraft.objects.exists()
 
 
-def test_an_import_of_actions_that_are_there_already_is_refused_as_nothing(api: APIClient, broker: FakeBroker) -> None:
-    text = AMPS[AMPS.index("<Actions>"): AMPS.index("</AMPSConfig>")]
+def test_an_import_of_actions_that_are_there_already_is_refused_as_nothing(
+    api: APIClient, broker: FakeBroker
+) -> None:
+    text = AMPS[AMPS.index("<Actions>") : AMPS.index("</AMPSConfig>")]
     assert api.post(f"{DRAFTS}/import", {"system": "amps", "text": text}).status_code == 201
     again = api.post(f"{DRAFTS}/import", {"system": "amps", "text": text})
-    assert (again.status_code, again.data["code"], PolicyDraft.objects.count()) == (400, "nothing_imported", 1)
+    assert (again.status_code, again.data["code"], PolicyDraft.objects.count()) == (
+        400,
+        "nothing_imported",
+        1,
+    )
     assert "There is an action 'weekly' already" in str(again.data["details"])
 
 
@@ -107,7 +141,10 @@ def test_a_transport_on_anothers_port_is_left_out(api: APIClient, broker: FakeBr
 
 def test_actions_of_an_import_are_switched_off_and_not_made_twice(api: APIClient, broker: FakeBroker) -> None:
     first = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS, "title": "from amps"})
-    assert (first.data["draft"]["title"], {one["name"] for one in first.data["actions"]}) == ("from amps", {"weekly", "archive_journals"})
+    assert (first.data["draft"]["title"], {one["name"] for one in first.data["actions"]}) == (
+        "from amps",
+        {"weekly", "archive_journals"},
+    )
     assert api.get(f"/api/v1/actions/{first.data['actions'][0]['id']}").data["enabled"] is False
     assert "action weekly: every" in [one["into"] for one in first.data["taken"]]
     again = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS})
@@ -115,7 +152,9 @@ def test_actions_of_an_import_are_switched_off_and_not_made_twice(api: APIClient
     left = {one["what"]: one["why"] for one in again.data["left_out"]}
     assert "There is an action 'weekly' already" in left["Every=Saturday at 00:30"]
     assert not [one for one in again.data["taken"] if one["into"].startswith("action")]
-    assert len(again.data["taken"]) + len(again.data["left_out"]) == len(first.data["taken"]) + len(first.data["left_out"])
+    assert len(again.data["taken"]) + len(again.data["left_out"]) == len(first.data["taken"]) + len(
+        first.data["left_out"]
+    )
 
 
 @pytest.mark.parametrize("body", [
@@ -123,7 +162,9 @@ def test_actions_of_an_import_are_switched_off_and_not_made_twice(api: APIClient
     {"system": "yaml", "text": "a: &a [1]\nb: [*a, *a]"}, {"system": "yaml", "text": "[" * 5_000}, {"system": "yaml", "text": "a: 2026-01-01"},
     {"system": "xap", "text": "x" * 1_048_577}, {"system": "amps", "text": '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'},
 ])  # fmt: skip
-def test_a_file_that_cant_be_taken_makes_nothing(api: APIClient, broker: FakeBroker, body: dict[str, str]) -> None:
+def test_a_file_that_cant_be_taken_makes_nothing(
+    api: APIClient, broker: FakeBroker, body: dict[str, str]
+) -> None:
     answer = api.post(f"{DRAFTS}/import", body)
     assert (answer.status_code, answer.data["code"] in ("bad_import", "bad_request")) == (400, True)
     assert not PolicyDraft.objects.exists()
@@ -133,14 +174,19 @@ def test_a_file_that_cant_be_taken_makes_nothing(api: APIClient, broker: FakeBro
     {"rules": [1]}, {"rules": {}}, {"transports": [{}]}, {"pool": 5}, {"access": {"users": ["maria"]}}, {"nonsense": 1},
     {"instance": {"journaled_topics": [5]}}, {"transports": {"tcp": 5}}, {"qpid": [{"topic": "a\x00b"}]},
 ])  # fmt: skip
-def test_a_draft_may_be_wrong_and_is_never_misshapen(api: APIClient, draft: str, changes: dict[str, Any]) -> None:
+def test_a_draft_may_be_wrong_and_is_never_misshapen(
+    api: APIClient, draft: str, changes: dict[str, Any]
+) -> None:
     answer = api.patch(draft, {"changes": changes}, headers=WHATEVER)
     assert (answer.status_code, answer.data["code"]) == (400, "bad_policy")
     assert api.get(draft).data["version"] == 1
 
 
 def test_wrong_values_are_kept_for_the_preview_to_name(api: APIClient, draft: str) -> None:
-    wrong = {"rules": [{"name": "x", "scope": 5, "ladder": [7]}], "client_policy": {"client_max_capacity": "lots"}}
+    wrong = {
+        "rules": [{"name": "x", "scope": 5, "ladder": [7]}],
+        "client_policy": {"client_max_capacity": "lots"},
+    }
     assert api.patch(draft, {"changes": wrong}, headers=WHATEVER).status_code == 200
     assert len(api.post(f"{draft}/preview").data["problems"]) >= 3
     assert api.post(f"{draft}/publish", {}, headers=WHATEVER).data["code"] == "bad_policy"
@@ -148,15 +194,27 @@ def test_wrong_values_are_kept_for_the_preview_to_name(api: APIClient, draft: st
 
 def test_a_drafts_hashes_stay_inside(api: APIClient, draft: str) -> None:
     token = hash_token("secret")
-    answers = [api.patch(draft, {"changes": {"access": {"users": [{"name": "m", "token": token}]}}}, headers=WHATEVER)]
+    answers = [
+        api.patch(
+            draft, {"changes": {"access": {"users": [{"name": "m", "token": token}]}}}, headers=WHATEVER
+        )
+    ]
     answers.append(api.patch(draft, {"changes": answers[0].data["document"]}, headers=WHATEVER))
     assert PolicyDraft.objects.get().document["access"]["users"][0]["token"] == token
-    answers += [api.get(draft), api.get(DRAFTS), api.post(f"{draft}/preview"), api.delete(draft, headers=WHATEVER), api.get("/api/v1/audit")]
+    answers += [
+        api.get(draft),
+        api.get(DRAFTS),
+        api.post(f"{draft}/preview"),
+        api.delete(draft, headers=WHATEVER),
+        api.get("/api/v1/audit"),
+    ]
     assert all(token not in answer.content.decode() for answer in answers)
     assert all(token not in str(event.before) + str(event.after) for event in AuditEvent.objects.all())
 
 
-def test_an_older_revision_comes_back_with_its_own_secrets(api: APIClient, broker: FakeBroker, instance: Instance) -> None:
+def test_an_older_revision_comes_back_with_its_own_secrets(
+    api: APIClient, broker: FakeBroker, instance: Instance
+) -> None:
     user = {"name": "m", "token": hash_token("secret")}
     api.patch("/api/v1/policies", {"access": {"users": [user]}}, headers=WHATEVER)
     api.patch("/api/v1/policies", {"access": {"users": []}}, headers=WHATEVER)

@@ -25,10 +25,14 @@ def rows(answer: Any) -> list[dict[str, str]]:
 @pytest.fixture
 def events(operator: Any, actor: Actor) -> None:
     for number in range(25):
-        audit.record(actor, "policy.change" if number % 2 else "journal.archive", f"try {number}", after={"n": number})
+        audit.record(
+            actor, "policy.change" if number % 2 else "journal.archive", f"try {number}", after={"n": number}
+        )
 
 
-def test_rows_that_come_meanwhile_neither_hide_nor_repeat_others(api: APIClient, actor: Actor, events: None) -> None:
+def test_rows_that_come_meanwhile_neither_hide_nor_repeat_others(
+    api: APIClient, actor: Actor, events: None
+) -> None:
     page = api.get("/api/v1/audit", {"page_size": 10}).data
     seen = [event["object"] for event in page["results"]]
     while page["next"]:
@@ -72,7 +76,12 @@ def test_the_audit_is_searched_by_any_text_and_by_time(api: APIClient, actor: Ac
 def test_decisions_are_filtered_as_on_their_page(api: APIClient, operator: Any, instance: Instance) -> None:
     for number, reason in enumerate(("slow_client_age", "slow_client_disk")):
         Decision.objects.create(
-            instance=instance, at=timezone.now(), client=f"c{number}", action="disconnect", reason=reason, revision=number
+            instance=instance,
+            at=timezone.now(),
+            client=f"c{number}",
+            action="disconnect",
+            reason=reason,
+            revision=number,
         )
     found = api.get("/api/v1/decisions", {"reason": "slow_client_disk", "revision": 1}).data["results"]
     assert [one["client"] for one in found] == ["c1"]

@@ -78,10 +78,14 @@ async def push(snapshot: dict[str, Any]) -> None:
 
 async def decide(client: str, instance: str = settings.SLUICE_INSTANCE) -> None:
     decision = msgspec.json.encode(DecisionEntry(at=1, client=client, action="offline"))
-    await get_channel_layer().group_send("live", {"type": "live.decision", "instance": instance, "decision": decision})
+    await get_channel_layer().group_send(
+        "live", {"type": "live.decision", "instance": instance, "decision": decision}
+    )
 
 
-async def test_snapshot_comes_first_and_deltas_make_the_broker_s_next_one(broker: FakeBroker, cookie: str) -> None:
+async def test_snapshot_comes_first_and_deltas_make_the_broker_s_next_one(
+    broker: FakeBroker, cookie: str
+) -> None:
     async with feed(cookie) as socket:
         first = await socket.receive_json_from(timeout=5)
         assert (first["type"], first["seq"], len(first["clients"])) == ("snapshot", 1, 2)
@@ -141,7 +145,9 @@ async def test_stranger_is_refused_with_a_code(broker: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.test", "http://console.test:9999", "null", ""])
-async def test_page_of_another_site_is_refused_though_logged_in(broker: FakeBroker, cookie: str, origin: str) -> None:
+async def test_page_of_another_site_is_refused_though_logged_in(
+    broker: FakeBroker, cookie: str, origin: str
+) -> None:
     communicator = WebsocketCommunicator(application, "/live/", headers(cookie, origin))
     connected, _ = await communicator.connect()
     assert not connected
@@ -186,8 +192,6 @@ async def test_idle_socket_outlives_the_time_out_of_redis_py(broker: FakeBroker,
         assert (await socket.receive_json_from(timeout=5))["removed"] == ["one", "two"]
 
 
-
-
 @pytest.fixture
 def scoped() -> str:
     """The cookie of somebody who may see one of the two clients."""
@@ -201,7 +205,13 @@ async def test_scoped_viewer_is_told_of_the_clients_in_scope_alone(broker: FakeB
         for name in ("two", "one"):
             await decide(name, broker.instance)
         assert (await socket.receive_json_from(timeout=5))["decision"]["client"] == "one"
-        await push({"at": first["at"] + 1000, "status": first["status"], "clients": [*broker.clients, make_client("only")]})
+        await push(
+            {
+                "at": first["at"] + 1000,
+                "status": first["status"],
+                "clients": [*broker.clients, make_client("only")],
+            }
+        )
         change = await socket.receive_json_from(timeout=5)
         assert [one["name"] for one in change["changed"]] == ["only"]
 
@@ -219,7 +229,9 @@ async def test_what_a_broker_s_reporter_tells_is_what_the_feed_takes(cookie: str
     async with running_broker(tmp_path, named) as broker, feed(cookie) as socket:
         raw = await RawClient.connect(broker, "board")
         reporter = BrokerReporter(broker)
-        while await socket.receive_nothing(timeout=0.2):  # the socket joins the group a moment after it was let in
+        while await socket.receive_nothing(
+            timeout=0.2
+        ):  # the socket joins the group a moment after it was let in
             await reporter.report(broker.statistics.snapshot())
         first = await socket.receive_json_from(timeout=5)
         assert (first["type"], [one["name"] for one in first["clients"]]) == ("snapshot", ["board"])

@@ -35,7 +35,9 @@ def test_a_broker_that_is_away_is_down_and_not_an_error(instance: Instance) -> N
     assert (answer.status_code, values(answer.content.decode())[("sluice_up", "sluice-1")]) == (200, 0)
 
 
-def test_another_machine_needs_a_token_that_may_view(broker: FakeBroker, api: APIClient, settings: Any) -> None:
+def test_another_machine_needs_a_token_that_may_view(
+    broker: FakeBroker, api: APIClient, settings: Any
+) -> None:
     token = api.post("/api/v1/tokens", {"name": "prometheus", "scope": ["view"]}).data["token"]
     stranger = Client(REMOTE_ADDR="10.0.0.9")
     assert stranger.get("/metrics").status_code == 401

@@ -46,7 +46,9 @@ def test_if_match_guards_against_anothers_edit(api: APIClient, broker: FakeBroke
     first = api.get("/api/v1/policies")["ETag"]
     tight = {"client_policy": {"client_max_capacity": 20}}
     assert api.patch("/api/v1/policies", tight, headers={"If-Match": first}).status_code == 200
-    stale = api.patch("/api/v1/policies", {"pool": {"message_disk_limit": 10**9}}, headers={"If-Match": first})
+    stale = api.patch(
+        "/api/v1/policies", {"pool": {"message_disk_limit": 10**9}}, headers={"If-Match": first}
+    )
     assert (stale.status_code, stale.data["code"]) == (412, "revision_changed")
     assert api.patch("/api/v1/policies", tight, headers={"If-Match": "x"}).data["code"] == "bad_if_match"
 
@@ -68,7 +70,9 @@ def test_revisions_are_listed_newest_first_and_can_be_read(api: APIClient, broke
     change(api, "policies", {"client_policy": {"client_max_capacity": 20}, "reason": "tight"})
     listed = api.get("/api/v1/policies/revisions").data["results"]
     assert [(one["number"], one["reason"]) for one in listed] == [(2, "tight"), (1, "The defaults.")]
-    assert api.get("/api/v1/policies/revisions/1").data["document"]["client_policy"]["client_max_capacity"] == 50
+    assert (
+        api.get("/api/v1/policies/revisions/1").data["document"]["client_policy"]["client_max_capacity"] == 50
+    )
     assert api.get("/api/v1/policies/revisions/9").data["code"] == "unknown_revision"
     assert api.delete("/api/v1/policies/revisions/1").status_code == 405
 
@@ -82,7 +86,9 @@ def test_change_while_the_broker_is_away_is_kept_and_says_so(api: APIClient, ins
 
 
 @pytest.mark.parametrize("address", ["policies", "transports/tcp"])
-def test_a_change_that_says_not_what_it_was_made_for_is_refused(api: APIClient, broker: FakeBroker, address: str) -> None:
+def test_a_change_that_says_not_what_it_was_made_for_is_refused(
+    api: APIClient, broker: FakeBroker, address: str
+) -> None:
     answer = api.patch(f"/api/v1/{address}", {"client_policy": {"client_max_capacity": 20}})
     assert (answer.status_code, answer.data["code"]) == (428, "if_match_needed")
     assert "If-Match" in answer.data["fix"]
@@ -100,7 +106,9 @@ def test_every_list_of_a_policy_can_be_replaced(api: APIClient, broker: FakeBrok
     answer = change(api, "policies", lists)
     assert answer.status_code == 200, answer.data
     document = api.get("/api/v1/policies").data["document"]
-    assert {key: document[key] for key in ("rules", "xap", "activemq", "qpid")} == {key: lists[key] for key in ("rules", "xap", "activemq", "qpid")}
+    assert {key: document[key] for key in ("rules", "xap", "activemq", "qpid")} == {
+        key: lists[key] for key in ("rules", "xap", "activemq", "qpid")
+    }
     assert document["access"]["entitlements"][0]["subscribe"] == ["orders.>"]
     assert change(api, "policies", {"rules": []}).data["document"]["rules"] == []
 
@@ -110,7 +118,9 @@ def test_every_list_of_a_policy_can_be_replaced(api: APIClient, broker: FakeBrok
     {"xap": [{"latensy": 1}]}, {"qpid": [{"depth": 1}]}, {"activemq": {"topic": "a"}}, {"access": {"user": []}},
     {"access": {"users": [{"name": "maria", "pasword": "x"}]}},
 ])  # fmt: skip
-def test_misspelt_entries_are_refused_by_name(api: APIClient, broker: FakeBroker, body: dict[str, Any]) -> None:
+def test_misspelt_entries_are_refused_by_name(
+    api: APIClient, broker: FakeBroker, body: dict[str, Any]
+) -> None:
     answer = change(api, "policies", body)
     assert (answer.status_code, answer.data["code"]) == (400, "bad_request")
     assert PolicyRevision.objects.count() == 1
@@ -124,19 +134,30 @@ def test_a_transport_says_who_may_log_on(api: APIClient, broker: FakeBroker) -> 
     answer = change(api, "transports/tcp", {"authentication": "token", "restricted": True, "tls": tls})
     assert answer.status_code == 200, answer.data
     shown = api.get("/api/v1/transports/tcp").data
-    assert (shown["authentication"], shown["restricted"], shown["tls"]["key"]) == ("token", True, "/etc/k.pem")
+    assert (shown["authentication"], shown["restricted"], shown["tls"]["key"]) == (
+        "token",
+        True,
+        "/etc/k.pem",
+    )
     assert change(api, "transports/tcp", {"tls": {"certificate": "/etc/c.pem"}}).data["code"] == "bad_request"
     assert change(api, "transports/tcp", {"authentication": "certificate"}).data["code"] == "bad_policy"
 
 
-def test_hashes_are_taken_kept_and_never_given(api: APIClient, broker: FakeBroker, instance: Instance) -> None:
+def test_hashes_are_taken_kept_and_never_given(
+    api: APIClient, broker: FakeBroker, instance: Instance
+) -> None:
     password, token = hash_password("open sesame"), hash_token("secret")
     users = [{"name": "maria", "password": password, "token": token}]
     answers = [change(api, "policies", {"access": {"users": users}, "reason": "users"})]
     kept = [{"name": "maria", "password": "set", "token": "set", "groups": ["desk"], "clients": ["desk-*"]}]
     answers.append(change(api, "policies", {"access": {"users": kept}}))
     (user,) = policies.newest_of(instance).document["access"]["users"]
-    assert (user["password"], user["token"], user["groups"], user["clients"]) == (password, token, ["desk"], ["desk-*"])
+    assert (user["password"], user["token"], user["groups"], user["clients"]) == (
+        password,
+        token,
+        ["desk"],
+        ["desk-*"],
+    )
     for address in ("policies", "policies/revisions/2", "policies/revisions", "transports", "audit"):
         answers.append(api.get(f"/api/v1/{address}"))
     said = "".join(answer.content.decode() for answer in answers)

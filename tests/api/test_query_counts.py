@@ -1,6 +1,6 @@
 """How many queries each page and endpoint asks: the same for twice as many rows, and no more than was recorded.
 
-    SLUICE_RECORD_QUERIES=1 python -m pytest tests/api/test_query_counts.py     # records anew, in query_counts.json
+SLUICE_RECORD_QUERIES=1 python -m pytest tests/api/test_query_counts.py     # records anew, in query_counts.json
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def queries(client: Client, door: Door) -> int:
     return len(captured)
 
 
-def test_queries_don_t_grow_with_rows_and_not_unseen(broker: FakeBroker, instance: Instance, actor: Actor) -> None:
+def test_queries_don_t_grow_with_rows_and_not_unseen(
+    broker: FakeBroker, instance: Instance, actor: Actor
+) -> None:
     client = Client()
     client.force_login(person("maria", Role.ADMINISTRATOR))
     more_rows(instance, actor, 0)

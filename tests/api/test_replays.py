@@ -40,8 +40,13 @@ def test_while_the_broker_is_away_the_list_is_what_it_last_said(api: APIClient, 
     assert api.post(f"{LIST}/nightly/pause").data["code"] == "broker_away"
 
 
-def test_one_is_made_paused_resumed_re_rated_cancelled_and_forgotten(api: APIClient, broker: FakeBroker) -> None:
-    made = api.post(LIST, {"name": "audit", "client": "board-jfk", "topic": "flights.>", "rate": "2X", "rate_max_gap": "10s"})
+def test_one_is_made_paused_resumed_re_rated_cancelled_and_forgotten(
+    api: APIClient, broker: FakeBroker
+) -> None:
+    made = api.post(
+        LIST,
+        {"name": "audit", "client": "board-jfk", "topic": "flights.>", "rate": "2X", "rate_max_gap": "10s"},
+    )
     assert (made.status_code, made.data["state"], made.data["rate"]) == (201, "waiting", "2X")
     assert api.post(LIST, {"name": "audit", "client": "board-jfk", "topic": "flights.>"}).status_code == 409
     assert api.post(f"{LIST}/audit/pause").data["state"] == "paused"
@@ -53,16 +58,28 @@ def test_one_is_made_paused_resumed_re_rated_cancelled_and_forgotten(api: APICli
     assert (row.state, row.author != "") == ("cancelled", True)
     assert api.delete(f"{LIST}/audit").status_code == 204
     assert not ManagedReplay.objects.filter(name="audit").exists()
-    actions = list(AuditEvent.objects.filter(object="sluice-1: replay audit", result="done").order_by("id").values_list("action", flat=True))
-    assert actions == [f"replay.{word}" for word in ("create", "pause", "resume", "rate", "rate", "cancel", "forget")]
+    actions = list(
+        AuditEvent.objects.filter(object="sluice-1: replay audit", result="done")
+        .order_by("id")
+        .values_list("action", flat=True)
+    )
+    assert actions == [
+        f"replay.{word}" for word in ("create", "pause", "resume", "rate", "rate", "cancel", "forget")
+    ]
 
 
-@pytest.mark.parametrize("body", [{}, {"name": "x"}, {"name": "x", "client": "y", "topic": "z", "speed": "9"}])
-def test_what_is_missing_or_unknown_is_refused(api: APIClient, broker: FakeBroker, body: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "body", [{}, {"name": "x"}, {"name": "x", "client": "y", "topic": "z", "speed": "9"}]
+)
+def test_what_is_missing_or_unknown_is_refused(
+    api: APIClient, broker: FakeBroker, body: dict[str, str]
+) -> None:
     assert api.post(LIST, body).status_code == 400
 
 
-def test_a_grant_for_some_clients_shows_and_steers_theirs_alone(instance: Instance, broker: FakeBroker) -> None:
+def test_a_grant_for_some_clients_shows_and_steers_theirs_alone(
+    instance: Instance, broker: FakeBroker
+) -> None:
     client = APIClient()
     client.force_authenticate(person("nina", Role.OPERATOR, client_pattern="aud*"))
     assert {one["name"] for one in client.get(LIST).data["results"]} == {"audit-2026", "last-week"}
@@ -76,5 +93,8 @@ def test_a_report_keeps_one_row_for_each_and_lets_go_of_those_the_broker_forgot(
     nightly, audit, old = entries()
     replays.record(instance, [nightly, audit, old], complete=True)
     replays.record(instance, [structs.replace(nightly, progress=0.9), audit], complete=True)
-    assert set(ManagedReplay.objects.values_list("name", "progress")) == {("nightly", 0.9), ("audit-2026", 0.09)}
+    assert set(ManagedReplay.objects.values_list("name", "progress")) == {
+        ("nightly", 0.9),
+        ("audit-2026", 0.09),
+    }
     assert ManagedReplay.objects.get(name="nightly").reported_at <= datetime.now(UTC)

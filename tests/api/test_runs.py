@@ -56,7 +56,9 @@ def test_waiting_run_is_cancelled(api: APIClient, instance: Instance) -> None:
     run = api.post("/api/v1/pipeline/lake", {}).data
     assert api.post(f"/api/v1/runs/{run['id']}/cancel").data["state"] == "cancelled"
     assert api.post(f"/api/v1/runs/{run['id']}/cancel").data["code"] == "run_ended"
-    assert [one["id"] for one in api.get("/api/v1/runs", {"state": "cancelled"}).data["results"]] == [run["id"]]
+    assert [one["id"] for one in api.get("/api/v1/runs", {"state": "cancelled"}).data["results"]] == [
+        run["id"]
+    ]
 
 
 def test_run_that_does_not_exist(api: APIClient, instance: Instance) -> None:
@@ -66,7 +68,11 @@ def test_run_that_does_not_exist(api: APIClient, instance: Instance) -> None:
 
 def test_weekly_archive_is_listed_with_its_next_firing(api: APIClient, instance: Instance) -> None:
     (schedule,) = api.get("/api/v1/schedules").data["results"]
-    assert (schedule["name"], schedule["every"], schedule["missed"]) == ("weekly archive", ["Saturday at 00:30Z"], "run_once")
+    assert (schedule["name"], schedule["every"], schedule["missed"]) == (
+        "weekly archive",
+        ["Saturday at 00:30Z"],
+        "run_once",
+    )
     assert schedule["next_due_at"]
 
 
@@ -74,7 +80,15 @@ def test_lists_cost_the_same_number_of_queries_however_long(
     api: APIClient, instance: Instance, django_assert_max_num_queries: Any
 ) -> None:
     for _ in range(30):
-        ActionRun.objects.create(instance=instance, kind="archive", state="failed", actor="x", actor_kind="person")
-    for address in ("/api/v1/runs", "/api/v1/audit", "/api/v1/decisions", "/api/v1/policies/revisions", "/api/v1/schedules"):
+        ActionRun.objects.create(
+            instance=instance, kind="archive", state="failed", actor="x", actor_kind="person"
+        )
+    for address in (
+        "/api/v1/runs",
+        "/api/v1/audit",
+        "/api/v1/decisions",
+        "/api/v1/policies/revisions",
+        "/api/v1/schedules",
+    ):
         with django_assert_max_num_queries(4):
             assert api.get(address).status_code == 200

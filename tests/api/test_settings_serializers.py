@@ -18,7 +18,9 @@ SERIALIZERS = [
 
 @pytest.mark.parametrize(("serializer", "table"), SERIALIZERS)
 def test_its_fields_are_the_tables(serializer: type[SettingsSerializer], table: Table) -> None:
-    fields = {name: field for name, field in serializer().fields.items() if name not in ("topic", "transport")}
+    fields = {
+        name: field for name, field in serializer().fields.items() if name not in ("topic", "transport")
+    }
     assert list(fields) == list(table)
     for name, row in table.items():
         assert str(fields[name].help_text).startswith(row.help_text)

@@ -20,7 +20,9 @@ OVERVIEW = "/api/v1/statistics?of=instance&step=1"
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis isn't there."""
-    monkeypatch.setattr("console.live.ring._connection", lambda: redis.Redis.from_url("unix:///nowhere/redis.sock"))
+    monkeypatch.setattr(
+        "console.live.ring._connection", lambda: redis.Redis.from_url("unix:///nowhere/redis.sock")
+    )
 
 
 def sample(instance: Instance) -> None:
@@ -28,7 +30,9 @@ def sample(instance: Instance) -> None:
     PlaceSample.objects.create(instance=instance, kind="instance", name=instance.name, at=at, messages_in=5)
 
 
-def test_without_redis_an_overview_of_nothing_is_an_empty_series(instance: Instance, api: APIClient, away: None) -> None:
+def test_without_redis_an_overview_of_nothing_is_an_empty_series(
+    instance: Instance, api: APIClient, away: None
+) -> None:
     answer = api.get(OVERVIEW)
     assert (answer.status_code, answer.data["points"]) == (200, [])
 

@@ -65,7 +65,9 @@ async def test_a_websockets_publishes_leave_turns_to_others(
     assert await published(ports, topic) == list(range(PUBLISHES))
 
 
-async def test_what_a_websocket_sent_before_it_was_closed_is_published_whole_and_in_order(ports: dict[str, int]) -> None:
+async def test_what_a_websocket_sent_before_it_was_closed_is_published_whole_and_in_order(
+    ports: dict[str, int],
+) -> None:
     async with websockets.connect(f"ws://127.0.0.1:{ports['ws']}/") as busy:
         await busy.send(json.dumps({"c": "logon", "name": "leaving"}))
         await busy.recv()
@@ -82,7 +84,10 @@ async def _completed(busy: Any) -> None:
 async def published(ports: dict[str, int], topic: str) -> list[int]:
     """The numbers on a topic, as many as were sent."""
     found: list[int] = []
-    async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", f"reader-{topic}") as reader, asyncio.timeout(60):
+    async with (
+        AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", f"reader-{topic}") as reader,
+        asyncio.timeout(60),
+    ):
         subscription = await reader.subscribe(topic, bookmark=EPOCH)
         async for got in subscription.batches():
             found += [int(body) for body in got.bodies()]

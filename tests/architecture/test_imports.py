@@ -32,7 +32,11 @@ def circle_of(package: str) -> list[str]:
 
 def modules_of(room: Path) -> set[str]:
     """The modules and rooms in a room."""
-    return {path.stem for path in room.iterdir() if path.stem[:2] != "__" and (path.suffix == ".py" or (path / "__init__.py").exists())}
+    return {
+        path.stem
+        for path in room.iterdir()
+        if path.stem[:2] != "__" and (path.suffix == ".py" or (path / "__init__.py").exists())
+    }
 
 
 def listed_in(room: Path) -> set[str]:
@@ -50,13 +54,18 @@ def test_the_engine_has_no_import_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    "head", ["from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    ", "def later():\n    ", ""],
+    "head",
+    ["from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    ", "def later():\n    ", ""],
     ids=["for typing", "in a function", "at the top"],
 )
 def test_a_circle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str) -> None:
     room = tmp_path / "a_circle"
     room.mkdir()
-    for name, text in {"__init__": "", "above": "from a_circle import below", "below": head + "import a_circle.above"}.items():
+    for name, text in {
+        "__init__": "",
+        "above": "from a_circle import below",
+        "below": head + "import a_circle.above",
+    }.items():
         (room / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     assert set(circle_of("a_circle")) == {"a_circle.above", "a_circle.below"}
@@ -65,4 +74,6 @@ def test_a_circle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head
 @pytest.mark.parametrize("room", [room for room in ROOMS if listed_in(room)], ids=lambda room: room.name)
 def test_a_room_that_lists_its_modules_names_each(room: Path) -> None:
     listed, there = listed_in(room), modules_of(room)
-    assert listed == there, f"not listed: {sorted(there - listed)}; listed and not there: {sorted(listed - there)}"
+    assert listed == there, (
+        f"not listed: {sorted(there - listed)}; listed and not there: {sorted(listed - there)}"
+    )

@@ -26,7 +26,13 @@ records = st.lists(st.tuples(topics, st.binary(max_size=40), st.binary(max_size=
 
 def golden() -> bytearray:
     built = batches.build("pub", ["a.b", "c", "a.b"], [b'{"n":1}', b"", b"xyz"], [b"h", b"", b"hh"], 7)
-    batches.stamp(built, origin=batches.hash64("inst"), epoch=3, first_sequence=41, accepted_at=1_700_000_000_000_000_001)
+    batches.stamp(
+        built,
+        origin=batches.hash64("inst"),
+        epoch=3,
+        first_sequence=41,
+        accepted_at=1_700_000_000_000_000_001,
+    )
     return built
 
 
@@ -38,9 +44,16 @@ def test_the_format_is_what_it_was() -> None:
 def test_golden_bytes_are_read_as_they_were_written() -> None:
     found = Batch.parse(bytes.fromhex(GOLDEN))
     assert [tuple(record) for record in found.records()] == [
-        ("a.b", b'{"n":1}', b"h", 41, 7), ("c", b"", b"", 42, 8), ("a.b", b"xyz", b"hh", 43, 9),
+        ("a.b", b'{"n":1}', b"h", 41, 7),
+        ("c", b"", b"", 42, 8),
+        ("a.b", b"xyz", b"hh", 43, 9),
     ]
-    assert (found.publisher_name, found.epoch, found.last_sequence, found.last_publisher_sequence) == ("pub", 3, 43, 9)
+    assert (found.publisher_name, found.epoch, found.last_sequence, found.last_publisher_sequence) == (
+        "pub",
+        3,
+        43,
+        9,
+    )
     assert found.accepted_at == 1_700_000_000_000_000_001
 
 
@@ -56,7 +69,9 @@ def test_what_is_built_is_what_is_read(made: list[tuple[str, bytes, bytes]], fir
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=150), st.integers(1, 2**40))
 def test_the_fast_path_makes_the_same_bytes_as_the_general_one(bodies: list[bytes], first: int) -> None:
-    assert batches.build_one_topic("me", "t", bodies, first) == batches.build("me", ["t"] * len(bodies), bodies, None, first)
+    assert batches.build_one_topic("me", "t", bodies, first) == batches.build(
+        "me", ["t"] * len(bodies), bodies, None, first
+    )
 
 
 @given(records, st.data())
@@ -80,9 +95,7 @@ def test_a_batch_cut_into_stretches_is_the_whole_again(
     whole = Batch.parse(batches.build("me", names, bodies, headers, 5))
     whole.stamp(origin=1, epoch=1, first_sequence=100, accepted_at=9)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(made)))) | {0, len(made)})
-    parts = [
-        Batch.parse(bytes(whole.select(np.arange(start, stop)).buf)) for start, stop in pairwise(cuts)
-    ]
+    parts = [Batch.parse(bytes(whole.select(np.arange(start, stop)).buf)) for start, stop in pairwise(cuts)]
     assert [record for part in parts for record in part.records()] == list(whole.records())
 
 
@@ -102,8 +115,12 @@ def test_garbage_is_refused_and_never_crashes(garbage: bytes) -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 100])
-@pytest.mark.parametrize(("place", "value"), [(0, 9), (4, 9), (8, 0), (8, 2)], ids=["headers", "body", "topic 0", "topic 2"])
-def test_a_row_table_that_lies_is_refused_although_its_checksum_fits(rows: int, place: int, value: int) -> None:
+@pytest.mark.parametrize(
+    ("place", "value"), [(0, 9), (4, 9), (8, 0), (8, 2)], ids=["headers", "body", "topic 0", "topic 2"]
+)
+def test_a_row_table_that_lies_is_refused_although_its_checksum_fits(
+    rows: int, place: int, value: int
+) -> None:
     from crc32c import crc32c
 
     lying = batches.build_one_topic("me", "t", [b"x"] * rows, 1)

@@ -46,7 +46,9 @@ NOON, ONE = Moment(1_795_262_400 * 10**9), Moment(1_795_266_000 * 10**9)
         ("[0 : a|1|]", Range(Epoch(), True, After((Bookmark("a", 1),)), True)),
     ],
 )
-def test_a_range_has_two_points_and_says_by_its_brackets_whether_they_belong_to_it(text: str, found: Range) -> None:
+def test_a_range_has_two_points_and_says_by_its_brackets_whether_they_belong_to_it(
+    text: str, found: Range
+) -> None:
     assert parse_bookmark(text) == found
 
 
@@ -56,9 +58,31 @@ def test_a_moment_survives_its_text_to_the_microsecond(microseconds: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "yesterday", "a|b|", "a|1", "|1|", "a|-1|", "a|9223372036854775808|", "20261321T000000", "a b|1|", "²|1|",
-     "[", "[a|1|", "[a|1|:a|2|", "[a|1|a|2|]", "[:a|2|]", "[a|1|:]", "[a|1|:a|2|:a|3|]", "{a|1|:a|2|}", "[0:0]",
-     "[20260102T000000:20260101T000000]", "[[0:a|1|]]", "[20260101:20260102)"]
+    "text",
+    [
+        "",
+        "yesterday",
+        "a|b|",
+        "a|1",
+        "|1|",
+        "a|-1|",
+        "a|9223372036854775808|",
+        "20261321T000000",
+        "a b|1|",
+        "²|1|",
+        "[",
+        "[a|1|",
+        "[a|1|:a|2|",
+        "[a|1|a|2|]",
+        "[:a|2|]",
+        "[a|1|:]",
+        "[a|1|:a|2|:a|3|]",
+        "{a|1|:a|2|}",
+        "[0:0]",
+        "[20260102T000000:20260101T000000]",
+        "[[0:a|1|]]",
+        "[20260101:20260102)",
+    ],
 )
 def test_what_is_no_bookmark_is_refused_with_a_fix(text: str) -> None:
     with pytest.raises(ClientError) as caught:

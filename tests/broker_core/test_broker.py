@@ -30,7 +30,10 @@ def numbered(first: int, last: int) -> list[bytes]:
 
 async def test_published_records_reach_a_live_subscriber_once_and_in_order(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        async with AsyncClient(address_of(broker), "reader") as reader, AsyncClient(address_of(broker), "writer") as writer:
+        async with (
+            AsyncClient(address_of(broker), "reader") as reader,
+            AsyncClient(address_of(broker), "writer") as writer,
+        ):
             subscription = await reader.subscribe("orders.>")
             for start in range(0, 1_000, 100):
                 await writer.publish_many("orders.eu", numbered(start, start + 100))
@@ -50,7 +53,10 @@ async def test_a_replay_from_epoch_goes_over_into_live_without_gap_or_repeat(tmp
 
 async def test_a_filter_delivers_the_matching_records_alone(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        async with AsyncClient(address_of(broker), "reader") as reader, AsyncClient(address_of(broker), "writer") as writer:
+        async with (
+            AsyncClient(address_of(broker), "reader") as reader,
+            AsyncClient(address_of(broker), "writer") as writer,
+        ):
             live = await reader.subscribe("a", filter="/n % 10 = 3")
             await writer.publish_many("a", numbered(0, 100))
             wanted = [b'{"n":%d}' % n for n in range(3, 100, 10)]
@@ -77,7 +83,10 @@ async def test_a_replay_of_a_topic_that_is_not_journaled_is_refused(tmp_path: Pa
 
 async def test_topics_that_are_not_journaled_are_delivered_live_and_not_replayed(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        async with AsyncClient(address_of(broker), "reader") as reader, AsyncClient(address_of(broker), "writer") as writer:
+        async with (
+            AsyncClient(address_of(broker), "reader") as reader,
+            AsyncClient(address_of(broker), "writer") as writer,
+        ):
             live = await reader.subscribe("scratch.a")
             before = broker.engine.journal.next_sequence
             await writer.publish_many("scratch.a", numbered(0, 10))
@@ -85,7 +94,9 @@ async def test_topics_that_are_not_journaled_are_delivered_live_and_not_replayed
             assert broker.engine.journal.next_sequence == before
 
 
-async def test_republished_messages_are_acknowledged_and_stored_once_also_after_a_restart(tmp_path: Path) -> None:
+async def test_republished_messages_are_acknowledged_and_stored_once_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
     from tests.support.raw import RawClient
 
     for attempt in range(2):
@@ -114,7 +125,10 @@ async def test_a_client_that_stops_reading_is_offlined_by_reference_and_gets_eve
     tmp_path: Path,
 ) -> None:
     policy = tcp_policy(message_memory_limit=2_000_000)
-    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         slow = await StalledSubscriber.connect(broker, "slow", "a")
         body = b"x" * 1_000
         for start in range(0, 20_000, 200):
@@ -135,12 +149,19 @@ async def test_a_client_that_stops_reading_is_offlined_by_reference_and_gets_eve
         assert not list((tmp_path / "spool").iterdir())
 
 
-async def test_an_offlined_client_over_its_disk_share_gets_a_notice_and_is_disconnected(tmp_path: Path) -> None:
+async def test_an_offlined_client_over_its_disk_share_gets_a_notice_and_is_disconnected(
+    tmp_path: Path,
+) -> None:
     policy = tcp_policy(message_memory_limit=500_000, message_disk_limit=2_000_000)
-    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         slow = await StalledSubscriber.connect(broker, "slow", "scratch.a")
         for start in range(0, 12_000, 200):
-            await writer.publish_many("scratch.a", [b"%08d" % n + b"x" * 1_000 for n in range(start, start + 200)])
+            await writer.publish_many(
+                "scratch.a", [b"%08d" % n + b"x" * 1_000 for n in range(start, start + 200)]
+            )
         await until(lambda: "slow" not in broker.engine.roster.clients)
         # The record says whether the client was told: it comes with the answer, or at the deadline.
         await until(lambda: not broker.engine.roster.parting)

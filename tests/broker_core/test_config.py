@@ -20,9 +20,13 @@ def test_a_document_is_the_same_after_a_round_trip() -> None:
 
 def test_every_problem_is_listed_at_once() -> None:
     with pytest.raises(OperatorError) as caught:
-        PolicyDocument.from_dict(document(
-            revision=0, pool={"message_memory_limit": -1, "memory": 1}, client_policy={"client_max_capacity": 101},
-        ))
+        PolicyDocument.from_dict(
+            document(
+                revision=0,
+                pool={"message_memory_limit": -1, "memory": 1},
+                client_policy={"client_max_capacity": 101},
+            )
+        )
     assert len(caught.value.details["problems"]) == 4
 
 

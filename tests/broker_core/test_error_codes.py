@@ -35,7 +35,8 @@ REPLIES = frozenset({"Error", "Notice", "Closing", "Cancelled", "CloseRequested"
 def _trees() -> dict[str, ast.Module]:
     return {
         str(path.relative_to(ROOT)): ast.parse(path.read_text())
-        for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
     }
 
 
@@ -49,8 +50,11 @@ def _nodes(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
 @cache
 def _error_classes() -> frozenset[str]:
     """SluiceError and every class below it, however deep."""
-    bases = {node.name: {ast.unparse(base).split(".")[-1] for base in node.bases}
-             for _, node in _nodes(ast.ClassDef) if isinstance(node, ast.ClassDef)}
+    bases = {
+        node.name: {ast.unparse(base).split(".")[-1] for base in node.bases}
+        for _, node in _nodes(ast.ClassDef)
+        if isinstance(node, ast.ClassDef)
+    }
     known = {"SluiceError"}
     while grown := {name for name, above in bases.items() if above & known} - known:
         known |= grown
@@ -80,7 +84,11 @@ def _argument(call: ast.Call, places: set[int]) -> list[ast.expr]:
 def _texts(expression: ast.expr) -> list[str]:
     if isinstance(expression, ast.IfExp):
         return _texts(expression.body) + _texts(expression.orelse)
-    return [expression.value] if isinstance(expression, ast.Constant) and isinstance(expression.value, str) else []
+    return (
+        [expression.value]
+        if isinstance(expression, ast.Constant) and isinstance(expression.value, str)
+        else []
+    )
 
 
 def _handed_on(node: ast.Call) -> list[ast.expr]:

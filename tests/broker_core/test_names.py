@@ -15,7 +15,8 @@ def _texts(path: Path) -> list[str]:
     tree = ast.parse(path.read_text())
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return [
-        node.value for node in ast.walk(tree)
+        node.value
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation
     ]
 
@@ -23,7 +24,8 @@ def _texts(path: Path) -> list[str]:
 def test_no_other_module_writes_the_brokers_name_out() -> None:
     writing = [
         path.relative_to(ROOT).as_posix()
-        for package in ("broker_core", "api", "console", "pipeline", "demo") for path in (ROOT / package).rglob("*.py")
+        for package in ("broker_core", "api", "console", "pipeline", "demo")
+        for path in (ROOT / package).rglob("*.py")
         if any(names.BROKER_NAME in text for text in _texts(path))
     ]
     assert writing == ["broker_core/names.py"]

@@ -21,22 +21,65 @@ from broker_core.quantities import (
 )
 
 
-@pytest.mark.parametrize(("text", "nbytes"), [
-    ("1073741824", 2**30), ("512MiB", 512 * 2**20), ("2GB", 2 * 10**9), ("1.5 GiB", 3 * 2**29), ("1k", 1_024), ("10 tb", 10**13),
-    (" .5KB ", 500), ("1,500", 1_500), ("1,234,567B", 1_234_567), ("0", 0),
-])
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("1073741824", 2**30),
+        ("512MiB", 512 * 2**20),
+        ("2GB", 2 * 10**9),
+        ("1.5 GiB", 3 * 2**29),
+        ("1k", 1_024),
+        ("10 tb", 10**13),
+        (" .5KB ", 500),
+        ("1,500", 1_500),
+        ("1,234,567B", 1_234_567),
+        ("0", 0),
+    ],
+)
 def test_a_size_is_a_number_and_a_unit(text: str, nbytes: int) -> None:
     assert parse_size(text) == nbytes
 
 
-@pytest.mark.parametrize(("text", "ms"), [("250ms", 250), ("1s", 1_000), ("1.5m", 90_000), ("10min", 600_000), ("2H", 7_200_000), ("1w", 604_800_000)])
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("250ms", 250),
+        ("1s", 1_000),
+        ("1.5m", 90_000),
+        ("10min", 600_000),
+        ("2H", 7_200_000),
+        ("1w", 604_800_000),
+    ],
+)
 def test_an_interval_has_a_unit(text: str, ms: int) -> None:
     assert parse_interval(text) == ms * NS_PER_MS
 
 
-@pytest.mark.parametrize("text", [
-    "", "GB", "-1", "+1", "1e3", "1.2.3", ".", "1 2", "٣", "²", "1,5GB", "1,50", ",500", "1,2345", "1_000", "inf", "nan", "9" * 19, "10XB", "1 s b",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "GB",
+        "-1",
+        "+1",
+        "1e3",
+        "1.2.3",
+        ".",
+        "1 2",
+        "٣",
+        "²",
+        "1,5GB",
+        "1,50",
+        ",500",
+        "1,2345",
+        "1_000",
+        "inf",
+        "nan",
+        "9" * 19,
+        "10XB",
+        "1 s b",
+    ],
+)
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_size(text)

@@ -34,8 +34,22 @@ def add(page: Page, link: str, **fields: str) -> None:
 
 def fill_parts(page: Page) -> None:
     """An entry of each kind."""
-    add(page, "Add a rule", name="behind", signal="backlog_bytes", limit="64MiB", mode="shadow", **{"rung-0-action": "warn"})
-    add(page, "Add an entry: ActiveMQ", topic="prices.>", prefetch_rate_pending_message_limit_strategy="2.5", prefetch="1000")
+    add(
+        page,
+        "Add a rule",
+        name="behind",
+        signal="backlog_bytes",
+        limit="64MiB",
+        mode="shadow",
+        **{"rung-0-action": "warn"},
+    )
+    add(
+        page,
+        "Add an entry: ActiveMQ",
+        topic="prices.>",
+        prefetch_rate_pending_message_limit_strategy="2.5",
+        prefetch="1000",
+    )
     add(page, "Add an entry: Qpid", topic="stocks.us.*", depth="4235264", message_age="600000")
     add(page, "Add an entitlement", who="group:desk", subscribe="orders.>")
 
@@ -58,7 +72,9 @@ def test_from_a_new_draft_to_a_rollout_and_back(page: Page) -> None:
     preview = page.locator("#preview")
     expect(preview).to_contain_text("client_policy.client_max_capacity")
     expect(preview).to_contain_text("board-jfk would be over its capacity.")
-    expect(preview).to_contain_text(re.compile(r"Whom it touches: (\d+) of \1 clients"))  # other tests disconnect some
+    expect(preview).to_contain_text(
+        re.compile(r"Whom it touches: (\d+) of \1 clients")
+    )  # other tests disconnect some
     page.get_by_label("Reason for this change").fill("ticket 7")
     page.get_by_label("In force", exact=True).select_option("client")
     page.get_by_label("Client names").fill("desk-*")
@@ -92,7 +108,15 @@ def test_a_drafts_pages_are_accessible_and_fit_a_telephone(page: Page, theme: st
     fill_parts(page)
     page.get_by_role("button", name="Show what it would do").click()
     expect(page.locator("#preview")).to_contain_text("What differs")
-    for path in ("", "limits/", "transports/tcp/", "rules/0/", "activemq/0/", "users/new/", "/policies/drafts/"):
+    for path in (
+        "",
+        "limits/",
+        "transports/tcp/",
+        "rules/0/",
+        "activemq/0/",
+        "users/new/",
+        "/policies/drafts/",
+    ):
         if path:
             open_page(page, path if path.startswith("/") else address + path)
         page.evaluate(AXE.read_text(encoding="utf-8"))

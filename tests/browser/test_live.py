@@ -25,7 +25,9 @@ def test_numbers_change_without_a_reload(page: Page) -> None:
     before = lag.text_content()
     assert before is not None
     expect(lag).not_to_have_text(before)
-    expect(page.locator('tr[data-name="board-jfk"] .spark-line')).to_have_attribute("points", re.compile(r"\d,[\d.]+ \d"))
+    expect(page.locator('tr[data-name="board-jfk"] .spark-line')).to_have_attribute(
+        "points", re.compile(r"\d,[\d.]+ \d")
+    )
 
 
 def test_a_state_is_a_word_and_an_icon_besides_its_colour(page: Page) -> None:
@@ -50,7 +52,9 @@ def test_delivery_and_health_filter_each_and_a_column_can_be_chosen(page: Page) 
     page.get_by_text("Columns", exact=True).click()
     page.get_by_label("Protocol").check()
     expect(page.get_by_role("columnheader", name="Protocol")).to_be_visible()
-    expect(page.locator('#clients tr[data-name="delay-mailer"] [data-cell="protocol"]')).to_have_text("native")
+    expect(page.locator('#clients tr[data-name="delay-mailer"] [data-cell="protocol"]')).to_have_text(
+        "native"
+    )
     assert "columns=protocol" in page.url and "delivery=draining" in page.url
 
 
@@ -95,7 +99,9 @@ def test_pausing_keeps_what_is_shown(page: Page) -> None:
     page.keyboard.press("p")
     expect(page.locator("#feed")).to_have_attribute("data-status", "paused")
     before = page.locator(LAG).text_content()
-    page.wait_for_function("at => window.performance.now() > at + 2500", arg=page.evaluate("performance.now()"))
+    page.wait_for_function(
+        "at => window.performance.now() > at + 2500", arg=page.evaluate("performance.now()")
+    )
     assert page.locator(LAG).text_content() == before
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#feed")).to_have_attribute("data-status", "live")
@@ -148,5 +154,7 @@ def test_a_thousand_clients_keep_the_table_short(page: Page) -> None:
 def test_the_overview_shows_rates_pools_and_states(page: Page) -> None:
     open_page(page, "/")
     expect(page.locator("#rates canvas")).to_be_visible()
-    expect(page.get_by_role("meter", name="Memory").first).to_have_attribute("aria-valuetext", "1.82 GiB of 2.40 GiB · 76 %")
+    expect(page.get_by_role("meter", name="Memory").first).to_have_attribute(
+        "aria-valuetext", "1.82 GiB of 2.40 GiB · 76 %"
+    )
     expect(page.locator('[data-tally="offlined"]')).to_have_text("1")

@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-PAGES = ("/", "/clients/", "/clients/board-jfk/", "/decisions/", "/policies/", "/policies/drafts/", "/journals/", "/replays/", "/actions/", "/actions/1/", "/actions/new/", "/runs/")
+PAGES = (
+    "/",
+    "/clients/",
+    "/clients/board-jfk/",
+    "/decisions/",
+    "/policies/",
+    "/policies/drafts/",
+    "/journals/",
+    "/replays/",
+    "/actions/",
+    "/actions/1/",
+    "/actions/new/",
+    "/runs/",
+)
 AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
 RUN_AXE = """async () => {
   const found = await axe.run({ resultTypes: ["violations"] });
@@ -26,7 +39,9 @@ def open_page(page: Page, path: str) -> None:
 def test_a_page_is_accessible(page: Page, path: str, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     open_page(page, path)
-    page.evaluate(AXE.read_text(encoding="utf-8"))  # a script tag would break the CSP, which is under test too
+    page.evaluate(
+        AXE.read_text(encoding="utf-8")
+    )  # a script tag would break the CSP, which is under test too
     assert page.evaluate(RUN_AXE) == []
 
 

@@ -72,7 +72,17 @@ def test_bytes_that_drip_in_do_not_stretch_the_time_out(tmp_path: Path) -> None:
     assert time.monotonic() - started < 2
 
 
-@pytest.mark.parametrize("answer", [b"", b"not json\n", b'{"ok": false}\n', b"[]\n", b'{"ok": true, "result"', b'{"ok": true, "result": {}}\n'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"not json\n",
+        b'{"ok": false}\n',
+        b"[]\n",
+        b'{"ok": true, "result"',
+        b'{"ok": true, "result": {}}\n',
+    ],
+)
 def test_broken_answer_is_told_as_one(tmp_path: Path, answer: bytes) -> None:
     def behave(connection: socket.socket) -> None:
         connection.recv(100)

@@ -26,13 +26,21 @@ def test_a_schedule_becomes_an_action_with_its_runs() -> None:
         old = migrated_to("0002_access")
         instance = old.get_model("console", "Instance").objects.create(name="old")
         schedules = old.get_model("console", "Schedule")
-        weekly = schedules.objects.create(instance=instance, name="weekly", kind="archive", parameters={"age": "7d"}, weekday=5)
+        weekly = schedules.objects.create(
+            instance=instance, name="weekly", kind="archive", parameters={"age": "7d"}, weekday=5
+        )
         schedules.objects.create(
             instance=instance, name="daily", kind="pipeline", hour=3, minute=5, enabled=False,
             parameters={"job": "lake", "options": {"skip-gaps": "yes"}},
         )  # fmt: skip
         run = old.get_model("console", "ActionRun").objects.create(
-            instance=instance, kind="archive", actor="weekly", actor_kind="schedule", schedule=weekly, due_at=DUE, state="succeeded"
+            instance=instance,
+            kind="archive",
+            actor="weekly",
+            actor_kind="schedule",
+            schedule=weekly,
+            due_at=DUE,
+            state="succeeded",
         )
         new = migrated_to("0005_schedules_gone")
         actions = {action.name: action for action in new.get_model("console", "Action").objects.all()}

@@ -23,7 +23,11 @@ NUMBERS = (Kind.WHOLE, Kind.DECIMAL)
 
 @pytest.mark.parametrize(("form", "table"), FORMS)
 def test_a_form_has_the_settings_with_their_bounds_and_meanings(form: type[PartForm], table: Table) -> None:
-    fields = {name: field for name, field in form.base_fields.items() if name not in ("topic", "transport", "expected_version")}
+    fields = {
+        name: field
+        for name, field in form.base_fields.items()
+        if name not in ("topic", "transport", "expected_version")
+    }
     assert set(fields) == set(table)
     for name, row in table.items():
         assert fields[name].help_text == row.help_text
@@ -43,9 +47,13 @@ def test_the_limits_have_the_words_and_meanings_of_amps(form: type[PolicyForm]) 
     assert (capacity.min_value, capacity.max_value) == (1, 100)
 
 
-@pytest.mark.parametrize("row", [row for row in AMPS.values() if row.kind is Kind.WHOLE], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [row for row in AMPS.values() if row.kind is Kind.WHOLE], ids=lambda row: row.name
+)
 def test_a_row_of_the_database_is_held_to_the_bounds(row: PresetField) -> None:
-    model = PoolPolicy if row.name in {field.name for field in PoolPolicy._meta.get_fields()} else ClientPolicy
+    model = (
+        PoolPolicy if row.name in {field.name for field in PoolPolicy._meta.get_fields()} else ClientPolicy
+    )
     field = model._meta.get_field(row.name)
     field.run_validators(row.low)
     with pytest.raises(ValidationError):
@@ -62,7 +70,9 @@ def test_a_row_of_the_database_is_held_to_the_bounds(row: PresetField) -> None:
     ("qpid", {"topic": "a", "message_age": 500}, "messageAge 500 ms"),
     ("qpid", {"topic": "a", "depht": 5}, "depht 5"),
 ])  # fmt: skip
-def test_a_drafts_table_says_settings_in_their_words_and_units(part: str, entry: dict[str, Any], said: str) -> None:
+def test_a_drafts_table_says_settings_in_their_words_and_units(
+    part: str, entry: dict[str, Any], said: str
+) -> None:
     draft = PolicyDraft(document={part: [entry]})
     cells = [dict(row["cells"]) for table in tables(draft) for row in table["rows"]]
     assert [cell["Settings"] for cell in cells] == [[said]]
@@ -90,7 +100,9 @@ def written(system: str, row: PresetField) -> str:
         return f'<x><policyEntry topic="a" {word}="{value}"/></x>'
     element, _, attribute = word.partition(" ")
     if attribute:
-        inner = f'<pendingMessageLimitStrategy><{element} {attribute}="{value}"/></pendingMessageLimitStrategy>'
+        inner = (
+            f'<pendingMessageLimitStrategy><{element} {attribute}="{value}"/></pendingMessageLimitStrategy>'
+        )
     else:
         given = "" if word == "abortSlowConsumerStrategy" else f'{word}="{value}"'
         inner = f"<slowConsumerStrategy><abortSlowConsumerStrategy {given}/></slowConsumerStrategy>"
@@ -103,9 +115,15 @@ def written(system: str, row: PresetField) -> str:
 )  # fmt: skip
 def test_an_importer_reads_every_setting_by_its_word(system: str, row: PresetField) -> None:
     imported = policy_import.read(system, written(system, row))
-    parts = [imported.document.get(key, {}) for key in ("pool", "client_policy")] if system == "amps" else imported.document[system]
+    parts = (
+        [imported.document.get(key, {}) for key in ("pool", "client_policy")]
+        if system == "amps"
+        else imported.document[system]
+    )
     assert imported.left_out == []
-    if row is QPID["delete_persistent"]:  # false is what holds anyway: it is taken, and needs no line in the policy
+    if (
+        row is QPID["delete_persistent"]
+    ):  # false is what holds anyway: it is taken, and needs no line in the policy
         assert {f"name={row.word}", "value=false"} <= {one.what for one in imported.taken}
     else:
         assert [row.name in part for part in parts].count(True) == 1

@@ -35,7 +35,9 @@ def broker(tmp_path: Path) -> Iterator[JournalBroker]:
         yield real
 
 
-def test_run_goes_through_redis_to_a_worker_and_comes_back_done(broker: JournalBroker, redis_url: str) -> None:
+def test_run_goes_through_redis_to_a_worker_and_comes_back_done(
+    broker: JournalBroker, redis_url: str
+) -> None:
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
         run = journals.request(MARIA, "compress", "0")
         deadline = time.monotonic() + 30
@@ -59,10 +61,23 @@ def test_tick_starts_what_is_due_and_forgets_what_is_old(broker: JournalBroker, 
 
 
 def test_worker_process_says_that_it_lives(redis_url: str) -> None:
-    words = [sys.executable, "-m", "celery", "-A", "console.project", "worker", "--pool", "solo", "-n", "test@sluice"]
+    words = [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "console.project",
+        "worker",
+        "--pool",
+        "solo",
+        "-n",
+        "test@sluice",
+    ]
     with redis.Redis.from_url(redis_url) as connection:
         connection.delete(WORKER_KEY)
-        process = subprocess.Popen(words, cwd=settings.BASE_DIR, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            words, cwd=settings.BASE_DIR, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             deadline = time.monotonic() + 60
             while not connection.exists(WORKER_KEY):

@@ -75,8 +75,25 @@ def worker(redis_url: str, hook: Any) -> Iterator[Callable[[], subprocess.Popen[
     environment = {**os.environ, "DATABASE_URL": database_url(), "SLUICE_WEBHOOK_HOSTS": declared}
 
     def start() -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "celery", "-A", "console.project", "worker", "--pool", "solo", "-n", f"w{len(started)}@test"]
-        process = subprocess.Popen(words, cwd=settings.BASE_DIR, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        words = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "console.project",
+            "worker",
+            "--pool",
+            "solo",
+            "-n",
+            f"w{len(started)}@test",
+        ]
+        process = subprocess.Popen(
+            words,
+            cwd=settings.BASE_DIR,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         started.append(process)
         return process
 
@@ -117,7 +134,10 @@ def test_a_run_whose_worker_was_killed_is_found_and_repeated_from_its_step(
 ) -> None:
     monkeypatch.setattr(settings, "SLUICE_WEBHOOK_HOSTS", [f"127.0.0.1:{hook.server_port}"])
     instance = policies.ensure_instance(settings.SLUICE_INSTANCE)
-    steps = [{"do": "truncate", "what": "statistics", "age": "30d"}, {"do": "webhook", "url": f"http://127.0.0.1:{hook.server_port}/"}]
+    steps = [
+        {"do": "truncate", "what": "statistics", "age": "30d"},
+        {"do": "webhook", "url": f"http://127.0.0.1:{hook.server_port}/"},
+    ]
     action = editing.create(MARIA, instance, {"name": "killed", "steps": steps})
     run = events.start(MARIA, action, {"on": "hand"}, {}, timezone.now())
     process = worker()

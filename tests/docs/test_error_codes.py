@@ -23,12 +23,19 @@ def _row(code: str, *cells: object) -> str:
 
 
 def _of_clients() -> list[str]:
-    return [_row(code, entry.close or "", _again(entry), entry.meaning)
-            for code, entry in CODES.items() if Told.CLIENT in entry.told]
+    return [
+        _row(code, entry.close or "", _again(entry), entry.meaning)
+        for code, entry in CODES.items()
+        if Told.CLIENT in entry.told
+    ]
 
 
 def _of_the_library() -> list[str]:
-    return [_row(code, _again(entry), entry.meaning) for code, entry in CODES.items() if Told.LIBRARY in entry.told]
+    return [
+        _row(code, _again(entry), entry.meaning)
+        for code, entry in CODES.items()
+        if Told.LIBRARY in entry.told
+    ]
 
 
 def _of_the_api() -> list[str]:
@@ -38,8 +45,11 @@ def _of_the_api() -> list[str]:
 
 
 def _of_operators_alone() -> list[str]:
-    return [_row(code, _again(entry), entry.meaning)
-            for code, entry in CODES.items() if Told.OPERATOR in entry.told and entry.status is None]
+    return [
+        _row(code, _again(entry), entry.meaning)
+        for code, entry in CODES.items()
+        if Told.OPERATOR in entry.told and entry.status is None
+    ]
 
 
 TABLES = {

@@ -37,7 +37,9 @@ def examples(document: str) -> Iterator[Example]:
         if line.startswith("<!-- example: prints "):
             end = lines.index("```", number + 2)
             wanted = line.removeprefix("<!-- example: prints ").removesuffix(" -->").split(" | ")
-            yield Example(number + 2, lines[number + 1].removeprefix("```"), wanted, "\n".join(lines[number + 2 : end]))
+            yield Example(
+                number + 2, lines[number + 1].removeprefix("```"), wanted, "\n".join(lines[number + 2 : end])
+            )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -47,8 +49,11 @@ async def test_every_example_prints_what_the_document_says(document: str, tmp_pa
     async with running_broker(tmp_path / "home") as broker:
         address = address_of(broker)
         for example in found:
-            commands = [[sys.executable, "-u", "-c", example.text.replace(WRITTEN, address)]] if (
-                example.language == "python") else [["bash", "-c", line] for line in example.text.splitlines()]
+            commands = (
+                [[sys.executable, "-u", "-c", example.text.replace(WRITTEN, address)]]
+                if (example.language == "python")
+                else [["bash", "-c", line] for line in example.text.splitlines()]
+            )
             for command, wanted in zip(commands, _shared(example, len(commands)), strict=True):
                 printed = await _run(command, wanted, address, tmp_path)
                 assert _in_order(wanted, printed), f"{document}:{example.line} printed {printed}"
@@ -65,10 +70,18 @@ def _in_order(wanted: list[str], printed: list[str]) -> bool:
 
 async def _run(command: list[str], wanted: list[str], address: str, directory: Path) -> list[str]:
     """What a program printed by the time that it had printed everything wanted, or ended."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SLUICE_ADDRESS": address,
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "SLUICE_ADDRESS": address,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=directory, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command,
+        cwd=directory,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     printed: list[str] = []
     try:
@@ -94,4 +107,6 @@ async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("document", ["README.md", "docs/client.md"])
 def test_no_python_block_stands_without_its_expectation(document: str) -> None:
-    assert (ROOT / document).read_text().count("```python") == sum(e.language == "python" for e in examples(document))
+    assert (ROOT / document).read_text().count("```python") == sum(
+        e.language == "python" for e in examples(document)
+    )

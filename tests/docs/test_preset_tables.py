@@ -10,7 +10,12 @@ from broker_core.config.preset_fields import PRESETS, Kind, PresetField, Table
 from broker_core.config.vocabulary import Mode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "slow-clients.md").read_text(encoding="utf-8")
-VALUES = {Kind.FLAG: "true, false", Kind.CONFIRMATION: "true, false", Kind.MODE: ", ".join(Mode), Kind.PATH: ""}
+VALUES = {
+    Kind.FLAG: "true, false",
+    Kind.CONFIRMATION: "true, false",
+    Kind.MODE: ", ".join(Mode),
+    Kind.PATH: "",
+}
 
 
 def printed(system: str) -> str:
@@ -21,13 +26,23 @@ def printed(system: str) -> str:
 
 
 def rendered(table: Table) -> str:
-    head = ["| setting | its own word | what it means | unit | values | default |", "|---|---|---|---|---|---|"]
+    head = [
+        "| setting | its own word | what it means | unit | values | default |",
+        "|---|---|---|---|---|---|",
+    ]
     return "\n".join(head + [_line(row) for row in table.values()])
 
 
 def _line(row: PresetField) -> str:
     values = VALUES.get(row.kind, f"{row.low:,} to {row.high:,}")
-    cells = (f"`{row.name}`", f"`{row.word}`" if row.word else "", row.meaning, row.unit, values, row.default_text)
+    cells = (
+        f"`{row.name}`",
+        f"`{row.word}`" if row.word else "",
+        row.meaning,
+        row.unit,
+        values,
+        row.default_text,
+    )
     return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 
 

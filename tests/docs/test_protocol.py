@@ -25,7 +25,9 @@ def _section(heading: str) -> list[str]:
     return LINES[start : next(ends, len(LINES))]
 
 
-@pytest.mark.parametrize(("word", "kind"), KINDS, ids=lambda part: part if isinstance(part, str) else tag_of(part))
+@pytest.mark.parametrize(
+    ("word", "kind"), KINDS, ids=lambda part: part if isinstance(part, str) else tag_of(part)
+)
 def test_the_fields_are_those_of_the_struct(word: str, kind: type) -> None:
     rows = [line for line in _section(f"### {word} `{tag_of(kind)}`") if line.startswith("|")]
     wanted = list(lines_of(kind))
@@ -41,7 +43,9 @@ def test_nothing_is_described_that_there_is_not(word: str, union: UnionType) -> 
     assert headings == [f"### {word} `{tag_of(kind)}`" for kind in structs_of(union)]
 
 
-@pytest.mark.parametrize(("heading", "names"), [("## Commands", commands.NAMES), ("## Replies", replies.NAMES)])
+@pytest.mark.parametrize(
+    ("heading", "names"), [("## Commands", commands.NAMES), ("## Replies", replies.NAMES)]
+)
 def test_the_overviews_name_all(heading: str, names: tuple[str, ...]) -> None:
     firsts = " ".join(line.split("|")[1] for line in _section(heading) if line.startswith("|"))
     assert all(f"`{name}`" in firsts for name in names)

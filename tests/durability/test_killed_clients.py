@@ -70,7 +70,9 @@ class Load:
         return self.last
 
 
-async def kill_often(forker: Forker, program: str, address: str, path: Path, progress: Callable[[], int]) -> int:
+async def kill_often(
+    forker: Forker, program: str, address: str, path: Path, progress: Callable[[], int]
+) -> int:
     """How many of the killed ones got anywhere; the last one is left running."""
     useful, longest = 0, SHORT
     for _ in range(KILLS):
@@ -80,7 +82,9 @@ async def kill_often(forker: Forker, program: str, address: str, path: Path, pro
         await forker.kill()
         lived = progress() > before
         useful += lived
-        longest = max(SHORT, longest * 0.9) if lived else min(2.0, longest * 1.1)  # a busy machine takes longer to begin
+        longest = (
+            max(SHORT, longest * 0.9) if lived else min(2.0, longest * 1.1)
+        )  # a busy machine takes longer to begin
     forker.start(program, address, path)
     return useful
 
@@ -101,7 +105,9 @@ async def test_a_bookmark_kept_with_the_result_counts_every_record_once_and_in_o
     async with broker() as (address, home), AsyncClient(address, "load") as client:
         database = home / "results.sqlite"
         load = Load(client)
-        useful = await kill_often(forker, "with_its_result", address, database, lambda: len(numbers_of(database)))
+        useful = await kill_often(
+            forker, "with_its_result", address, database, lambda: len(numbers_of(database))
+        )
         last = await load.stop()
         await until(lambda: len(numbers_of(database)) >= last, 30)
         assert numbers_of(database) == list(range(1, last + 1))
@@ -116,9 +122,13 @@ async def test_a_bookmark_kept_in_a_store_misses_no_record_and_repeats_few(forke
         last = await load.stop()
         await until(lambda: last in lines_of(results)[-1:], 30)
         numbers = lines_of(results)
-        assert all(after <= before + 1 for before, after in zip([0, *numbers], numbers, strict=False)), "none is missed"
+        assert all(after <= before + 1 for before, after in zip([0, *numbers], numbers, strict=False)), (
+            "none is missed"
+        )
         assert set(numbers) == set(range(1, last + 1))
-        assert len(numbers) - last <= KILLS, "a kill between the result and done() repeats one record, and no more"
+        assert len(numbers) - last <= KILLS, (
+            "a kill between the result and done() repeats one record, and no more"
+        )
         assert useful > KILLS // 4
 
 

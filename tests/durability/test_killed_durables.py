@@ -53,7 +53,9 @@ class Life:
     async def _read(self, reader: AsyncClient) -> None:
         mine: list[int] = []
         self.received.append(mine)
-        subscription = await reader.subscribe("t", durable="orders", ack="client", bookmark="0" if not self.published else None)
+        subscription = await reader.subscribe(
+            "t", durable="orders", ack="client", bookmark="0" if not self.published else None
+        )
         async for message in subscription:
             mine.append(int(message.body))
             if random.random() < 0.9:  # what is acknowledged late, or never, comes again

@@ -60,7 +60,9 @@ def append(
     """Write one record batch."""
     topics, bodies = [topic for topic, _ in messages], [body for _, body in messages]
     batch = Batch.parse(build(publisher, topics, bodies, headers, number))
-    batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=journal.next_sequence, accepted_at=at)
+    batch.stamp(
+        origin=journal.origin, epoch=journal.epoch, first_sequence=journal.next_sequence, accepted_at=at
+    )
     journal.write([batch])
     if sync:
         journal.sync()
@@ -125,6 +127,13 @@ class Told:
 def event(client: str, at_ms: int, kind: str, **fields: Any) -> bytes:
     """One event as the broker publishes it on $SLUICE.clients."""
     state = "offlined" if kind == "offline_start" else "live"
-    told = {"at": at_ms, "client": client, "event": kind, "state": state,
-            "lag_messages": 0, "lag_bytes": 0, "lag_ms": 0}
+    told = {
+        "at": at_ms,
+        "client": client,
+        "event": kind,
+        "state": state,
+        "lag_messages": 0,
+        "lag_bytes": 0,
+        "lag_ms": 0,
+    }
     return json.dumps(told | fields).encode()

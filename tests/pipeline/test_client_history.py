@@ -17,50 +17,72 @@ H = 1_795_262_400_000
 """2026-11-21T12:00:00Z in milliseconds."""
 MINUTE = 60_000
 SCHEMA = pa.schema(
-    [("sequence", pa.int64()), ("at", pa.int64()), ("client", pa.string()), ("event", pa.string()),
-     ("state", pa.string()), ("lag_messages", pa.int64()), ("lag_bytes", pa.int64()), ("lag_ms", pa.int64())]
+    [
+        ("sequence", pa.int64()),
+        ("at", pa.int64()),
+        ("client", pa.string()),
+        ("event", pa.string()),
+        ("state", pa.string()),
+        ("lag_messages", pa.int64()),
+        ("lag_bytes", pa.int64()),
+        ("lag_ms", pa.int64()),
+    ]
 )
 
 
 def events(*told: tuple[int, str, dict[str, Any]], client: str | None = "slow") -> pa.Table:
     rows = [
-        {"sequence": number, "at": at, "client": client, "event": kind,
-         "state": "offlined" if kind == "offline_start" else "live",
-         "lag_messages": 0, "lag_bytes": 0, "lag_ms": 0} | fields
+        {
+            "sequence": number,
+            "at": at,
+            "client": client,
+            "event": kind,
+            "state": "offlined" if kind == "offline_start" else "live",
+            "lag_messages": 0,
+            "lag_bytes": 0,
+            "lag_ms": 0,
+        }
+        | fields
         for number, (at, kind, fields) in enumerate(told, 1)
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def test_lag_is_the_greatest_and_the_mean_of_the_hour() -> None:
-    made = hours_of(events(
-        (H, "sample", {"lag_messages": 10, "lag_bytes": 1_000, "lag_ms": 5}),
-        (H + MINUTE, "sample", {"lag_messages": 30, "lag_bytes": 500, "lag_ms": 7}),
-        (H + HOUR_MS, "sample", {"lag_messages": 1, "lag_bytes": None, "lag_ms": None}),
-    )).to_pylist()
+    made = hours_of(
+        events(
+            (H, "sample", {"lag_messages": 10, "lag_bytes": 1_000, "lag_ms": 5}),
+            (H + MINUTE, "sample", {"lag_messages": 30, "lag_bytes": 500, "lag_ms": 7}),
+            (H + HOUR_MS, "sample", {"lag_messages": 1, "lag_bytes": None, "lag_ms": None}),
+        )
+    ).to_pylist()
     assert [row["samples"] for row in made] == [2, 1]
     assert (made[0]["lag_messages_max"], made[0]["lag_messages_mean"]) == (30, 20.0)
     assert (made[0]["lag_bytes_max"], made[0]["lag_ms_max"], made[1]["lag_bytes_max"]) == (1_000, 7, 0)
 
 
 def test_an_offline_episode_over_the_hour_counts_in_both_and_begins_in_one() -> None:
-    made = hours_of(events(
-        (H + 50 * MINUTE, "offline_start", {}),
-        (H + 55 * MINUTE, "sample", {"state": "offlined"}),
-        (H + 130 * MINUTE, "offline_stop", {}),
-    )).to_pylist()
+    made = hours_of(
+        events(
+            (H + 50 * MINUTE, "offline_start", {}),
+            (H + 55 * MINUTE, "sample", {"state": "offlined"}),
+            (H + 130 * MINUTE, "offline_stop", {}),
+        )
+    ).to_pylist()
     assert [row["offline_ms"] for row in made] == [10 * MINUTE, 60 * MINUTE, 10 * MINUTE]
     assert [row["offline_episodes"] for row in made] == [1, 0, 0]
     assert [row["samples"] for row in made] == [2, 0, 1]
 
 
 def test_a_client_that_drains_is_offlined_until_it_is_live() -> None:
-    made = hours_of(events(
-        (H, "offline_start", {}),
-        (H + 10_000, "sample", {"state": "draining"}),
-        (H + 20_000, "sample", {"state": "offlined"}),
-        (H + 30_000, "offline_stop", {}),
-    )).to_pylist()
+    made = hours_of(
+        events(
+            (H, "offline_start", {}),
+            (H + 10_000, "sample", {"state": "draining"}),
+            (H + 20_000, "sample", {"state": "offlined"}),
+            (H + 30_000, "offline_stop", {}),
+        )
+    ).to_pylist()
     assert (made[0]["offline_ms"], made[0]["offline_episodes"]) == (30_000, 1)
 
 
@@ -70,7 +92,9 @@ def test_events_out_of_order_are_put_in_order() -> None:
 
 
 def test_a_disconnect_ends_an_episode() -> None:
-    made = hours_of(events((H, "offline_start", {}), (H + 9_000, "disconnect", {}), (H + 60_000, "connect", {})))
+    made = hours_of(
+        events((H, "offline_start", {}), (H + 9_000, "disconnect", {}), (H + 60_000, "connect", {}))
+    )
     row = made.to_pylist()[0]
     assert (row["offline_ms"], row["connects"], row["disconnects"]) == (9_000, 1, 1)
 
@@ -92,7 +116,8 @@ def test_events_without_a_client_are_counted() -> None:
 
 def hours(*rows: tuple[int, int]) -> pa.Table:
     return pa.Table.from_pylist(
-        [{"client": "slow", "hour": hour * 1_000, "samples": samples} for hour, samples in rows], schema=CLIENT_HOURS
+        [{"client": "slow", "hour": hour * 1_000, "samples": samples} for hour, samples in rows],
+        schema=CLIENT_HOURS,
     )
 
 

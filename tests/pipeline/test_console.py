@@ -29,7 +29,9 @@ def lake(tmp_path: Path, settings: Any) -> Path:
 
 
 def write(directory: Path, *rows: dict[str, Any]) -> None:
-    table = pa.Table.from_pylist([{"hour": H * 1_000, "samples": 1} | row for row in rows], schema=CLIENT_HOURS)
+    table = pa.Table.from_pylist(
+        [{"hour": H * 1_000, "samples": 1} | row for row in rows], schema=CLIENT_HOURS
+    )
     write_hours(directory, "sluice-1", table, None)
 
 
@@ -38,10 +40,17 @@ def test_without_a_lake_a_client_has_no_hours(lake: Path) -> None:
 
 
 def test_a_clients_hours_come_in_order_and_nobody_elses(lake: Path) -> None:
-    write(lake, {"client": "slow", "hour": (H + 13 * HOUR) * 1_000, "samples": 2}, {"client": "slow", "offline_ms": 7},
-          {"client": "other"})
+    write(
+        lake,
+        {"client": "slow", "hour": (H + 13 * HOUR) * 1_000, "samples": 2},
+        {"client": "slow", "offline_ms": 7},
+        {"client": "other"},
+    )
     found = client_hours("slow")
-    assert [(row["at"], row["samples"], row["offline_ms"]) for row in found] == [(H, 1, 7), (H + 13 * HOUR, 2, None)]
+    assert [(row["at"], row["samples"], row["offline_ms"]) for row in found] == [
+        (H, 1, 7),
+        (H + 13 * HOUR, 2, None),
+    ]
     assert found[0]["hour"] == datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert client_hours("slow", instance="another") == []
 
@@ -83,5 +92,8 @@ def test_reports_are_shown_as_lines_where_there_is_no_terminal() -> None:
     command._show({"event": "note", "text": "A sentence."})
     command._show({"event": "result", "records": 1_234, "gaps": []})
     assert [line.split() for line in told.getvalue().splitlines()] == [
-        ["1", "of", "4", "spans"], ["A", "sentence."], ["records", "1,234"], ["gaps", "[]"],
+        ["1", "of", "4", "spans"],
+        ["A", "sentence."],
+        ["records", "1,234"],
+        ["gaps", "[]"],
     ]

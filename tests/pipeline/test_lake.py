@@ -53,7 +53,9 @@ def test_files_are_sorted_by_topic_and_bookmark_and_named_by_their_interval(tmp_
         assert interval == (min(key[1] for key in keys), max(key[1] for key in keys))
     table = lake_of(tmp_path)
     assert sorted(table["sequence"].to_pylist()) == list(range(1, last + 1))
-    assert dict(zip(table["sequence"].to_pylist(), table["body"].to_pylist(), strict=True))[77] == b'{"n": 77}'
+    assert (
+        dict(zip(table["sequence"].to_pylist(), table["body"].to_pylist(), strict=True))[77] == b'{"n": 77}'
+    )
 
 
 def test_midnight_parts_the_files(tmp_path: Path) -> None:
@@ -157,7 +159,9 @@ def test_what_is_missing_is_exactly_what_no_file_covers(
     assert found == sorted(found)
 
 
-@pytest.mark.parametrize("name", ["sluice-1.1-2.parquet", "other.x", f"sluice-10.{1:020d}-{2:020d}.parquet", ".tmp-1"])
+@pytest.mark.parametrize(
+    "name", ["sluice-1.1-2.parquet", "other.x", f"sluice-10.{1:020d}-{2:020d}.parquet", ".tmp-1"]
+)
 def test_files_of_others_are_no_intervals(name: str) -> None:
     assert interval_of(name, "sluice-1") is None
 

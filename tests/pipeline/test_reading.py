@@ -52,7 +52,9 @@ def test_every_column_is_what_was_published(tmp_path: Path) -> None:
     assert [row["body"] for row in rows] == [b"one", b"", b"\xff\x00"]
     assert {row["origin"] for row in rows} == {INSTANCE}
     assert {row["epoch"] for row in rows} == {epoch}
-    assert [int(row["accepted_at"].timestamp()) for row in rows] == [NOON // SECOND] * 2 + [NOON // SECOND + 1]
+    assert [int(row["accepted_at"].timestamp()) for row in rows] == [NOON // SECOND] * 2 + [
+        NOON // SECOND + 1
+    ]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -81,12 +83,16 @@ def test_segments_compressed_archived_and_both_read_the_same(tmp_path: Path) -> 
 def test_part_of_a_compressed_segment_is_found_by_its_sequence(tmp_path: Path) -> None:
     fill(tmp_path, [50] * 40)
     move(tmp_path, "compress")
-    assert read_all(tmp_path, Request(start=333, end=777)).column("sequence").to_pylist() == list(range(333, 778))
+    assert read_all(tmp_path, Request(start=333, end=777)).column("sequence").to_pylist() == list(
+        range(333, 778)
+    )
 
 
 def test_topics_by_pattern_and_times(tmp_path: Path) -> None:
     fill(tmp_path, [30] * 10)
-    found = read_all(tmp_path, Request(topics=("t.1", "nothing.>"), start_at=NOON + 2 * SECOND, end_at=NOON + 3 * SECOND))
+    found = read_all(
+        tmp_path, Request(topics=("t.1", "nothing.>"), start_at=NOON + 2 * SECOND, end_at=NOON + 3 * SECOND)
+    )
     assert set(found.column("topic").to_pylist()) == {"t.1"}
     assert found.column("sequence").to_pylist() == [n for n in range(61, 121) if n % 3 == 1]
 
@@ -155,7 +161,9 @@ def test_a_start_that_retention_removed_raises_bookmark_gone(tmp_path: Path) -> 
     assert read_all(tmp_path).column("sequence")[0].as_py() == caught.value.details["first"]
 
 
-def test_a_segment_that_vanished_after_planning_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_vanished_after_planning_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pipeline.segments._PAUSE_SECONDS", 0)
     fill(tmp_path, [10])
     with pytest.raises(JournalError, match="segment_missing"):
@@ -168,7 +176,9 @@ def test_a_segment_moved_between_plan_and_read_is_found(tmp_path: Path) -> None:
     spans = plan(place, Request())
     move(tmp_path, "archive")
     move(tmp_path, "compress", slice(0, 2))
-    assert numbers_of(b for span in spans for b in read_span(place, span, Request())) == list(range(1, last + 1))
+    assert numbers_of(b for span in spans for b in read_span(place, span, Request())) == list(
+        range(1, last + 1)
+    )
 
 
 def test_an_empty_or_absent_journal_has_nothing_to_read(tmp_path: Path) -> None:
@@ -187,7 +197,12 @@ def test_batches_of_one_are_gathered_into_one_arrow_batch(tmp_path: Path) -> Non
 def test_foreign_files_in_the_directory_are_ignored(tmp_path: Path) -> None:
     last = fill(tmp_path, [10])
     directory = place_in(tmp_path).directory
-    for name in (f"other.{7:020d}.journal", f"{INSTANCE}.7.journal", f"{INSTANCE}.{7:020d}.journal.prepared", "notes"):
+    for name in (
+        f"other.{7:020d}.journal",
+        f"{INSTANCE}.7.journal",
+        f"{INSTANCE}.{7:020d}.journal.prepared",
+        "notes",
+    ):
         (directory / name).write_bytes(b"")
     assert read_all(tmp_path).num_rows == last
 

@@ -22,7 +22,7 @@ from tests.pipeline.support import fill
         ('java version "1.8.0_392"', 8),
         ('openjdk version "21-ea" 2023-09-19', 21),
         ("", 0),
-        ("Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version \"25\" 2025", 25),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "25" 2025', 25),
     ],
 )
 def test_the_version_is_read_from_what_java_prints(told: str, version: int) -> None:
@@ -56,7 +56,9 @@ def test_a_job_without_java_ends_with_the_sentence_and_status_1(
 
 
 def test_an_unknown_job_is_a_wrong_call() -> None:
-    done = subprocess.run([sys.executable, "-m", "pipeline", "nothing"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "nothing"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "lake" in done.stderr
 

@@ -41,7 +41,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all; the settings make it start fast, they aren't for work."""
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.sql.shuffle.partitions": "2"}
+    quick = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.shuffle.partitions": "2",
+    }
     session = start_session("local[2]", "tests", tmp_path_factory.mktemp("spark"), quick)
     yield session
     session.stop()
@@ -71,7 +74,9 @@ def test_spark_sees_every_record_of_every_form_of_segment(spark: SparkSession, t
     move(tmp_path, "archive", slice(1, 3))
     frame = load(spark, tmp_path)
     row = frame.agg(
-        F.count("*").alias("n"), F.countDistinct("sequence").alias("different"), F.max("sequence").alias("last"),
+        F.count("*").alias("n"),
+        F.countDistinct("sequence").alias("different"),
+        F.max("sequence").alias("last"),
         F.sum(F.get_json_object(F.col("body").cast("string"), "$.n").cast("long")).alias("total"),
         F.min("accepted_at").cast("double").alias("at"),
     ).first()
@@ -82,10 +87,16 @@ def test_spark_sees_every_record_of_every_form_of_segment(spark: SparkSession, t
 
 def test_two_choices_of_one_journal_do_not_disturb_each_other(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, [30] * 4)
-    one, two = load(spark, tmp_path, topics=("t.1",)), load(spark, tmp_path, topics=("t.2",), columns=("topic",))
+    one, two = (
+        load(spark, tmp_path, topics=("t.1",)),
+        load(spark, tmp_path, topics=("t.2",), columns=("topic",)),
+    )
     assert two.columns == ["topic"]
     both = one.select("topic").union(two)
-    assert {row.topic: row["count"] for row in both.groupBy("topic").count().collect()} == {"t.1": 40, "t.2": 40}
+    assert {row.topic: row["count"] for row in both.groupBy("topic").count().collect()} == {
+        "t.1": 40,
+        "t.2": 40,
+    }
 
 
 def test_a_choice_without_records_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
@@ -93,7 +104,9 @@ def test_a_choice_without_records_is_an_empty_frame(spark: SparkSession, tmp_pat
     assert load(spark, tmp_path, start=100).count() == 0
 
 
-def test_the_lake_job_writes_each_record_once_however_often_it_runs(lent: SparkSession, tmp_path: Path) -> None:
+def test_the_lake_job_writes_each_record_once_however_often_it_runs(
+    lent: SparkSession, tmp_path: Path
+) -> None:
     last = fill(tmp_path, [50] * 40)
     move(tmp_path, "compress", slice(0, 2))
     settings = settings_in(tmp_path)
@@ -106,7 +119,9 @@ def test_the_lake_job_writes_each_record_once_however_often_it_runs(lent: SparkS
     assert lake.run(settings, arguments, told)["records"] == 0
     assert told.notes[-1] == "The lake is up to date."
     table = lent.read.parquet(str(settings.records))
-    row = table.agg(F.count("*"), F.countDistinct("sequence"), F.max("sequence"), F.countDistinct("day")).first()
+    row = table.agg(
+        F.count("*"), F.countDistinct("sequence"), F.max("sequence"), F.countDistinct("day")
+    ).first()
     assert row is not None
     assert tuple(row) == (last, last, last, 1)
 
@@ -125,7 +140,9 @@ def test_client_history_by_hour_from_the_journaled_events(lent: SparkSession, tm
     settings, arguments = settings_in(tmp_path), argparse.Namespace(all=False, durable=None, skip_gaps=False)
     result = client_history.run(settings, arguments, Told())
     assert (result["hours"], result["clients"], result["unreadable"]) == (2, 2, 1)
-    rows = pq.ParquetFile(settings.client_history / "day=2026-11-21" / f"{INSTANCE}.parquet").read().to_pylist()
+    rows = (
+        pq.ParquetFile(settings.client_history / "day=2026-11-21" / f"{INSTANCE}.parquet").read().to_pylist()
+    )
     assert [row["client"] for row in rows] == ["quick", "slow"]
     slow = rows[1]
     assert (slow["offline_ms"], slow["offline_episodes"], slow["lag_messages_max"]) == (60_000, 1, 500)
@@ -135,7 +152,17 @@ def test_client_history_by_hour_from_the_journaled_events(lent: SparkSession, tm
 
 def test_the_command_reports_in_json_and_ends_with_0(tmp_path: Path) -> None:
     last = fill(tmp_path, [20] * 3)
-    words = [sys.executable, "-m", "pipeline", "lake", "--json", "--home", str(tmp_path), "--master", "local[1]"]
+    words = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "lake",
+        "--json",
+        "--home",
+        str(tmp_path),
+        "--master",
+        "local[1]",
+    ]
     quick = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # starts in a third of the time
     done = subprocess.run(words, env=quick, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -15,20 +15,61 @@ from tests.support.stalled import StalledSubscriber
 NOTIFY = [{"action": "notify"}]
 HOLD = {"shape": "soft_for", "hold_ms": 3_500, "ladder": NOTIFY}
 LIMITS = {
-    "outbound_bytes": 1, "outbound_messages": 1, "backlog_bytes": 1, "backlog_messages": 1, "oldest_age": 100, "write_blocked": 100,
-    "window_full": 100, "unacked_messages": 1, "unacked_age": 100, "ack_silence": 100, "conflation_bytes": 1, "spool_bytes": 1,
+    "outbound_bytes": 1,
+    "outbound_messages": 1,
+    "backlog_bytes": 1,
+    "backlog_messages": 1,
+    "oldest_age": 100,
+    "write_blocked": 100,
+    "window_full": 100,
+    "unacked_messages": 1,
+    "unacked_age": 100,
+    "ack_silence": 100,
+    "conflation_bytes": 1,
+    "spool_bytes": 1,
     "spool_age": 100,
 }
 NOT_OF_IT = {"conflation_bytes", "spool_bytes", "spool_age", "write_blocked"}
 """Nothing is conflated or spooled for the one that reads and doesn't acknowledge, and its connection takes all."""
 RULES: list[dict[str, Any]] = [
-    *({"name": f"held.{signal}", "signal": signal, "limit": limit, **HOLD} for signal, limit in LIMITS.items()),
+    *(
+        {"name": f"held.{signal}", "signal": signal, "limit": limit, **HOLD}
+        for signal, limit in LIMITS.items()
+    ),
     *({"name": f"far.{signal}", "signal": signal, "limit": 10**9, "ladder": NOTIFY} for signal in LIMITS),
-    {"name": "rate", "signal": "drain_rate", "shape": "rate_below", "limit": 5_000, "window_ms": 500, "hold_ms": 500, "count": 3,
-     "ladder": NOTIFY},
-    {"name": "counted", "signal": "window_full", "shape": "count_in_window", "limit": 100, "count": 5, "ladder": NOTIFY},
-    {"name": "by-the-clock", "signal": "backlog_messages", "limit": 10**6, "check_ms": 5_000, "ladder": NOTIFY},
-    {"name": "cleared", "signal": "backlog_messages", "shape": "set_clear", "limit": 10**6, "clear": 10, "ladder": NOTIFY},
+    {
+        "name": "rate",
+        "signal": "drain_rate",
+        "shape": "rate_below",
+        "limit": 5_000,
+        "window_ms": 500,
+        "hold_ms": 500,
+        "count": 3,
+        "ladder": NOTIFY,
+    },
+    {
+        "name": "counted",
+        "signal": "window_full",
+        "shape": "count_in_window",
+        "limit": 100,
+        "count": 5,
+        "ladder": NOTIFY,
+    },
+    {
+        "name": "by-the-clock",
+        "signal": "backlog_messages",
+        "limit": 10**6,
+        "check_ms": 5_000,
+        "ladder": NOTIFY,
+    },
+    {
+        "name": "cleared",
+        "signal": "backlog_messages",
+        "shape": "set_clear",
+        "limit": 10**6,
+        "clear": 10,
+        "ladder": NOTIFY,
+    },
     {"name": "pool", "signal": "pool_memory", "limit": 10**9, "choose": "largest_in_pool", "ladder": NOTIFY},
     {"name": "disk", "signal": "pool_disk", "limit": 10**9, "choose": "largest_in_pool", "ladder": NOTIFY},
 ]
@@ -49,7 +90,9 @@ async def test_each_rule_has_a_time_or_a_reason_and_holds_end_when_they_were_sai
         names = {rule["name"] for rule in RULES}
         for name in ("stalled", "window", "feed"):
             now, found = time.time(), await ask(broker, "forecasts", name=name)
-            assert {one["rule"] for one in found} >= (names if name != "feed" else {"held.outbound_bytes", "pool", "disk", "rate"})
+            assert {one["rule"] for one in found} >= (
+                names if name != "feed" else {"held.outbound_bytes", "pool", "disk", "rate"}
+            )
             for one in found:
                 assert (one["fires_in_ms"] is None) == (one["why_none"] != ""), one
                 if one["rule"].startswith("held.") and one["percent"] > 100:
@@ -58,8 +101,13 @@ async def test_each_rule_has_a_time_or_a_reason_and_holds_end_when_they_were_sai
         assert timed == {f"held.{signal}" for signal in LIMITS.keys() - NOT_OF_IT}
         assert ("stalled", "held.write_blocked") in said
         await asyncio.sleep(3)
-        acted = {(one["client"], one["rule"]): one["at"] / 1_000 for one in reversed(broker.engine.decisions.recent)}
-        late = {key: round(acted[key] - at, 2) for key, at in said.items() if abs(acted.get(key, 0) - at) > 0.5}
+        acted = {
+            (one["client"], one["rule"]): one["at"] / 1_000
+            for one in reversed(broker.engine.decisions.recent)
+        }
+        late = {
+            key: round(acted[key] - at, 2) for key, at in said.items() if abs(acted.get(key, 0) - at) > 0.5
+        }
         assert not late
         after = [one for name in ("stalled", "window") for one in await ask(broker, "forecasts", name=name)]
         assert {one["why_none"] for one in after if one["rule"] == "held.oldest_age"} == {

@@ -51,7 +51,10 @@ def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
         made.wait(1)
     assert 2 < offlined(made) <= published // LIMIT
     made.read("c")
-    assert made.clients["c"].got == sorted(made.clients["c"].got) and len(made.clients["c"].got) == published // MESSAGE
+    assert (
+        made.clients["c"].got == sorted(made.clients["c"].got)
+        and len(made.clients["c"].got) == published // MESSAGE
+    )
 
 
 def test_a_client_that_has_caught_up_is_live_before_the_next_tick() -> None:

@@ -46,7 +46,9 @@ def balance(broker: Broker, name: str) -> tuple[int, int]:
     connection = broker.engine.roster.clients[name]
     account, spool = connection.account, connection.backlog.spool
     queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
-    return account.matched.messages, sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost)) + queued
+    return account.matched.messages, sum(
+        one.messages for one in (account.acknowledged, account.in_flight, account.lost)
+    ) + queued
 
 
 async def publish(writer: AsyncClient, chance: random.Random) -> int:
@@ -55,7 +57,9 @@ async def publish(writer: AsyncClient, chance: random.Random) -> int:
     while asyncio.get_running_loop().time() < end:
         count = chance.randint(1, 60)
         for topic in ("t", "scratch.t"):
-            await writer.publish_many(topic, [b"%08d" % n + b"x" * 400 for n in range(number, number + count)])
+            await writer.publish_many(
+                topic, [b"%08d" % n + b"x" * 400 for n in range(number, number + count)]
+            )
         number += count
         if chance.random() < 0.3:
             await asyncio.sleep(chance.random() / 20)
@@ -70,14 +74,21 @@ async def test_every_message_of_a_random_run_is_delivered_in_the_ledger_or_queue
         rule("conflate", 300, topic="t") | {"name": "conflate"},
     ]
     policy = policy_with(*rules, pool={"message_memory_limit": 600_000})
-    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         readers = []
         for number in range(CLIENTS):
-            reader = Reader(await AsyncClient(address_of(broker), f"r{number}", max_held=20_000).start(), chance)
+            reader = Reader(
+                await AsyncClient(address_of(broker), f"r{number}", max_held=20_000).start(), chance
+            )
             options: dict[str, Any] = {"ack": "client", "prefetch": 50} if number % 2 else {}
             reader.task = asyncio.create_task(reader.run("t" if number % 3 else "scratch.t", **options))
             readers.append(reader)
-        await until(lambda: all(len(broker.engine.roster.clients[f"r{n}"].subscriptions) == 1 for n in range(CLIENTS)))
+        await until(
+            lambda: all(len(broker.engine.roster.clients[f"r{n}"].subscriptions) == 1 for n in range(CLIENTS))
+        )
         published = await publish(writer, chance)
         for _ in range(50):
             for number in range(CLIENTS):
@@ -88,9 +99,13 @@ async def test_every_message_of_a_random_run_is_delivered_in_the_ledger_or_queue
         for reader in readers:
             reader.chance = random.Random(0)
         await until(lambda: all(not b.messages and b.offline is None for b in backlogs), 60)
-        await until(lambda: [r.received for r in readers] == [b.account.delivered.messages for b in backlogs], 20)
+        await until(
+            lambda: [r.received for r in readers] == [b.account.delivered.messages for b in backlogs], 20
+        )
         lost = sum(backlog.account.lost.messages for backlog in backlogs)
-        assert lost and broker.engine.ledger.messages == lost, "the run is worth nothing when nothing was lost"
+        assert lost and broker.engine.ledger.messages == lost, (
+            "the run is worth nothing when nothing was lost"
+        )
         for reader in readers:
             await reader.client.close()
             assert reader.task is not None

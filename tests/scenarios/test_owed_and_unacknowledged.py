@@ -15,7 +15,13 @@ from tests.support.rules import policy_with
 from tests.support.steady_readers import SteadyReader, reading
 
 BODY = b"x" * 1_000
-ABORT = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_duration": 1_000, "check_period": 500, "abort_connection": True}
+ABORT = {
+    "topic": ">",
+    "abort_slow_consumer_strategy": True,
+    "max_slow_duration": 1_000,
+    "check_period": 500,
+    "abort_connection": True,
+}
 
 
 def decided(broker: Broker) -> set[tuple[str, str]]:
@@ -32,7 +38,11 @@ async def subscriber(broker: Broker, name: str, **options: Any) -> RawClient:
 
 @pytest.mark.parametrize(
     ("setting", "rule"),
-    [({"depth": 25_000}, "qpid.depth"), ({"message_count": 25}, "qpid.message_count"), ({"message_age": 700}, "qpid.message_age")],
+    [
+        ({"depth": 25_000}, "qpid.depth"),
+        ({"message_count": 25}, "qpid.message_count"),
+        ({"message_age": 700}, "qpid.message_age"),
+    ],
     ids=["depth", "count", "age"],
 )
 async def test_qpids_limits_count_what_is_delivered_and_not_acknowledged(
@@ -56,7 +66,9 @@ async def test_qpids_limits_count_what_is_delivered_and_not_acknowledged(
             silent.close()
 
 
-async def test_activemqs_abort_closes_a_stopped_reader_with_and_without_a_window_and_on_a_quiet_topic(tmp_path: Path) -> None:
+async def test_activemqs_abort_closes_a_stopped_reader_with_and_without_a_window_and_on_a_quiet_topic(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path, policy_with(activemq=[ABORT])) as broker:
         port = broker.statistics.transports[0]["port"]
         with reading([SteadyReader(port, 0, 8_192), SteadyReader(port, 20_000, 8_192)]) as (stopped, slow):

@@ -53,13 +53,17 @@ COUNT = rule("notify", 20)
 CASES: dict[str, Callable[[], PolicyDocument]] = {
     "messages that wait": lambda: two_transports(rule("notify", 3, signal="outbound_messages")),
     "bytes that wait": lambda: two_transports(rule("notify", 3_000, signal="outbound_bytes")),
-    "pending messages": lambda: two_transports(activemq=[{"topic": ">", "constant_pending_message_limit_strategy": 3}]),
+    "pending messages": lambda: two_transports(
+        activemq=[{"topic": ">", "constant_pending_message_limit_strategy": 3}]
+    ),
     "age": lambda: two_transports(rule("notify", 300, signal="oldest_age")),
     "stopped": lambda: two_transports(activemq=[ABORT]),
     "depth": lambda: two_transports(qpid=[{"topic": "#", "depth": 20_000}]),
     "shadow": lambda: two_transports({**COUNT, "mode": "shadow"}),
     "limits of a pool": lambda: two_transports(pool={"message_memory_limit": 250_000}),
-    "limits, and a transport taken away": lambda: without(two_transports(pool={"message_memory_limit": 250_000})),
+    "limits, and a transport taken away": lambda: without(
+        two_transports(pool={"message_memory_limit": 250_000})
+    ),
     "a rule, and a transport taken away": lambda: without(two_transports(COUNT)),
     "a rule, and a transport moved": lambda: moved(two_transports(COUNT)),
     "a rule, and a transport disabled": lambda: disabled(two_transports(COUNT)),
@@ -83,7 +87,11 @@ async def behind(broker: Broker) -> tuple[Any, ...]:
     feed = await RawClient.connect(broker, "feed")
     for _ in range(15):
         await feed.publish("t", [BODY] * 20)
-    await until(lambda: all(broker.engine.roster.clients[name].account.waiting.messages for name in ("first", "second")))
+    await until(
+        lambda: all(
+            broker.engine.roster.clients[name].account.waiting.messages for name in ("first", "second")
+        )
+    )
     return first, second, window, feed
 
 
@@ -98,7 +106,10 @@ async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]
         await asyncio.sleep(0.8)
         effect = await ask(broker, "preview", policy=replace(policy, revision=2).to_dict())
         said = acts(effect["acted_on"]), {one["client"]: one["code"] for one in effect["cut_off"]}
-        assert (effect["acted_on_in_all"], effect["cut_off_in_all"]) == (len(effect["acted_on"]), len(effect["cut_off"]))
+        assert (effect["acted_on_in_all"], effect["cut_off_in_all"]) == (
+            len(effect["acted_on"]),
+            len(effect["cut_off"]),
+        )
         closed: dict[str, str] = {}
         for name, connection in broker.engine.roster.clients.items():
             connection.close = noting(closed, name, connection.close)  # type: ignore[method-assign]
@@ -119,8 +130,14 @@ def noting(closed: dict[str, str], name: str, close: Callable[..., None]) -> Cal
 
 
 async def test_whom_a_preview_names_is_acted_on_or_cut_off_at_once_and_nobody_else(tmp_path: Path) -> None:
-    found = await asyncio.gather(*(come_true(tmp_path / str(place), make()) for place, make in enumerate(CASES.values())))
-    wrong = {name: (said, happened) for name, (said, happened) in zip(CASES, found, strict=True) if said != happened}
+    found = await asyncio.gather(
+        *(come_true(tmp_path / str(place), make()) for place, make in enumerate(CASES.values()))
+    )
+    wrong = {
+        name: (said, happened)
+        for name, (said, happened) in zip(CASES, found, strict=True)
+        if said != happened
+    }
     assert not wrong
     assert all(said != (set(), {}) for said, _ in found), "each case is about somebody"
 
@@ -130,8 +147,15 @@ async def test_a_rollout_acts_at_once_on_those_it_covers_whose_topic_is_quiet(tm
         broker = await stack.enter_async_context(running_broker(tmp_path, two_transports()))
         clients = await behind(broker)
         staged = replace(two_transports(rule("notify", 3, signal="outbound_messages")), revision=2).to_dict()
-        await ask(broker, "apply", policy=two_transports().to_dict(), staged={"policy": staged, "client": "fir*", "share": None})
+        await ask(
+            broker,
+            "apply",
+            policy=two_transports().to_dict(),
+            staged={"policy": staged, "client": "fir*", "share": None},
+        )
         assert {one["client"] for one in broker.engine.decisions.recent} == {"first"}
         forecasts = await ask(broker, "forecasts", name="first")
-        assert [(one["rule"], one["why_none"] != "") for one in forecasts if one["rule"] == "test"] == [("test", True)]
+        assert [(one["rule"], one["why_none"] != "") for one in forecasts if one["rule"] == "test"] == [
+            ("test", True)
+        ]
         del clients

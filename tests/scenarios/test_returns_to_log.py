@@ -98,7 +98,9 @@ async def test_of_an_offlined_client_what_is_of_the_log_waits_there(tmp_path: Pa
         assert (await told(broker, "reader"))["gone"] == {}
 
 
-async def test_a_window_whose_first_messages_no_journal_keeps_is_told_where_the_log_goes_on(tmp_path: Path) -> None:
+async def test_a_window_whose_first_messages_no_journal_keeps_is_told_where_the_log_goes_on(
+    tmp_path: Path,
+) -> None:
     policy = policy_with()
     policy = replace(policy, instance=replace(policy.instance, journaled_topics=(JournaledTopic("t"),)))
     async with running_broker(tmp_path, policy) as broker:

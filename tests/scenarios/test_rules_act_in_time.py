@@ -28,13 +28,18 @@ async def watch(late: list[float]) -> None:
         late.append((time.monotonic() - before) * 1_000 - 20)
 
 
-async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tuple[dict[str, Any], int, float]:
+async def decided(
+    tmp_path: Path, *rules: dict[str, Any], **presets: Any
+) -> tuple[dict[str, Any], int, float]:
     """The first decision about a client whose window of two stays full: the third and fourth message wait for it.
 
     With when they were published at the earliest, and the latest that counts on this machine, ms.
     """
     policy = policy_with(*rules, **presets)
-    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         slow = await RawClient.connect(broker, "slow")
         slow.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
         await slow.until("processed")
@@ -63,7 +68,9 @@ async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tup
     ],
     ids=["age", "age for a while", "unacknowledged", "window full", "backlog of a subscription"],
 )
-async def test_within_the_stated_worst_case(settings: dict[str, Any], crosses_after_ms: int, tmp_path: Path) -> None:
+async def test_within_the_stated_worst_case(
+    settings: dict[str, Any], crosses_after_ms: int, tmp_path: Path
+) -> None:
     decision, before, after = await decided(tmp_path, {"name": "r", "ladder": NOTIFY, **settings})
     assert (decision["rule"], decision["client"], decision["action"]) == ("r", "slow", "notify")
     assert decision["at"] >= before + crosses_after_ms + decision["hold_ms"], "never early"
@@ -78,9 +85,18 @@ async def test_xaps_defaults_cancel_a_client_that_takes_nothing(tmp_path: Path) 
 
 
 async def test_activemqs_abort_asks_after_its_duration_at_the_next_check(tmp_path: Path) -> None:
-    entry = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_duration": 500, "check_period": 2_000}
+    entry = {
+        "topic": ">",
+        "abort_slow_consumer_strategy": True,
+        "max_slow_duration": 500,
+        "check_period": 2_000,
+    }
     decision, before, after = await decided(tmp_path, activemq=[entry])
-    assert (decision["setting"], decision["action"], decision["subscription"]) == ("maxSlowDuration", "ask_to_close", "s")
+    assert (decision["setting"], decision["action"], decision["subscription"]) == (
+        "maxSlowDuration",
+        "ask_to_close",
+        "s",
+    )
     assert before + 500 <= decision["at"] <= after + 500 + decision["worst_case_ms"]
 
 

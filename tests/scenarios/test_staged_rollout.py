@@ -38,7 +38,9 @@ def wanted(settings: Any, db: None) -> Instance:
 @pytest.fixture
 def real(wanted: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
     policy = PolicyDocument.from_dict(policies.document_in_force(NAME))
-    with broker_thread(tmp_path, policy, Path(django_settings.SLUICE_RUN_DIRECTORY) / f"{NAME}.sock") as running:
+    with broker_thread(
+        tmp_path, policy, Path(django_settings.SLUICE_RUN_DIRECTORY) / f"{NAME}.sock"
+    ) as running:
         clients = running.do(stall(running.broker))  # kept: a socket that nobody holds is closed
         yield running
         assert len(clients) == 3
@@ -50,7 +52,11 @@ async def stall(broker: Any) -> list[Any]:
     feed = await RawClient.connect(broker, "feed")
     for first in range(0, 64, 8):
         await feed.publish("t.a", [b"x" * 64 * 1024] * 8, first)
-    await until(lambda: all(one.outbox_bytes > MIB for one in broker.statistics.snapshot().clients if one.name != "feed"))
+    await until(
+        lambda: all(
+            one.outbox_bytes > MIB for one in broker.statistics.snapshot().clients if one.name != "feed"
+        )
+    )
     return [*stalled, feed]
 
 
@@ -70,7 +76,9 @@ def decisions(running: BrokerThread) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(real: BrokerThread, wanted: Instance, actor: Actor) -> None:
+def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(
+    real: BrokerThread, wanted: Instance, actor: Actor
+) -> None:
     draft = drafts.make(actor, "tight")
     drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 2}})  # 0.8 MiB of memory
     effect = drafts.preview(drafts.draft_numbered(draft.pk)).effect
@@ -78,11 +86,20 @@ def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(real:
     assert {one.client for one in effect.touched} == {"desk-1", "other-1", "feed"}
     (change,) = effect.touched[0].changes
     assert (change.setting, change.before.value, change.after.value, change.after.origin) == (
-        "amps.client_max_capacity", 50, 2, "instance")
-    assert {(one.client, one.action) for one in effect.acted_on} == {("desk-1", "offline"), ("other-1", "offline")}
+        "amps.client_max_capacity",
+        50,
+        2,
+        "instance",
+    )
+    assert {(one.client, one.action) for one in effect.acted_on} == {
+        ("desk-1", "offline"),
+        ("other-1", "offline"),
+    }
     assert decisions(real) == []
 
-    published = drafts.publish(actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=0))
+    published = drafts.publish(
+        actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=0)
+    )
     assert (published.revision.number, published.applied) == (3, True)
     assert read.in_force(wanted)["staged"] == "Revision 3 for desk-* first, 2 for the others."
 
@@ -110,6 +127,8 @@ def test_a_promoted_revision_acts_on_everybody(real: BrokerThread, wanted: Insta
     assert rollouts.promote(actor, wanted).applied
 
     async def acted() -> None:
-        await until(lambda: {one["client"] for one in real.broker.engine.decisions.recent} == {"desk-1", "other-1"})
+        await until(
+            lambda: {one["client"] for one in real.broker.engine.decisions.recent} == {"desk-1", "other-1"}
+        )
 
     real.do(acted())

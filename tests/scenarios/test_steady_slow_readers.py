@@ -46,7 +46,9 @@ async def verdicts(broker: Broker, names: list[str], found: dict[str, Counter[st
         await asyncio.sleep(1)
 
 
-async def test_only_those_below_the_floor_are_acted_on_and_no_steady_reader_is_said_not_to_read(tmp_path: Path) -> None:
+async def test_only_those_below_the_floor_are_acted_on_and_no_steady_reader_is_said_not_to_read(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path, policy_with(xap=[{"enabled": True}])) as broker:
         port = broker.statistics.transports[0]["port"]
         steady = [SteadyReader(port, rate, buffer) for rate in ABOVE for buffer in BUFFERS]
@@ -56,8 +58,10 @@ async def test_only_those_below_the_floor_are_acted_on_and_no_steady_reader_is_s
         with reading([*steady, *below]):
             await until(lambda: len(broker.engine.roster.clients) == len(steady) + len(below))
             found: dict[str, Counter[str]] = {}
-            tasks = [asyncio.create_task(publish(broker)),
-                     asyncio.create_task(verdicts(broker, [one.name for one in steady], found))]
+            tasks = [
+                asyncio.create_task(publish(broker)),
+                asyncio.create_task(verdicts(broker, [one.name for one in steady], found)),
+            ]
             try:
                 await asyncio.sleep(SECONDS)
             finally:
@@ -66,5 +70,9 @@ async def test_only_those_below_the_floor_are_acted_on_and_no_steady_reader_is_s
             acted_on = {decision["client"] for decision in broker.engine.decisions.recent}
     assert acted_on == {one.name for one in below}
     assert found.keys() == {one.name for one in steady}
-    wrong = {name: causes for name, causes in found.items() if causes["not_reading"] or not 2 * causes["reading_slowly"] > causes.total()}
+    wrong = {
+        name: causes
+        for name, causes in found.items()
+        if causes["not_reading"] or not 2 * causes["reading_slowly"] > causes.total()
+    }
     assert not wrong

@@ -52,7 +52,9 @@ async def slow_websocket(one: dict[str, Any], **subscribe: Any) -> AsyncIterator
     with broker_process(policy(one)) as ports:
         async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", "writer") as writer:
             decisions = await writer.subscribe("$SLUICE.decisions", bookmark="0")
-            async with websockets.connect(f"ws://127.0.0.1:{ports['websocket']}/", max_queue=4, close_timeout=1) as socket:
+            async with websockets.connect(
+                f"ws://127.0.0.1:{ports['websocket']}/", max_queue=4, close_timeout=1
+            ) as socket:
                 await socket.send(json.dumps({"c": "logon", "name": "slow"}))
                 await said(socket, "processed")
                 await socket.send(json.dumps({"c": "subscribe", "id": "s", "topic": "t", **subscribe}))
@@ -78,7 +80,12 @@ async def test_a_client_that_reads_the_notice_says_so_or_it_stays_unknown(answer
 
 @pytest.mark.serial
 async def test_a_client_whose_connection_takes_nothing_was_not_told() -> None:
-    full = {"name": "full", "signal": "outbound_bytes", "limit": 4_000_000, "ladder": [{"action": "disconnect"}]}
+    full = {
+        "name": "full",
+        "signal": "outbound_bytes",
+        "limit": 4_000_000,
+        "ladder": [{"action": "disconnect"}],
+    }
     async with slow_websocket(full) as there:
         there.socket.transport.pause_reading()  # else a library that is late reads on after the decision
         for _ in range(60):  # it reads nothing: kernel and broker fill up

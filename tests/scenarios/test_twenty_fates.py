@@ -66,7 +66,9 @@ class Fate:
         raw = socket.socket()
         raw.setblocking(False)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
-        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", broker.statistics.transports[0]["port"]))
+        await asyncio.get_running_loop().sock_connect(
+            raw, ("127.0.0.1", broker.statistics.transports[0]["port"])
+        )
         self.raw = RawClient(*await asyncio.open_connection(sock=raw, limit=4_096))
         self.raw.name = self.name
         self.raw.command({"c": "logon", "name": self.name})
@@ -92,7 +94,9 @@ class Fate:
         self.sequences += batch.sequences().tolist() if batch.first_sequence else []
         word, upto = self.asked.get("ack"), len(self.got)
         if word == "client-individual":
-            raw.command({"c": "ack", "id": "s", "numbers": [[n, n] for n in range(upto, upto - batch.count, -1)]})
+            raw.command(
+                {"c": "ack", "id": "s", "numbers": [[n, n] for n in range(upto, upto - batch.count, -1)]}
+            )
         elif word is not None:
             raw.command({"c": "ack", "id": "s", "upto": upto})
 
@@ -109,8 +113,15 @@ class Fate:
 
 def adds_up(entry: dict[str, Any]) -> None:
     """The identity, in messages and for what has bytes of its own in bytes."""
-    told = {key: value for key, value in entry.items() if key.endswith(("_messages", "_bytes")) or key == "gone"}
-    parts = [told["acknowledged_messages"], told["in_flight_messages"], told["waiting_messages"], *told["gone"].values()]
+    told = {
+        key: value for key, value in entry.items() if key.endswith(("_messages", "_bytes")) or key == "gone"
+    }
+    parts = [
+        told["acknowledged_messages"],
+        told["in_flight_messages"],
+        told["waiting_messages"],
+        *told["gone"].values(),
+    ]
     assert all(part >= 0 for part in parts), (entry.get("name", entry.get("id")), told)
     assert told["matched_messages"] == sum(parts), (entry.get("name", entry.get("id")), told)
     held = told["acknowledged_bytes"] + told["in_flight_bytes"] + told["waiting_bytes"]
@@ -133,18 +144,42 @@ async def look(broker: Broker) -> dict[str, dict[str, Any]]:
 def everybody() -> dict[str, Fate]:
     """The twenty."""
     fates = [
-        Fate("reading"), Fate("stopped"), Fate("trickling"), Fate("windowed", ack="client", prefetch=50),
-        Fate("individual", ack="client-individual", prefetch=50), Fate("offlined"), Fate("draining", "scratch.t"),
-        Fate("self-paused", bookmark="0|1|"), Fate("held"), Fate("policy-paused", "pause"), Fate("cancelled", "cancel"),
-        Fate("leased", lease_ms=1_000), Fate("unsubscribed"), Fate("replaying", bookmark="0"),
-        Fate("rated", bookmark="0|1|", rate="300"), Fate("conflated", bookmark="0|1|", conflation="50ms", conflation_key="topic"),
-        Fate("discarded", "discard"), Fate("dropped", "drop"), Fate("killed"),
+        Fate("reading"),
+        Fate("stopped"),
+        Fate("trickling"),
+        Fate("windowed", ack="client", prefetch=50),
+        Fate("individual", ack="client-individual", prefetch=50),
+        Fate("offlined"),
+        Fate("draining", "scratch.t"),
+        Fate("self-paused", bookmark="0|1|"),
+        Fate("held"),
+        Fate("policy-paused", "pause"),
+        Fate("cancelled", "cancel"),
+        Fate("leased", lease_ms=1_000),
+        Fate("unsubscribed"),
+        Fate("replaying", bookmark="0"),
+        Fate("rated", bookmark="0|1|", rate="300"),
+        Fate("conflated", bookmark="0|1|", conflation="50ms", conflation_key="topic"),
+        Fate("discarded", "discard"),
+        Fate("dropped", "drop"),
+        Fate("killed"),
         Fate("durable", durable="d", ack="client", prefetch=40),
     ]
     return {fate.name: fate for fate in fates}
 
 
-STILL = ("stopped", "offlined", "draining", "policy-paused", "cancelled", "leased", "unsubscribed", "discarded", "dropped", "killed")
+STILL = (
+    "stopped",
+    "offlined",
+    "draining",
+    "policy-paused",
+    "cancelled",
+    "leased",
+    "unsubscribed",
+    "discarded",
+    "dropped",
+    "killed",
+)
 
 
 @asynccontextmanager
@@ -197,11 +232,19 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
             fate.gate.set()
         for _ in range(150):
             entries = await look(broker)
-            if all(not e["waiting_messages"] and not e["in_flight_messages"] and not e["lag_messages"] for e in entries.values()):
+            if all(
+                not e["waiting_messages"] and not e["in_flight_messages"] and not e["lag_messages"]
+                for e in entries.values()
+            ):
                 break
             await asyncio.sleep(0.1)
         else:
-            raise AssertionError({n: (e["delivery"], e["waiting_messages"], e["in_flight_messages"]) for n, e in entries.items()})
+            raise AssertionError(
+                {
+                    n: (e["delivery"], e["waiting_messages"], e["in_flight_messages"])
+                    for n, e in entries.items()
+                }
+            )
         await asyncio.sleep(1.1)  # the ledger's second
         await check(broker, fates, await look(broker))
 
@@ -229,7 +272,10 @@ async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[
             assert answer is not None and answer["kept"] == rows[name], (name, answer)
             await returns(broker, fate, answer["bookmark"], published)
             continue
-        assert entry["matched_messages"] == published and entry["matched_bytes"] == size, (name, entry["matched_messages"])
+        assert entry["matched_messages"] == published and entry["matched_bytes"] == size, (
+            name,
+            entry["matched_messages"],
+        )
         assert entry["acknowledged_messages"] == len(fate.got), name
         if name not in ("conflated", "discarded"):
             assert len(fate.got) == published and not rows[name], name

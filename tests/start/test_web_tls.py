@@ -47,7 +47,9 @@ class Web(NamedTuple):
         context = ssl.create_default_context(cafile=str(self.authority))
         connection = http.client.HTTPSConnection("localhost", self.port, timeout=20, context=context)
         try:
-            connection.request(method, path, body, {key.replace("_", "-"): value for key, value in headers.items()})
+            connection.request(
+                method, path, body, {key.replace("_", "-"): value for key, value in headers.items()}
+            )
             answer = connection.getresponse()
             return answer, answer.read().decode()
         finally:
@@ -92,7 +94,9 @@ def test_console_answers_over_tls_alone(served: Web) -> None:
 
 
 def test_certificate_is_verified_by_who_asks(served: Web) -> None:
-    stranger = http.client.HTTPSConnection("localhost", served.port, timeout=20, context=ssl.create_default_context())
+    stranger = http.client.HTTPSConnection(
+        "localhost", served.port, timeout=20, context=ssl.create_default_context()
+    )
     with pytest.raises(ssl.SSLCertVerificationError):
         stranger.request("GET", "/healthz")
 
@@ -129,7 +133,9 @@ def test_certificate_without_its_key_is_refused() -> None:
         web_tls("/c.pem", "")
 
 
-def test_certificate_that_cannot_be_used_is_said_before_anything_starts(tmp_path: Path, settings: object) -> None:
+def test_certificate_that_cannot_be_used_is_said_before_anything_starts(
+    tmp_path: Path, settings: object
+) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("console")
     for tls, found in (

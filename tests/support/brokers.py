@@ -31,7 +31,10 @@ def no_websocket(*_: Any) -> Any:
 
 @asynccontextmanager
 async def running_broker(
-    home: Path, policy: PolicyDocument | None = None, on_tick: Callable[[Snapshot], Any] | None = None, standstills: int = 0
+    home: Path,
+    policy: PolicyDocument | None = None,
+    on_tick: Callable[[Snapshot], Any] | None = None,
+    standstills: int = 0,
 ) -> AsyncIterator[Broker]:
     """A broker that runs until the block ends. Its watchdog must have found so many standstills by then."""
     # Socket paths have 108 bytes at most, and pytest's directories are deep.

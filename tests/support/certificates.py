@@ -23,7 +23,9 @@ class Authority:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), critical=True)
+        made = self._builder(self._name, self._key).add_extension(
+            x509.BasicConstraints(True, None), critical=True
+        )
         self.certificate = directory / f"{name}.pem"
         self.certificate.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
@@ -32,9 +34,13 @@ class Authority:
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
-            x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now + days[0] * DAY).not_valid_after(now + days[1] * DAY)
+            .not_valid_before(now + days[0] * DAY)
+            .not_valid_after(now + days[1] * DAY)
         )
 
     def sign(self, name: str, *others: str, days: tuple[int, int] = (-1, 30)) -> tuple[Path, Path]:
@@ -42,22 +48,32 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [
-            x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.RFC822Name, others),
+            x509.DNSName("localhost"),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+            *map(x509.RFC822Name, others),
         ]
-        made = self._builder(subject, key, days).add_extension(x509.SubjectAlternativeName(names), critical=False)
+        made = self._builder(subject, key, days).add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
         certificate, private = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         certificate.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
-        private.write_bytes(key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ))
+        private.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
         return certificate, private
 
     def locked_key(self) -> Path:
         """A key that asks for a passphrase."""
         path = self._directory / "locked.key"
-        path.write_bytes(ec.generate_private_key(ec.SECP256R1()).private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
-        ))
+        path.write_bytes(
+            ec.generate_private_key(ec.SECP256R1()).private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"secret"),
+            )
+        )
         return path
 
     def transport(self, client_ca: Path | None = None) -> TlsSettings:

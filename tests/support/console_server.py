@@ -78,7 +78,9 @@ class Pushing:
             snapshot = self.broker.snapshot()
             told = {"type": "live.snapshot", "snapshot": msgspec.json.encode(snapshot)}
             await layer.group_send("live", told)
-            with contextlib.suppress(Exception):  # SQLite may be busy with a page; the next second reports again
+            with contextlib.suppress(
+                Exception
+            ):  # SQLite may be busy with a page; the next second reports again
                 await asyncio.to_thread(record_report, snapshot)
             await asyncio.sleep(1)
 

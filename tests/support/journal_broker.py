@@ -33,7 +33,13 @@ class JournalBroker(FakeBroker):
         while sum(one.state != "current" for one in self.journal.segments()) < segments:
             raw = build_one_topic("publisher", "orders", [b'{"price": 100}' * 100] * 100)
             first = self.journal.next_sequence
-            stamp(raw, origin=self.journal.origin, epoch=self.journal.epoch, first_sequence=first, accepted_at=time.time_ns())
+            stamp(
+                raw,
+                origin=self.journal.origin,
+                epoch=self.journal.epoch,
+                first_sequence=first,
+                accepted_at=time.time_ns(),
+            )
             self.journal.write([Batch.parse(raw)])
             self.journal.sync()
 
@@ -62,7 +68,13 @@ class JournalBroker(FakeBroker):
     def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
         """The real plan."""
         now = time.time_ns()
-        made = plan(request["action"], self.journal.segments(), now - int(request["age_s"] * 1e9), self.journal.pins(), now)
+        made = plan(
+            request["action"],
+            self.journal.segments(),
+            now - int(request["age_s"] * 1e9),
+            self.journal.pins(),
+            now,
+        )
         return {
             "action": request["action"], "chosen": [one.name for one in made.chosen],
             "segments": [
@@ -77,7 +89,9 @@ class JournalBroker(FakeBroker):
 
     def do_journal_swap(self, request: dict[str, Any]) -> dict[str, Any]:
         """The real swap."""
-        swap = {"archive": self.journal.archive_swap, "compress": self.journal.compress_swap}[request["action"]]
+        swap = {"archive": self.journal.archive_swap, "compress": self.journal.compress_swap}[
+            request["action"]
+        ]
         swap(request["name"], Path(request["prepared"]))
         return {"name": request["name"], "action": request["action"]}
 

@@ -33,8 +33,12 @@ TOPIC = "numbers"
 async def with_its_result(address: str, path: str) -> None:
     """Keeps each batch's numbers and the bookmark after it in one transaction."""
     database = sqlite3.connect(path, isolation_level=None)
-    database.execute("CREATE TABLE IF NOT EXISTS result (row INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER)")
-    database.execute("CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY CHECK (id = 1), bookmark TEXT)")
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS result (row INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER)"
+    )
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS position (id INTEGER PRIMARY KEY CHECK (id = 1), bookmark TEXT)"
+    )
     stored = database.execute("SELECT bookmark FROM position").fetchone()
     async with AsyncClient(address, "once") as client:
         subscription = await client.subscribe(TOPIC, bookmark=stored[0] if stored else EPOCH)
@@ -80,8 +84,12 @@ class Forker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.killed_clients"], cwd=ROOT, text=True, bufsize=1,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "tests.support.killed_clients"],
+            cwd=ROOT,
+            text=True,
+            bufsize=1,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         self._running = 0
 

@@ -14,8 +14,10 @@ from typing import NamedTuple
 from broker_core.protocols.native import encode_command
 
 READS_A_SECOND = 10
-UPGRADE = (b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-           b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 FIRST_WORDS = encode_command({"c": "heartbeat"})
 
 
@@ -31,7 +33,13 @@ class PacedReader:
     """Bytes are those of the socket: under TLS what was encrypted, and a little more than was sent."""
 
     def __init__(
-        self, port: int, rate: int, receive_buffer: int | None, *, websocket: bool = False, tls: ssl.SSLContext | None = None
+        self,
+        port: int,
+        rate: int,
+        receive_buffer: int | None,
+        *,
+        websocket: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.rate, self.receive_buffer = rate, receive_buffer
         self.socket = socket.socket()
@@ -43,7 +51,11 @@ class PacedReader:
         self.socket.connect(("127.0.0.1", port))
         self.address = "{}:{}".format(*self.socket.getsockname())
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost") if tls is not None else None
+        self._tls = (
+            tls.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+            if tls is not None
+            else None
+        )
         if self._tls is not None:
             self._shake_hands()
         if websocket:

@@ -77,8 +77,11 @@ def transports_process(loop: str, *transports: TransportSettings) -> Iterator[Tr
     """Run transports; what they say is collected until the block ends."""
     described = json.dumps([asdict(transport) for transport in transports])
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.progress_process", loop, described], cwd=ROOT,
-        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "tests.support.progress_process", loop, described],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         made = Transports(process)
         try:
@@ -130,10 +133,13 @@ class FeedingHost:
     def looks(self) -> dict[str, Any]:
         sinks = [feeder.sink for feeder in self.feeders]
         taken = [sink.taken_bytes() for sink in sinks]
-        return {"at": time.monotonic(), "peers": {
-            sink.remote: [sink.handed_bytes, now, sink.lump_bytes, sink.network_limited]
-            for sink, now in zip(sinks, taken, strict=True)
-        }}
+        return {
+            "at": time.monotonic(),
+            "peers": {
+                sink.remote: [sink.handed_bytes, now, sink.lump_bytes, sink.network_limited]
+                for sink, now in zip(sinks, taken, strict=True)
+            },
+        }
 
 
 async def _run(transports: list[TransportSettings]) -> None:

@@ -44,7 +44,11 @@ class Reader:
         self.raw.command(command)
 
         def answered() -> list[dict[str, Any]]:
-            return [one for one in self.answers[before:] if one.get("of") == command["c"] and one.get("ack") != "completed"]
+            return [
+                one
+                for one in self.answers[before:]
+                if one.get("of") == command["c"] and one.get("ack") != "completed"
+            ]
 
         await until(lambda: len(answered()) >= wanted or any(one["c"] == "error" for one in answered()))
         return answered()

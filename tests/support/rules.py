@@ -9,7 +9,9 @@ from broker_core.config import PolicyDocument
 from tests.support.brokers import tcp_policy
 
 
-def policy_with(*rules: dict[str, Any], revision: int = 1, pool: dict[str, Any] | None = None, **presets: Any) -> PolicyDocument:
+def policy_with(
+    *rules: dict[str, Any], revision: int = 1, pool: dict[str, Any] | None = None, **presets: Any
+) -> PolicyDocument:
     """The usual test policy with custom rules and presets, read and checked as a saved one is."""
     document = replace(tcp_policy(**(pool or {})), revision=revision).to_dict()
     document["rules"] = [{"mode": "enforce", **rule} for rule in rules]
@@ -17,7 +19,19 @@ def policy_with(*rules: dict[str, Any], revision: int = 1, pool: dict[str, Any] 
     return PolicyDocument.from_dict(document)
 
 
-def rule(action: str, limit: int = 10, *, signal: str = "backlog_messages", topic: str = "t", **more: Any) -> dict[str, Any]:
+def rule(
+    action: str, limit: int = 10, *, signal: str = "backlog_messages", topic: str = "t", **more: Any
+) -> dict[str, Any]:
     """A rule for the subscriptions to a topic, with one rung."""
-    rung = {"action": action, **{key: more.pop(key) for key in ("for_ms", "after_ms", "at_percent") if key in more}}
-    return {"name": "test", "scope": {"topic": topic}, "signal": signal, "limit": limit, "ladder": [rung], **more}
+    rung = {
+        "action": action,
+        **{key: more.pop(key) for key in ("for_ms", "after_ms", "at_percent") if key in more},
+    }
+    return {
+        "name": "test",
+        "scope": {"topic": topic},
+        "signal": signal,
+        "limit": limit,
+        "ladder": [rung],
+        **more,
+    }

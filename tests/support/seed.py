@@ -34,14 +34,22 @@ def seed_history(instance_name: str = "sluice-1") -> Instance:
 def seed_revisions() -> None:
     """Three revisions by a person; the broker that isn't there yet takes them up when it comes."""
     policies.change_instance_policy(
-        OPERATOR, {"client_policy": {"client_message_age_limit_ms": 600_000}}, reason="Ten minutes is long enough"
+        OPERATOR,
+        {"client_policy": {"client_message_age_limit_ms": 600_000}},
+        reason="Ten minutes is long enough",
     )
     policies.change_transport(
-        OPERATOR, "websocket", {"pool": {"message_memory_limit": 256 * 2**20, "message_disk_limit": 2**30}},
+        OPERATOR,
+        "websocket",
+        {"pool": {"message_memory_limit": 256 * 2**20, "message_disk_limit": 2**30}},
         reason="Browsers must not crowd out the desks",
     )
     policies.change_instance_policy(
-        OPERATOR, {"client_policy": {"client_max_capacity": 40}, "instance": {"unjournaled_topics": ["scratch.>", "heartbeat.>"]}},
+        OPERATOR,
+        {
+            "client_policy": {"client_max_capacity": 40},
+            "instance": {"unjournaled_topics": ["scratch.>", "heartbeat.>"]},
+        },
         reason="",
     )
 
@@ -56,8 +64,24 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
         phase = number / (hours * 360)
         behind = max(0.0, math.sin(phase * 9.4 - 2.2)) * 150_000 if phase > 0.2 else 0
         lag = int(behind * (1 + 0.05 * math.sin(number / 5)))
-        state = "offlined" if lag > 60_000 else "draining" if lag > 20_000 and math.cos(phase * 9.4 - 2.2) < 0 else "live"
-        rows.append(ClientSample(instance=instance, client=client, at=at, state=state, lag_messages=lag, lag_bytes=lag * 412, lag_ms=lag * 3))
+        state = (
+            "offlined"
+            if lag > 60_000
+            else "draining"
+            if lag > 20_000 and math.cos(phase * 9.4 - 2.2) < 0
+            else "live"
+        )
+        rows.append(
+            ClientSample(
+                instance=instance,
+                client=client,
+                at=at,
+                state=state,
+                lag_messages=lag,
+                lag_bytes=lag * 412,
+                lag_ms=lag * 3,
+            )
+        )
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True)
 
 
@@ -91,7 +115,10 @@ def seed_decisions(instance: Instance) -> None:
     )  # fmt: skip
     for facts in made:
         at = now - timedelta(minutes=facts.pop("minutes"))
-        samples = [[int(at.timestamp() * 1000) - (60 - n) * 1000, int(facts["observed"] * n / 60), 0, n * 450] for n in range(60)]
+        samples = [
+            [int(at.timestamp() * 1000) - (60 - n) * 1000, int(facts["observed"] * n / 60), 0, n * 450]
+            for n in range(60)
+        ]
         extra = {key: facts.pop(key) for key in ("kept", "lost", "chosen_over", "resume_bookmark")}
         Decision.objects.create(
             instance=instance, at=at, transport="tcp", pool="instance", revision=2, mode="enforce",

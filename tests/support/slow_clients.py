@@ -35,14 +35,16 @@ def policy(
         {"name": name, "kind": "tcp", "port": 9_000 + place, **settings}
         for place, (name, settings) in enumerate((transports or {"tcp": {}}).items())
     ]
-    return PolicyDocument.from_dict({
-        "revision": revision,
-        "instance": {"name": "sluice-1"},
-        "pool": pool or {},
-        "client_policy": {"client_max_capacity": capacity, "client_message_age_limit_ms": age_ms},
-        "transports": listed,
-        **more,
-    })
+    return PolicyDocument.from_dict(
+        {
+            "revision": revision,
+            "instance": {"name": "sluice-1"},
+            "pool": pool or {},
+            "client_policy": {"client_max_capacity": capacity, "client_message_age_limit_ms": age_ms},
+            "transports": listed,
+            **more,
+        }
+    )
 
 
 def rule_book(document: PolicyDocument, host_memory: int = HOST_MEMORY) -> RuleBook:
@@ -119,7 +121,9 @@ class Client:
 
     def waiting(self) -> Waiting:
         first = (self.spool[0].batch.first_sequence if self.spool else 0) or self.outbox.first_sequence_of(1)
-        lost = sum(e.count for e in self.outbox if e.source is None) + sum(e.count for e in self.spool if e.source is None)
+        lost = sum(e.count for e in self.outbox if e.source is None) + sum(
+            e.count for e in self.spool if e.source is None
+        )
         bookmark = f"sluice-1|{first - 1}|" if first else ""
         return Waiting(self.outbox.messages, sum(e.count for e in self.spool), lost, bookmark)
 

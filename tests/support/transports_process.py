@@ -29,8 +29,11 @@ def broker_process(policy: PolicyDocument) -> Iterator[dict[str, int]]:
     """Run a broker; the ports of its transports by name."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.transports_process", home, json.dumps(policy.to_dict())], cwd=ROOT,
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [sys.executable, "-m", "tests.support.transports_process", home, json.dumps(policy.to_dict())],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env={**os.environ, "DJANGO_SETTINGS_MODULE": "console.project.settings_test"},
         )
         try:

@@ -46,17 +46,23 @@ class ActionRequests:
         """One message of any bytes. ClientError bad_topic; OperatorError topic_refused, bad_request."""
         topic = check_topic(asked.topic)
         if topic.startswith("$"):
-            raise OperatorError("topic_refused", "Topics that start with $ are the broker's own.", "Publish on another.")
+            raise OperatorError(
+                "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
+            )
         try:
             body = base64.b64decode(asked.body, validate=True)
         except binascii.Error:
-            raise OperatorError("bad_request", "body must be base64.", "Send the message's bytes so.", field="body") from None
+            raise OperatorError(
+                "bad_request", "body must be base64.", "Send the message's bytes so.", field="body"
+            ) from None
         self._publishing.publish_own(topic, [body])
         return PublishedBytes(topic=topic, bytes=len(body))
 
     async def shut_down(self, asked: requests.ShutDown) -> Stopping:
         """OperatorError not_here where nobody knows how."""
         if self._process.on_shut_down is None:
-            raise OperatorError("not_here", "This broker can't end its process.", "Stop it where it was started.")
+            raise OperatorError(
+                "not_here", "This broker can't end its process.", "Stop it where it was started."
+            )
         self._process.on_shut_down()
         return Stopping(stopping=True)

@@ -141,7 +141,9 @@ class ClientRequests:
     def _connection(self, name: str) -> Member:
         connection = self._broker.roster.clients.get(name)
         if connection is None:
-            raise OperatorError("unknown_client", f"No client {name!r} is connected.", "See the clients page.")
+            raise OperatorError(
+                "unknown_client", f"No client {name!r} is connected.", "See the clients page."
+            )
         return connection
 
 
@@ -150,7 +152,9 @@ def _targets(connection: Member, id: str) -> list[ClientSubscription]:
         return list(connection.subscriptions.values())
     target = connection.subscriptions.get(id)
     if target is None:
-        raise OperatorError("unknown_subscription", f"{connection.name} has no subscription {id!r}.", "See the client's page.")
+        raise OperatorError(
+            "unknown_subscription", f"{connection.name} has no subscription {id!r}.", "See the client's page."
+        )
     return [target]
 
 

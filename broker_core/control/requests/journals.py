@@ -101,8 +101,12 @@ class JournalRequests:
             refused = [name for name in asked.names if name not in allowed]
             if refused:
                 why = {skipped.name: skipped.why for skipped in plan.skipped}
-                raise OperatorError("journal_in_use", f"{refused[0]} can't be removed: {why.get(refused[0], 'unknown')}.",
-                                    "Plan again.", refused=refused)
+                raise OperatorError(
+                    "journal_in_use",
+                    f"{refused[0]} can't be removed: {why.get(refused[0], 'unknown')}.",
+                    "Plan again.",
+                    refused=refused,
+                )
             receipt = await asyncio.to_thread(self._broker.journal.remove, asked.names)
         return msgspec.convert(receipt.as_dict(), Removal)
 
@@ -110,7 +114,9 @@ class JournalRequests:
         """Messages of a topic. ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone."""
         broker = self._broker
         wanted = browsing.wanted(broker.journal, asked, broker.dispatch.topics.decoder_of)
-        return await asyncio.to_thread(browsing.browse, broker.journal, broker.instance, wanted, broker.frontier.durable)
+        return await asyncio.to_thread(
+            browsing.browse, broker.journal, broker.instance, wanted, broker.frontier.durable
+        )
 
     def _plan(self, action: JournalAction, age_s: float) -> retention.Plan:
         now, journal = self._broker.clock.now_ns(), self._broker.journal

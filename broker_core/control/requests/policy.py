@@ -42,7 +42,9 @@ class Governed(Protocol):
 class PolicyRequests:
     """Answers about policies. A document that can't be used is refused with bad_policy and all that is wrong with it."""
 
-    def __init__(self, broker: Governed, apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]]) -> None:
+    def __init__(
+        self, broker: Governed, apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]]
+    ) -> None:
         self._broker = broker
         self._apply = apply
 

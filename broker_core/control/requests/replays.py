@@ -57,7 +57,9 @@ class ReplayRequests:
         subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": asked.name}
         command = parse_command(msgspec.json.encode(subscribe))
         assert isinstance(command, commands.Subscribe)
-        return await self._stored(self._broker.managed.create(client, command, self._broker.subscriptions.span_of(command)))
+        return await self._stored(
+            self._broker.managed.create(client, command, self._broker.subscriptions.span_of(command))
+        )
 
     async def pause(self, asked: requests.PauseReplay) -> ReplayEntry:
         """Hold it where it is."""
@@ -70,7 +72,9 @@ class ReplayRequests:
     async def rate(self, asked: requests.RateReplay) -> ReplayEntry:
         """Another rate, or none."""
         managed = self._broker.managed
-        return await self._stored(managed.set_rate(asked.name, asked.rate or None, asked.rate_max_gap or None))
+        return await self._stored(
+            managed.set_rate(asked.name, asked.rate or None, asked.rate_max_gap or None)
+        )
 
     async def cancel(self, asked: requests.CancelReplay) -> ReplayEntry:
         """End it."""

@@ -49,9 +49,11 @@ def load(journal: Journal, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
     stretch: _Stretch | None = None
     for number, entry in enumerate(entries):
         if entry.batch is not None:
-            loaded.append(OutboxEntry(
-                entry.stream, entry.batch, None, None, 0, entry.count, entry.nbytes, entry.accepted_at
-            ))
+            loaded.append(
+                OutboxEntry(
+                    entry.stream, entry.batch, None, None, 0, entry.count, entry.nbytes, entry.accepted_at
+                )
+            )
             continue
         if stretch is None or not stretch.holds(entry):
             segment, start = entry.position
@@ -103,9 +105,13 @@ def _entry(one: OutboxEntry) -> SpoolEntry:
     counts = (one.count, one.nbytes, one.accepted_at)
     if one.source is None:
         return SpoolEntry(one.stream, "copy", Position(0, 0), one.nbytes, None, one.batch, *counts)
-    return SpoolEntry(one.stream, "reference", Position(*one.source), one.source_length, one.rows, None, *counts)
+    return SpoolEntry(
+        one.stream, "reference", Position(*one.source), one.source_length, one.rows, None, *counts
+    )
 
 
 def _reference(run: Run) -> SpoolEntry:
     place = Position(*run.position)
-    return SpoolEntry(run.stream, "reference", place, run.length, None, None, run.records, run.length, run.accepted_at)
+    return SpoolEntry(
+        run.stream, "reference", place, run.length, None, None, run.records, run.length, run.accepted_at
+    )

@@ -118,7 +118,13 @@ class EntryHead(NamedTuple):
 
 
 def encode_reference(
-    stream: int, position: tuple[int, int], length: int, count: int, nbytes: int, accepted_at: int, rows: Rows | None
+    stream: int,
+    position: tuple[int, int],
+    length: int,
+    count: int,
+    nbytes: int,
+    accepted_at: int,
+    rows: Rows | None,
 ) -> bytes:
     """A reference's bytes."""
     segment, offset = position

@@ -115,7 +115,11 @@ class Parts:
         """The next `size` bytes; they stay. JournalError spool_damaged when there are fewer."""
         start = self._read_at - self._window_at
         if start < 0 or start + size > len(self._window):
-            self._window, self._window_at, start = memoryview(self._read(max(size, READ_BYTES))), self._read_at, 0
+            self._window, self._window_at, start = (
+                memoryview(self._read(max(size, READ_BYTES))),
+                self._read_at,
+                0,
+            )
         found = self._window[start : start + size]
         if len(found) < size:
             raise JournalError(

@@ -91,7 +91,11 @@ class Spool:
         The way of nearly everything that comes for an offlined client, of whom there may be thousands.
         """
         run, source = self._run, entry.source
-        if run is None or source is None or not run.joins(entry.stream, source, entry.source_length, entry.count):
+        if (
+            run is None
+            or source is None
+            or not run.joins(entry.stream, source, entry.source_length, entry.count)
+        ):
             return False
         tally, last = self.tallies[entry.stream], entry.batch.last_sequence
         tally.messages += entry.count
@@ -197,7 +201,9 @@ class Spool:
             if batch is None:
                 self._count(entry.stream, entry.count, entry.nbytes, first, first)
             else:
-                self._count(entry.stream, entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence)
+                self._count(
+                    entry.stream, entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence
+                )
                 self.copied_messages += entry.count
                 self.held_bytes += entry.nbytes
 

@@ -37,7 +37,9 @@ def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str,
         case Epoch():
             sequence, query = 0, Query()
         case _:
-            raise OperatorError("bad_bookmark", f"{text} isn't one record.", "Give a bookmark, a moment, or 0.")
+            raise OperatorError(
+                "bad_bookmark", f"{text} isn't one record.", "Give a bookmark, a moment, or 0."
+            )
     if not files:
         return {"state": "missing", "asked": text, "why": "The log is empty."}
     if sequence and sequence < files[0].first_sequence:
@@ -47,7 +49,12 @@ def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str,
         return {"state": "ahead", "asked": text, "newest": _newest(place, files)}
     if sequence and found.batch.first_sequence > sequence:
         following = f"{place.instance}|{found.batch.first_sequence}|"
-        return {"state": "missing", "asked": text, "next": following, "why": "It is damaged or lost: see `journal verify`."}
+        return {
+            "state": "missing",
+            "asked": text,
+            "next": following,
+            "why": "It is damaged or lost: see `journal verify`.",
+        }
     return _describe(place, text, found)
 
 
@@ -82,7 +89,10 @@ def _newest(place: LogPlace, files: list[SegmentFile]) -> str | None:
         index = sidecar.load_summary(index_path(Path(file.path)), place.instance, file.first_sequence)
         if index is not None:
             return f"{place.instance}|{index.last_sequence}|"
-        last = max((found.batch.last_sequence for found in Search(place, Query(first=file.first_sequence))), default=0)
+        last = max(
+            (found.batch.last_sequence for found in Search(place, Query(first=file.first_sequence))),
+            default=0,
+        )
         if last:
             return f"{place.instance}|{last}|"
     return None

@@ -113,7 +113,10 @@ class Search:
         for number, file in enumerate(files):
             following = files[number + 1].first_sequence if number + 1 < len(files) else MAX_SEQUENCE
             if file.first_sequence <= self._last and following > query.first:
-                yield file, sidecar.load_summary(index_path(file.path), self._place.instance, file.first_sequence)
+                yield (
+                    file,
+                    sidecar.load_summary(index_path(file.path), self._place.instance, file.first_sequence),
+                )
 
     def _may_hold(self, index: SegmentIndex | None) -> bool:
         query = self._query
@@ -148,7 +151,9 @@ class Search:
         wanted = {number for number, topic in enumerate(index.topics or ()) if matches(topic)}
         stretches: list[tuple[int, int]] = []
         for number, (sequence, offset, _, topics) in enumerate(entries):
-            following = entries[number + 1] if number + 1 < len(entries) else (MAX_SEQUENCE, index.end, index.last_at)
+            following = (
+                entries[number + 1] if number + 1 < len(entries) else (MAX_SEQUENCE, index.end, index.last_at)
+            )
             if (
                 following[0] <= self._query.first or sequence > self._last or following[2] < self._query.since
                 or (topics is not None and wanted.isdisjoint(topics))

@@ -66,7 +66,9 @@ class Tally:
             Count(tuple(names.text(at, number) for at, number in zip(self._at, key, strict=True)), *sums)
             for key, sums in self._sums.items()
         ]
-        return sorted(made) if self.by == ("hour",) else sorted(made, key=lambda one: (-one.nbytes, one.values))
+        return (
+            sorted(made) if self.by == ("hour",) else sorted(made, key=lambda one: (-one.nbytes, one.values))
+        )
 
 
 class _Names:

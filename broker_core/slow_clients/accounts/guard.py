@@ -115,7 +115,9 @@ class SlowClientGuard(Roll):
         """As the roll does; and what was decided about the client and isn't done yet is void: another one may take its name
         before it would be done. What was only to be recorded still is."""
         if self._uses.get(use.name) is use:
-            self._later = [one for one in self._later if one.client != use.name or one.mode is not Mode.ENFORCE]
+            self._later = [
+                one for one in self._later if one.client != use.name or one.mode is not Mode.ENFORCE
+            ]
         super().unregister(use)
 
     # ------------------------------------------------------------------------------------------ judging
@@ -160,7 +162,11 @@ class SlowClientGuard(Roll):
         return decisions
 
     def apply_policy(
-        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str,
+        self,
+        document: PolicyDocument,
+        host_memory: int,
+        ulimit: int | None,
+        default_disk_path: str,
         stage: Stage | None = None,
     ) -> None:
         before = self.book.pool_rules if self._uses else ()
@@ -194,7 +200,9 @@ class SlowClientGuard(Roll):
             pool.take_in(use)
             staging = staged is not None and stage is not None and stage.covers(use.name)
             given = self._rules_for(use, staged if staged is not None and staging else book, succession)
-            if not (use.memory or use.disk or given.holds or any(given.narrow.values()) or beyond(given.rules)):
+            if not (
+                use.memory or use.disk or given.holds or any(given.narrow.values()) or beyond(given.rules)
+            ):
                 continue  # most: nothing of it can be over anything
             client = as_signals(use, pool, now_ns, given.holds)
             narrow = [RuledView(view, given.narrow[view.id]) for view in client.subscriptions]
@@ -217,12 +225,19 @@ class SlowClientGuard(Roll):
         found = [*use.seen(now_ns)]
         for one in use.narrow.values():
             found += one.seen(use, now_ns)
-        found += [self._seen_of_pool(rule, use, now_ns) for rule in self.book.pool_rules if rule.scope == use.pool_name]
+        found += [
+            self._seen_of_pool(rule, use, now_ns)
+            for rule in self.book.pool_rules
+            if rule.scope == use.pool_name
+        ]
         return [forecast(seen, now_ns) for seen in found]
 
     def _seen_of_pool(self, rule: Rule, use: PoolUse, now_ns: int) -> Seen:
         pool = use.pool
-        value, hold = of_pool(rule, pool.signals()), self._pool_holds.get(pool.name, {}).get(rule.name, NO_HOLD)
+        value, hold = (
+            of_pool(rule, pool.signals()),
+            self._pool_holds.get(pool.name, {}).get(rule.name, NO_HOLD),
+        )
         looks = pool.looks.points(1 if rule.signal is Signal.POOL_DISK else 0)
         points = [*(point for point in looks if point[0] < now_ns), (now_ns, value)]
         spares = spared(rule, use.name)
@@ -238,7 +253,11 @@ class SlowClientGuard(Roll):
         known = self._first_choices.get(key)
         if known is None or known[0] != second or known[1] not in self._uses:
             share = OF_POOL[rule.signal].share
-            users = [use for use in self._uses.values() if use.pool is pool and share(use) and not spared(rule, use.name)]
+            users = [
+                use
+                for use in self._uses.values()
+                if use.pool is pool and share(use) and not spared(rule, use.name)
+            ]
             first = min(users, key=lambda use: precedence(share(use), use))
             known = self._first_choices[key] = (second, first.name)
         return known[1]
@@ -277,7 +296,9 @@ class SlowClientGuard(Roll):
         if pool.memory_used <= pool.memory_ceiling:
             return None
         ranked = [(use.memory, use) for use in pool.by_memory.largest(2)]
-        return self._judge_largest(Signal.POOL_MEMORY, pool, ranked, pool.memory_used - pool.memory_leaving, now_ns)
+        return self._judge_largest(
+            Signal.POOL_MEMORY, pool, ranked, pool.memory_used - pool.memory_leaving, now_ns
+        )
 
     def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.disk_used <= pool.disk_ceiling:

@@ -72,7 +72,9 @@ class PoolUse:
         "watched",
     )
 
-    def __init__(self, name: str, transport: str, user: str, backlog: Backlog, pool: Pool, connected: int) -> None:
+    def __init__(
+        self, name: str, transport: str, user: str, backlog: Backlog, pool: Pool, connected: int
+    ) -> None:
         self.name = name
         self.transport = transport
         self.user = user
@@ -120,7 +122,9 @@ class PoolUse:
         self.beyond = beyond(rules)
         self.rates = tuple(rule for rule in rules if rule.shape is Shape.RATE_BELOW)
         self.followed = tuple(
-            rule for rule in rules if READINGS[rule.signal].column is None and rule.shape is not Shape.RATE_BELOW
+            rule
+            for rule in rules
+            if READINGS[rule.signal].column is None and rule.shape is not Shape.RATE_BELOW
         )
         self._trail = None
 
@@ -134,7 +138,9 @@ class PoolUse:
 
     def held(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, Hold]:
         """What these rules remember of one of its subscriptions, or with "" of itself."""
-        return {rule.name: hold for rule in rules if (hold := self.holds.get((rule.name, identity))) is not None}
+        return {
+            rule.name: hold for rule in rules if (hold := self.holds.get((rule.name, identity))) is not None
+        }
 
     def remember(self, holds: Holds) -> bool:
         """Take over what rules remember. True when its limits changed by it: it must be ranked anew."""
@@ -153,7 +159,9 @@ class PoolUse:
         """Its limits, without those of rules that have acted already."""
         self.fresh = self.limits
         if self.holds:
-            self.fresh = client_limits(tuple(rule for rule in self.rules if (rule.name, "") not in self.holds))
+            self.fresh = client_limits(
+                tuple(rule for rule in self.rules if (rule.name, "") not in self.holds)
+            )
 
     def follow(self, now_ns: int) -> None:
         """Keep what rules read of it that its samples don't have."""

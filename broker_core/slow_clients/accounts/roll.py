@@ -43,7 +43,11 @@ class Roll:
     # ------------------------------------------------------------------------------------------ policies
 
     def apply_policy(
-        self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str,
+        self,
+        document: PolicyDocument,
+        host_memory: int,
+        ulimit: int | None,
+        default_disk_path: str,
         stage: Stage | None = None,
     ) -> None:
         """Put a revision in force, whole. Whoever is over a limit of it is due at the next look: call `tick` at once.
@@ -54,7 +58,9 @@ class Roll:
         self._pools = build_pools(document, *self._host)
         self.revision = document.revision
         self.book = RuleBook(document, {name: pool.limits for name, pool in self._pools.items()})
-        self._pool_rules = {(rule.scope, rule.signal): rule for rule in self.book.pool_rules if rule.at_enqueue}
+        self._pool_rules = {
+            (rule.scope, rule.signal): rule for rule in self.book.pool_rules if rule.at_enqueue
+        }
         """AMPS's, by pool and what it is short of: always enforced, and nobody is protected from them."""
         self._slow_pool_rules = [rule for rule in self.book.pool_rules if not rule.at_enqueue]
         self.stage = stage
@@ -97,9 +103,15 @@ class Roll:
         for one in use.watched.values():
             view = one.view
             subject = use.subject._replace(topic=view.topic, subscription=view.id, name=view.name)
-            found = [one for one in settings_of(book.effective(subject), limits) if (one.setting, one.origin) not in known]
+            found = [
+                one
+                for one in settings_of(book.effective(subject), limits)
+                if (one.setting, one.origin) not in known
+            ]
             narrow.append(OfSubscription(view.id, view.topic, tuple(found)))
-        return InForce(name, use.transport, use.user, use.pool_name, self.revision_of(name), own, tuple(narrow))
+        return InForce(
+            name, use.transport, use.user, use.pool_name, self.revision_of(name), own, tuple(narrow)
+        )
 
     def prefetch_of(self, use: PoolUse, topic: str) -> int | None:
         """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
@@ -176,7 +188,10 @@ class Roll:
         """What a book has for a client and its subscriptions, and what is remembered once that is in force."""
         rules = book.of_client(use.subject)
         narrow = {identity: use.ask(book, one.view) for identity, one in use.watched.items()}
-        changed = [("", use.rules, rules), *((key, one.rules, narrow[key]) for key, one in use.watched.items())]
+        changed = [
+            ("", use.rules, rules),
+            *((key, one.rules, narrow[key]) for key, one in use.watched.items()),
+        ]
         holds: dict[tuple[str, str], Hold] = {}
         for identity, before, after in changed:
             held = use.held(identity, before) if use.holds else {}
@@ -194,11 +209,19 @@ class Roll:
 
     def _book_for(self, use: PoolUse) -> RuleBook:
         staged = self._staged_book
-        return staged if staged is not None and self.stage is not None and self.stage.covers(use.name) else self.book
+        return (
+            staged
+            if staged is not None and self.stage is not None and self.stage.covers(use.name)
+            else self.book
+        )
 
     def revision_of(self, name: str) -> int:
         """The revision that a client is judged by."""
-        return self.stage.document.revision if self.stage is not None and self.stage.covers(name) else self.revision
+        return (
+            self.stage.document.revision
+            if self.stage is not None and self.stage.covers(name)
+            else self.revision
+        )
 
     def _write_off(self, use: PoolUse) -> None:
         use.pool.close(use)

@@ -115,4 +115,3 @@ def _sample(use: PoolUse, now_ns: int) -> None:
     history.add(now_ns, memory, disk, age, use.backlog.taken_bytes, use.look_back_ms())
     if history.idle >= SAMPLES:
         use.history = None
-

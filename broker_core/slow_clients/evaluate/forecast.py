@@ -104,7 +104,11 @@ class _Found(NamedTuple):
 def _found(seen: Seen, now_ns: int) -> _Found:
     rule, hold = seen.rule, seen.hold
     if seen.value == NOT_APPLICABLE:
-        return _none("nothing has waited for long enough" if rule.shape is Shape.RATE_BELOW else "nothing of it waits in memory")
+        return _none(
+            "nothing has waited for long enough"
+            if rule.shape is Shape.RATE_BELOW
+            else "nothing of it waits in memory"
+        )
     if hold.done >= len(rule.ladder):
         return _acted(rule, hold, now_ns)
     match rule.shape:
@@ -180,7 +184,11 @@ def _of_count(seen: Seen, now_ns: int) -> _Found:
     if len(marks) >= rule.count:
         return _Found(0)
     if len(marks) < ENOUGH_SAMPLES or marks[0] == marks[-1]:
-        return _none(f"it was counted {len(marks)} of {rule.count} times, too few to tell a pace" if marks else "it was never counted")
+        return _none(
+            f"it was counted {len(marks)} of {rule.count} times, too few to tell a pace"
+            if marks
+            else "it was never counted"
+        )
     apart = (marks[-1] - marks[0]) / (len(marks) - 1)
     if rule.window_ms and apart * (rule.count - 1) > rule.window_ms * _MS:
         return _none("at its pace there are never so many within the window", 1e9 / apart)

@@ -103,7 +103,9 @@ class Succession:
         self._compared: list[tuple[Sequence[Rule], Sequence[Rule]]] = []
         """What the keys are of: as long as it is held, they are nobody else's."""
 
-    def holds(self, before: Sequence[Rule], after: Sequence[Rule], held: Mapping[str, Hold]) -> dict[str, Hold]:
+    def holds(
+        self, before: Sequence[Rule], after: Sequence[Rule], held: Mapping[str, Hold]
+    ) -> dict[str, Hold]:
         """By the rules' names, of somebody whom these rules are about, after those."""
         key = (id(before), id(after))
         heirs = self._heirs.get(key)
@@ -160,7 +162,9 @@ def _asks(rule: Rule) -> tuple[object, ...]:
 
 
 def _above(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
-    over = value > rule.limit or (rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear)
+    over = value > rule.limit or (
+        rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
+    )
     if over:
         hold = hold if hold.over_since else hold._replace(over_since=now_ns)
     elif value > rule.wakes_at:

@@ -84,7 +84,9 @@ class Judged(NamedTuple):
     """Its subscriptions that rules look at."""
 
 
-def evaluate(rules: Rules, clients: Iterable[ClientView], pools: Iterable[PoolSignals], now_ns: int) -> Verdict:
+def evaluate(
+    rules: Rules, clients: Iterable[ClientView], pools: Iterable[PoolSignals], now_ns: int
+) -> Verdict:
     """What the rules say about these clients now; NOTHING almost always.
 
     For rules that choose the largest, `clients` must hold at least the pool's two largest users of what the
@@ -130,7 +132,9 @@ def precedence(used: int, client: ClientView) -> tuple[int, int, int, str]:
 
 def spared(rule: Rule, client: str) -> str:
     """Why a rule doesn't act on a client whatever it sees; "" when it does."""
-    return "the rule protects it" if rule.protected and any(glob(one, client) for one in rule.protected) else ""
+    return (
+        "the rule protects it" if rule.protected and any(glob(one, client) for one in rule.protected) else ""
+    )
 
 
 class _Outcome:
@@ -168,7 +172,12 @@ class _Pass:
     __slots__ = ("_clients", "_effects", "_mode", "_now", "_outcome", "_pools")
 
     def __init__(
-        self, mode: Mode, clients: Sequence[Judged], pools: Sequence[PoolSignals], now_ns: int, outcome: _Outcome | None
+        self,
+        mode: Mode,
+        clients: Sequence[Judged],
+        pools: Sequence[PoolSignals],
+        now_ns: int,
+        outcome: _Outcome | None,
     ) -> None:
         self._mode = mode
         self._clients = clients
@@ -226,7 +235,9 @@ class _Pass:
             self._effects = _Effects()
         name, pool, effects = client.name, client.pool_name, self._effects
         final = decision.action in FINAL_ACTIONS
-        if (final or (decision.action in RELIEVING and not decision.subscription)) and name not in effects.moved:
+        if (
+            final or (decision.action in RELIEVING and not decision.subscription)
+        ) and name not in effects.moved:
             effects.moved.add(name)
             if not client.offlined:
                 effects.memory[pool] += client.outbox_bytes
@@ -283,7 +294,11 @@ class _Pass:
         """Users of what the pool is short of: the largest first; of equals the one whose backlog is older."""
         users, share = [], OF_POOL[rule.signal].share
         for client, *_ in self._clients:
-            if client.pool_name != pool.name or client.name in self._effects.gone or spared(rule, client.name):
+            if (
+                client.pool_name != pool.name
+                or client.name in self._effects.gone
+                or spared(rule, client.name)
+            ):
                 continue
             moved = rule.signal is Signal.POOL_MEMORY and client.name in self._effects.moved
             used = 0 if moved else share(client)

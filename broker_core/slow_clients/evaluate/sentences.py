@@ -50,7 +50,9 @@ def _why(decision: Decision) -> str:
     observed, limit = quantity(decision.observed, unit), quantity(decision.limit, unit)
     subject = READINGS[decision.signal].subject.format(pool=decision.pool)
     if decision.shape is Shape.COUNT_IN_WINDOW:
-        return f"its {_NOUN[decision.signal]} passed the limit {observed}, reaching {decision.setting} ({limit})"
+        return (
+            f"its {_NOUN[decision.signal]} passed the limit {observed}, reaching {decision.setting} ({limit})"
+        )
     way = "under" if decision.shape is Shape.RATE_BELOW else "over"
     over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
     if decision.hold_ms:
@@ -63,7 +65,9 @@ def _why(decision: Decision) -> str:
     return f"{over}, and {used}{after}"
 
 
-_NOUN: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {Signal.WINDOW_FULL: "prefetch window"}
+_NOUN: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {
+    Signal.WINDOW_FULL: "prefetch window"
+}
 
 
 def _cost(decision: Decision) -> str:

@@ -75,7 +75,9 @@ def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
     before = client.taken_by(now_ns - look_back * _MS)
     if before is None or before.at == now_ns:
         return NOT_APPLICABLE
-    return (client.taken_bytes - before.taken_bytes + client.lump_bytes) * 1_000_000_000 // (now_ns - before.at)
+    return (
+        (client.taken_bytes - before.taken_bytes + client.lump_bytes) * 1_000_000_000 // (now_ns - before.at)
+    )
 
 
 def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: int) -> int:
@@ -165,7 +167,9 @@ READINGS: Final = whole({
     ),
 })  # fmt: skip
 OF_CLIENT: Final = {signal: row.of_client for signal, row in READINGS.items() if row.of_client is not None}
-OF_SUBSCRIPTION: Final = {s: row.of_subscription for s, row in READINGS.items() if row.of_subscription is not None}
+OF_SUBSCRIPTION: Final = {
+    s: row.of_subscription for s, row in READINGS.items() if row.of_subscription is not None
+}
 OF_POOL: Final = {signal: row.of_pool for signal, row in READINGS.items() if row.of_pool is not None}
 OUTBOX: Final = frozenset(signal for signal, row in READINGS.items() if row.outbox)
 
@@ -174,10 +178,18 @@ def check(read: dict[Measured, set[Signal]]) -> None:
     """Every signal can be read off just what it is measured of. Raises LookupError otherwise."""
     for measured, signals in read.items():
         if wrong := signals ^ {signal for signal, row in SIGNALS.items() if measured in row.measured}:
-            raise LookupError(f"read and measured of a {measured} aren't the same: {', '.join(sorted(wrong))}")
+            raise LookupError(
+                f"read and measured of a {measured} aren't the same: {', '.join(sorted(wrong))}"
+            )
 
 
-check({Measured.CLIENT: set(OF_CLIENT), Measured.SUBSCRIPTION: set(OF_SUBSCRIPTION), Measured.POOL: set(OF_POOL)})
+check(
+    {
+        Measured.CLIENT: set(OF_CLIENT),
+        Measured.SUBSCRIPTION: set(OF_SUBSCRIPTION),
+        Measured.POOL: set(OF_POOL),
+    }
+)
 
 
 def beyond(rules: Iterable[Rule]) -> bool:

@@ -66,4 +66,7 @@ def _changes(old: dict[str, Effective], new: dict[str, Effective]) -> list[Setti
 
 def _json(effective: Effective) -> dict[str, Any]:
     value = effective.value
-    return {"value": value if isinstance(value, int | float | str | bool | None) else str(value), "origin": effective.origin}
+    return {
+        "value": value if isinstance(value, int | float | str | bool | None) else str(value),
+        "origin": effective.origin,
+    }

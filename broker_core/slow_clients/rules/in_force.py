@@ -37,7 +37,12 @@ class Setting(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {"setting": self.setting, "value": _plain(self.value), "unit": self.unit, "origin": self.origin}
+        return {
+            "setting": self.setting,
+            "value": _plain(self.value),
+            "unit": self.unit,
+            "origin": self.origin,
+        }
 
 
 class OfSubscription(NamedTuple):

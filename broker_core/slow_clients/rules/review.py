@@ -70,7 +70,10 @@ def _warn(where: str, sentence: str, fix: str) -> Finding:
 def _scopes(document: PolicyDocument) -> Iterator[Finding]:
     """Patterns that aren't any, and scopes that match nothing."""
     transports = {transport.name for transport in document.transports}
-    scoped = [(f"rule {rule.name} ({rule.scope})", rule.scope.topic, rule.scope.transport) for rule in document.rules]
+    scoped = [
+        (f"rule {rule.name} ({rule.scope})", rule.scope.topic, rule.scope.transport)
+        for rule in document.rules
+    ]
     scoped += [(f"activemq {entry.topic}", entry.topic, entry.transport) for entry in document.activemq]
     scoped += [(f"qpid {topic.topic}", topic.topic, topic.transport) for topic in document.qpid]
     scoped += [(f"xap {entry.transport}", "", entry.transport) for entry in document.xap]
@@ -113,7 +116,10 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Findin
 
 
 def _clients(document: PolicyDocument) -> Iterator[Finding]:
-    for where, policy in (("instance", document.client_policy), *((f"transport {t.name}", t.client_policy) for t in document.transports)):
+    for where, policy in (
+        ("instance", document.client_policy),
+        *((f"transport {t.name}", t.client_policy) for t in document.transports),
+    ):
         if policy.client_max_capacity == 100:
             yield _warn(where, "client_max_capacity is 100 %: one client may take the whole pool, and then others are chosen "
                         "for it.", "50 % is AMPS's default.")  # fmt: skip
@@ -130,13 +136,30 @@ def _rules(document: PolicyDocument) -> Iterator[Finding]:
         if age is not None and rule.mode is not Mode.OFF and waited >= age:
             yield _warn(where, f"It acts after {waited} ms at the earliest, and ClientMessageAgeLimit disconnects after {age} ms: "
                         "it never acts.", "Shorten its hold, or raise client_message_age_limit_ms.")  # fmt: skip
-        if rule.signal in _BYTES and rule.limit is not None and rule.limit < ONE_MESSAGE and rule.shape is not Shape.PERCENT_OF:
-            yield _warn(where, f"{rule.limit} bytes is less than a message: the first one passes it.", "Raise its limit.")
+        if (
+            rule.signal in _BYTES
+            and rule.limit is not None
+            and rule.limit < ONE_MESSAGE
+            and rule.shape is not Shape.PERCENT_OF
+        ):
+            yield _warn(
+                where,
+                f"{rule.limit} bytes is less than a message: the first one passes it.",
+                "Raise its limit.",
+            )
         if rule.check_ms is not None and rule.check_ms > 10 * TICK_MS and not rule.hold_ms:
-            yield _warn(where, f"It looks every {rule.check_ms} ms, so that is its worst case.", "Shorten check_ms.")
+            yield _warn(
+                where, f"It looks every {rule.check_ms} ms, so that is its worst case.", "Shorten check_ms."
+            )
 
 
-_BYTES = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.BACKLOG_BYTES, Signal.POOL_MEMORY, Signal.POOL_DISK)
+_BYTES = (
+    Signal.OUTBOUND_BYTES,
+    Signal.SPOOL_BYTES,
+    Signal.BACKLOG_BYTES,
+    Signal.POOL_MEMORY,
+    Signal.POOL_DISK,
+)
 
 
 def _clashing(document: PolicyDocument) -> Iterator[Finding]:
@@ -167,7 +190,12 @@ def _masked(document: PolicyDocument) -> Iterator[Finding]:
         for other, over in whole:
             enforced = over["mode"] is Mode.ENFORCE and over["signal"] is settings["signal"]
             acts = any(rung.action in FINAL_ACTIONS | {Action.OFFLINE} for rung in over["ladder"])
-            if enforced and acts and within(other.scope, rule.scope) and _limit(over, pools[INSTANCE], named[other.name].per_subscription) <= limit:
+            if (
+                enforced
+                and acts
+                and within(other.scope, rule.scope)
+                and _limit(over, pools[INSTANCE], named[other.name].per_subscription) <= limit
+            ):
                 yield _warn(f"rule {rule.name} ({rule.scope})",
                             f"Rule {other.name} is enforced and acts on the same clients first: in shadow this one will never "
                             "see its limit passed.", "Give it a lower limit, or put the other in shadow too.")  # fmt: skip
@@ -181,7 +209,12 @@ def _limit(settings: dict[str, Any], pool: PoolLimits, narrow: bool) -> float:
 def _xap(document: PolicyDocument) -> Iterator[Finding]:
     layers = by_specificity(xap.layers(document))
     for name in {"", *(entry.transport for entry in document.xap)}:
-        found = {k: v.value for k, v in effective([la for la in layers if matches(la.scope, Subject(name))], xap.DEFAULTS).items()}
+        found = {
+            k: v.value
+            for k, v in effective(
+                [la for la in layers if matches(la.scope, Subject(name))], xap.DEFAULTS
+            ).items()
+        }
         rules = list(xap.rules(found, document.revision))
         if rules and rules[0].count * rules[0].check_ms > found["latency"]:
             yield _warn(f"xap {name}".strip(), f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
@@ -201,7 +234,9 @@ def _activemq(document: PolicyDocument) -> Iterator[Finding]:
                           "aborted.", "Set one of them, or switch the strategy off.")  # fmt: skip
         both = (entry.constant_pending_message_limit_strategy or -1) >= 0
         if both and entry.prefetch_rate_pending_message_limit_strategy is not None:
-            yield _warn(where, "Both pending message limits are set: the lower one counts.", "Keep one of them.")
+            yield _warn(
+                where, "Both pending message limits are set: the lower one counts.", "Keep one of them."
+            )
 
 
 def _qpid(document: PolicyDocument) -> Iterator[Finding]:

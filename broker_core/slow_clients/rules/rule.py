@@ -24,8 +24,25 @@ from broker_core.config.vocabulary import (
 )
 
 __all__ = [
-    "FINAL_ACTIONS", "INSTANCE", "MARKS", "SAMPLES", "TICK_MS", "UNLIMITED", "Action", "Choice", "ClientLimits",
-    "Measured", "Mode", "PoolLimits", "Reason", "Rule", "Rung", "Shape", "Signal", "Unit", "client_limits",
+    "FINAL_ACTIONS",
+    "INSTANCE",
+    "MARKS",
+    "SAMPLES",
+    "TICK_MS",
+    "UNLIMITED",
+    "Action",
+    "Choice",
+    "ClientLimits",
+    "Measured",
+    "Mode",
+    "PoolLimits",
+    "Reason",
+    "Rule",
+    "Rung",
+    "Shape",
+    "Signal",
+    "Unit",
+    "client_limits",
 ]
 
 UNLIMITED: Final = 2**63 - 1
@@ -118,7 +135,11 @@ class Rule:
     def look_back_ms(self, lump_bytes: int) -> int:
         """RATE_BELOW: over how long the rate is taken. Where the peer's own window moves in lumps of so many bytes, a
         peer at the floor takes one in less than this time; over less nothing can be said of it."""
-        return max(self.window_ms, lump_bytes * 1_000 // max(1, self.limit) + 1) if lump_bytes else self.window_ms
+        return (
+            max(self.window_ms, lump_bytes * 1_000 // max(1, self.limit) + 1)
+            if lump_bytes
+            else self.window_ms
+        )
 
     def worst_case_ms(self, rung: int = 0, lump_bytes: int = 0) -> int:
         """The longest from crossing the limit to that rung's act; 0 is in the same turn of the loop.
@@ -134,7 +155,9 @@ class Rule:
             seen = (-(-looks_back // TICK_MS) + 1) * TICK_MS
             if looks_back > self.window_ms:
                 seen += 2 * TICK_MS  # until it is seen that something has waited for a second
-                seen += -(-looks_back // TICK_MS) * TICK_MS  # a step of a slow peer may come in the middle: not for as long again
+                seen += (
+                    -(-looks_back // TICK_MS) * TICK_MS
+                )  # a step of a slow peer may come in the middle: not for as long again
             if looks_back > (SAMPLES - 2) * TICK_MS:
                 seen += looks_back // MARKS + TICK_MS
             return seen + max(self.hold_ms + step.after_ms, self.count * self.check_ms) + self.check_ms
@@ -175,7 +198,8 @@ def client_limits(rules: tuple[Rule, ...]) -> ClientLimits:
     """What a client's rules mean for the hot path: the lowest limit that is judged at enqueue, in any mode."""
 
     def lowest(signal: Signal) -> int:
-        return min((rule.limit for rule in rules if rule.signal is signal and rule.at_enqueue), default=UNLIMITED)
+        return min(
+            (rule.limit for rule in rules if rule.signal is signal and rule.at_enqueue), default=UNLIMITED
+        )
 
     return ClientLimits(lowest(Signal.OUTBOUND_BYTES), lowest(Signal.SPOOL_BYTES))
-

@@ -30,8 +30,14 @@ class RuleBook:
         self._activemq = Layers(activemq.layers(document))
         self._qpid = Layers(qpid.layers(document))
         named = custom.own_rules(document)
-        self._wide = {name: Layers(own.layers) for name, own in named.items() if not (own.per_subscription or own.pooled)}
-        self._narrow = {name: Layers(own.layers) for name, own in named.items() if own.per_subscription and not own.pooled}
+        self._wide = {
+            name: Layers(own.layers)
+            for name, own in named.items()
+            if not (own.per_subscription or own.pooled)
+        }
+        self._narrow = {
+            name: Layers(own.layers) for name, own in named.items() if own.per_subscription and not own.pooled
+        }
         self._pooled = {name: Layers(own.layers) for name, own in named.items() if own.pooled}
         self._amps = amps.compile_rules(document, pools)
         self.pool_rules = _without_off([*self._amps_pool_rules(), *self._custom_pool_rules()])
@@ -57,7 +63,9 @@ class RuleBook:
     def has_shadow(self) -> bool:
         """Whether any rule may be in shadow mode."""
         document = self._document
-        presets = [entry.mode for entries in (document.xap, document.activemq, document.qpid) for entry in entries]
+        presets = [
+            entry.mode for entries in (document.xap, document.activemq, document.qpid) for entry in entries
+        ]
         own = [entry.mode or Mode.SHADOW for entry in document.rules]
         return Mode.SHADOW in (*presets, *own)
 
@@ -68,7 +76,9 @@ class RuleBook:
             self._answers[key] = _without_off(self._client_rules(subject))
         return self._answers[key]
 
-    def of_subscription(self, subject: Subject, *, durable: bool = False, prefetch: int = 0) -> tuple[Rule, ...]:
+    def of_subscription(
+        self, subject: Subject, *, durable: bool = False, prefetch: int = 0
+    ) -> tuple[Rule, ...]:
         """The rules about one of its subscriptions."""
         if not self.watches_subscriptions:
             return ()
@@ -96,7 +106,9 @@ class RuleBook:
 
     def effective(self, subject: Subject) -> dict[str, Effective]:
         """Every setting in force for a client, or with a topic for its subscription: value and origin."""
-        found = {f"amps.{key}": value for key, value in _amps_settings(self._document, subject.transport).items()}
+        found = {
+            f"amps.{key}": value for key, value in _amps_settings(self._document, subject.transport).items()
+        }
         groups: list[tuple[str, Layers, Mapping[str, Any]]] = [("xap", self._xap, xap.DEFAULTS)]
         if subject.topic:
             groups += [("activemq", self._activemq, activemq.DEFAULTS), ("qpid", self._qpid, qpid.DEFAULTS)]
@@ -130,7 +142,10 @@ class RuleBook:
         settings = _values(effective(self._qpid.of(subject), qpid.DEFAULTS))
         yield from qpid.rules(settings, self.revision, durable=durable)
         for name, layers in self._narrow.items():
-            settings, pool = _values(effective(layers.of(subject), custom.DEFAULTS)), self._pool(subject.transport)
+            settings, pool = (
+                _values(effective(layers.of(subject), custom.DEFAULTS)),
+                self._pool(subject.transport),
+            )
             if rule := custom.rule(name, settings, pool, self.revision, per_subscription=True):
                 yield rule
 
@@ -159,9 +174,13 @@ def _values(merged: Mapping[str, Effective]) -> dict[str, Any]:
 
 def _amps_settings(document: PolicyDocument, transport: str) -> dict[str, Effective]:
     """AMPS's settings of a transport, each with where it is set."""
-    defaults = dict.fromkeys((*document.pool.__dataclass_fields__, *document.client_policy.__dataclass_fields__))
+    defaults = dict.fromkeys(
+        (*document.pool.__dataclass_fields__, *document.client_policy.__dataclass_fields__)
+    )
     layers = [_amps_layer("instance", document)]
-    layers += [_amps_layer(f"transport {own.name}", own) for own in document.transports if own.name == transport]
+    layers += [
+        _amps_layer(f"transport {own.name}", own) for own in document.transports if own.name == transport
+    ]
     return effective(layers, defaults)
 
 

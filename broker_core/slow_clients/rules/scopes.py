@@ -56,7 +56,9 @@ def by_specificity(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 def matches(scope: Scope, subject: Subject) -> bool:
     """Whether the scope is about that client or subscription."""
-    return _about(scope, subject) and (not scope.topic or (subject.topic != "" and covers(scope.topic, subject.topic)))
+    return _about(scope, subject) and (
+        not scope.topic or (subject.topic != "" and covers(scope.topic, subject.topic))
+    )
 
 
 def _about(scope: Scope, subject: Subject) -> bool:
@@ -84,7 +86,9 @@ def _expressed(pattern: str, topic: str) -> bool:
 
 def subject_of(scope: Scope) -> Subject:
     """Anybody to whom a scope applies: what matches it applies wherever the scope does."""
-    return Subject(scope.transport, scope.user, scope.client, scope.topic, scope.subscription, scope.subscription)
+    return Subject(
+        scope.transport, scope.user, scope.client, scope.topic, scope.subscription, scope.subscription
+    )
 
 
 class _Level:
@@ -125,7 +129,9 @@ class Layers:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._all = by_specificity(layers)
         self._any_topic = [place for place, layer in enumerate(self._all) if not layer.scope.topic]
-        self._expressions = [place for place, layer in enumerate(self._all) if layer.scope.topic.startswith("~")]
+        self._expressions = [
+            place for place, layer in enumerate(self._all) if layer.scope.topic.startswith("~")
+        ]
         self._root = _Level()
         for place, layer in enumerate(self._all):
             topic = layer.scope.topic
@@ -161,5 +167,7 @@ class Layers:
         levels = topic.split(".")
         if not topic.startswith("$"):
             self._root.covering(levels, 0, places)
-        elif (first := self._root.after.get(levels[0])) is not None:  # only what names it begins with "$" itself
+        elif (
+            first := self._root.after.get(levels[0])
+        ) is not None:  # only what names it begins with "$" itself
             first.covering(levels, 1, places)

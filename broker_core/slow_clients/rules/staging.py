@@ -30,6 +30,13 @@ def read_stage(source: Mapping[str, Any] | None) -> Stage | None:
     if source is None:
         return None
     client, share = source.get("client") or "", source.get("share") or 0
-    if not isinstance(client, str) or isinstance(share, bool) or not isinstance(share, int) or bool(client) == bool(share):
-        raise OperatorError("bad_policy", "A stage is for a pattern of client names, or a share.", "Give one of them.")
+    if (
+        not isinstance(client, str)
+        or isinstance(share, bool)
+        or not isinstance(share, int)
+        or bool(client) == bool(share)
+    ):
+        raise OperatorError(
+            "bad_policy", "A stage is for a pattern of client names, or a share.", "Give one of them."
+        )
     return Stage(PolicyDocument.from_dict(source.get("policy") or {}), client, share)

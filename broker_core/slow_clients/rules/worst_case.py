@@ -45,7 +45,9 @@ def of_activemq(document: PolicyDocument) -> list[list[Act]]:
 def of_qpid(document: PolicyDocument) -> list[list[Act]]:
     """For each entry of `qpid`, of subscriptions that aren't durable."""
     layers = by_specificity(qpid.layers(document))
-    return [_acts(qpid.rules(_merged(layers, entry, qpid.DEFAULTS), 1, durable=False)) for entry in document.qpid]
+    return [
+        _acts(qpid.rules(_merged(layers, entry, qpid.DEFAULTS), 1, durable=False)) for entry in document.qpid
+    ]
 
 
 def _compiled(entry: RuleSettings, own: custom.Own) -> list[Rule]:

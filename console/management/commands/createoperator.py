@@ -20,7 +20,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The operator's name, and whether to give an existing one a new password."""
-        parser.add_argument("name", nargs="?", default="", help="the operator's name (default: the first operator)")
+        parser.add_argument(
+            "name", nargs="?", default="", help="the operator's name (default: the first operator)"
+        )
         parser.add_argument(
             "--role", choices=[str(role) for role in Role], default=str(Role.ADMINISTRATOR),
             help="what the operator may do, everywhere (%(default)s)",
@@ -34,7 +36,11 @@ class Command(BaseCommand):
             return
         name = name or FIRST_OPERATOR
         try:
-            password = operators.reset_password(name) if options["reset"] else operators.create_operator(name, role=Role(options["role"]))[1]
+            password = (
+                operators.reset_password(name)
+                if options["reset"]
+                else operators.create_operator(name, role=Role(options["role"]))[1]
+            )
         except OperatorError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}") from problem
         self.stdout.write(f"Operator: {name}\nPassword: {password}   (shown this once)")

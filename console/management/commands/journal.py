@@ -27,7 +27,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One sub-command each; all name the journal in the same way."""
-        commands = parser.add_subparsers(dest="command", required=True, metavar="ls|grep|find|stat|verify|dump|repair")
+        commands = parser.add_subparsers(
+            dest="command", required=True, metavar="ls|grep|find|stat|verify|dump|repair"
+        )
         ls = commands.add_parser("ls", help="segments with their sequences, times and sizes")
         verify = commands.add_parser(
             "verify", help="check every batch of every segment; ends with 1 if one is bad"
@@ -36,7 +38,13 @@ class Command(BaseCommand):
         repair = commands.add_parser(
             "repair", help="cut a torn tail (its bytes are kept) and rebuild indexes"
         )
-        for sub in (ls, verify, dump, repair, *searching.add_parsers(searching.SubCommands(commands.add_parser))):
+        for sub in (
+            ls,
+            verify,
+            dump,
+            repair,
+            *searching.add_parsers(searching.SubCommands(commands.add_parser)),
+        ):
             add_place(sub)
         for sub in (ls, verify, repair):
             sub.add_argument("--json", action="store_true", help="JSON instead of text")

@@ -42,10 +42,14 @@ class Command(BaseCommand):
         plain = "--help" in words or "-h" in words
         command = [sys.executable, "-m", "pipeline", *words] + ([] if plain else ["--json"])
         # Spark's own warnings stay on stderr; Ctrl-C reaches the job as well, which ends Spark and reports.
-        with subprocess.Popen(command, cwd=settings.BASE_DIR, env=_environment(), stdout=subprocess.PIPE, text=True) as job:
+        with subprocess.Popen(
+            command, cwd=settings.BASE_DIR, env=_environment(), stdout=subprocess.PIPE, text=True
+        ) as job:
             failure = self._follow(job)
         if failure or job.returncode:
-            raise CommandError(failure or f"The job ended with status {job.returncode}.", returncode=job.returncode or 1)
+            raise CommandError(
+                failure or f"The job ended with status {job.returncode}.", returncode=job.returncode or 1
+            )
 
     def _follow(self, job: subprocess.Popen[str]) -> str:
         """Show each report; returns the error's sentence, or nothing."""

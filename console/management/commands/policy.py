@@ -1,13 +1,13 @@
 """manage.py policy: an instance's policy as YAML, for those who keep configuration in version control.
 
-    manage.py policy export > policy.yaml
-    manage.py policy export --with-secrets > policy.yaml    also the hashes of passwords and tokens; without it they
-                                                            read "set", and importing that keeps the stored ones
-    manage.py policy check policy.yaml                      without a database: is it a policy, and is it wise?
-    manage.py policy diff policy.yaml                       against the newest revision; exit code 1 when they differ
-    manage.py policy import policy.yaml --reason "ticket 7" as a new revision
-    manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: laid over the newest revision;
-                                                            what became of each setting is told on standard error
+manage.py policy export > policy.yaml
+manage.py policy export --with-secrets > policy.yaml    also the hashes of passwords and tokens; without it they
+                                                        read "set", and importing that keeps the stored ones
+manage.py policy check policy.yaml                      without a database: is it a policy, and is it wise?
+manage.py policy diff policy.yaml                       against the newest revision; exit code 1 when they differ
+manage.py policy import policy.yaml --reason "ticket 7" as a new revision
+manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: laid over the newest revision;
+                                                        what became of each setting is told on standard error
 """
 
 from __future__ import annotations
@@ -47,16 +47,29 @@ class Command(BaseCommand):
         commands = parser.add_subparsers(dest="command", required=True)
         export = commands.add_parser("export", help="print the newest revision, or another, as YAML")
         export.add_argument("--revision", type=int, help="default the newest")
-        export.add_argument("--with-secrets", action="store_true", help="also the hashes of users' passwords and tokens")
-        check = commands.add_parser("check", help="say what is wrong or unwise; exit code 1 when it can't be used")
-        diff = commands.add_parser("diff", help="what importing would change; exit code 1 when anything would")
+        export.add_argument(
+            "--with-secrets", action="store_true", help="also the hashes of users' passwords and tokens"
+        )
+        check = commands.add_parser(
+            "check", help="say what is wrong or unwise; exit code 1 when it can't be used"
+        )
+        diff = commands.add_parser(
+            "diff", help="what importing would change; exit code 1 when anything would"
+        )
         load = commands.add_parser("import", help="make a file the policy, as a new revision")
         load.add_argument("--reason", default="", help="kept with the revision")
-        load.add_argument("--draft", action="store_true", help="make a draft, to be previewed and published in the console")
+        load.add_argument(
+            "--draft", action="store_true", help="make a draft, to be previewed and published in the console"
+        )
         for one in (check, diff, load):
             one.add_argument("file", help="the file; - reads standard input")
         for one in (diff, load):
-            one.add_argument("--from", dest="system", choices=sorted(policy_import.READERS), help="whose configuration it is")
+            one.add_argument(
+                "--from",
+                dest="system",
+                choices=sorted(policy_import.READERS),
+                help="whose configuration it is",
+            )
         for one in (export, diff, load):
             one.add_argument("--instance", help="default this installation's own")
 
@@ -70,7 +83,9 @@ class Command(BaseCommand):
     def _export(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
         revision = (
-            read.revision_numbered(instance, options["revision"]) if options["revision"] else policies.newest_of(instance)
+            read.revision_numbered(instance, options["revision"])
+            if options["revision"]
+            else policies.newest_of(instance)
         )
         self.stdout.write(policy_files.dump(revision, with_secrets=options["with_secrets"]), ending="")
 
@@ -81,7 +96,11 @@ class Command(BaseCommand):
             self.stdout.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
         if any(one.severity is Severity.REFUSE for one in findings):
             sys.exit(1)
-        self.stdout.write("The policy can be used." if not findings else f"The policy can be used; {len(findings)} findings.")
+        self.stdout.write(
+            "The policy can be used."
+            if not findings
+            else f"The policy can be used; {len(findings)} findings."
+        )
 
     def _diff(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
@@ -107,7 +126,9 @@ class Command(BaseCommand):
         for action in made:
             self.stdout.write(f"Action {action.name!r} is made and switched off: look at it and enable it.")
 
-    def _make_draft(self, instance: Instance, loaded: policy_files.Loaded, system: str, title: str) -> list[Action]:
+    def _make_draft(
+        self, instance: Instance, loaded: policy_files.Loaded, system: str, title: str
+    ) -> list[Action]:
         with transaction.atomic():
             made = policy_files.make_actions(SYSTEM, instance, system, loaded.imported)
             draft = drafts.make(SYSTEM, title, document=loaded.document, instance_name=instance.name)
@@ -126,12 +147,18 @@ class Command(BaseCommand):
                 problem.fix = "Correct the file, or make a draft of it (--draft) and correct that."
             raise
         number = change.revision.number
-        said = f"Nothing differs from revision {number}, so none was made." if number == before else f"Revision {number}."
+        said = (
+            f"Nothing differs from revision {number}, so none was made."
+            if number == before
+            else f"Revision {number}."
+        )
         self.stdout.write(f"{said} {change.problem or 'It is in force.'}")
         for one in change.findings:
             self.stderr.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
 
-    def _loaded(self, options: dict[str, Any], instance: Instance, *, tell: bool = True) -> policy_files.Loaded:
+    def _loaded(
+        self, options: dict[str, Any], instance: Instance, *, tell: bool = True
+    ) -> policy_files.Loaded:
         """What a file makes. What became of another broker's settings is told on standard error."""
         try:
             loaded = policy_files.load(instance, _system(options), _text(options["file"]))
@@ -171,5 +198,7 @@ def _text(name: str) -> str:
     except (OSError, UnicodeDecodeError) as problem:
         raise OperatorError("bad_import", f"{name} can't be read: {problem}.", "Give a text file.") from None
     if len(data) > MOST_BYTES:
-        raise OperatorError("bad_import", f"{name} is over {MOST_BYTES} bytes.", "Give the part with the policy.")
+        raise OperatorError(
+            "bad_import", f"{name} is over {MOST_BYTES} bytes.", "Give the part with the policy."
+        )
     return text

@@ -23,7 +23,9 @@ class Command(BaseCommand):
     help = "Run the data plane of one instance: its journal, its TCP and WebSocket transports, its control socket."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)")
+        parser.add_argument(
+            "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
+        )
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
         loop = uvloop.new_event_loop()
@@ -56,7 +58,9 @@ async def _run(instance: str) -> None:
     policy, stage = PolicyDocument.from_dict(wanted["policy"]), read_stage(wanted["staged"])
     directories = await asyncio.to_thread(directories_to_open, instance)
     paths = BrokerPaths(
-        directories.journal, directories.archive, settings.SLUICE_SPOOL_DIRECTORY,
+        directories.journal,
+        directories.archive,
+        settings.SLUICE_SPOOL_DIRECTORY,
         Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance}.sock",
     )
     stopping = asyncio.Event()

@@ -14,9 +14,15 @@ from console.services import journal_places
 
 def add_place(parser: ArgumentParser) -> None:
     """--instance, --directory and --archive."""
-    parser.add_argument("--instance", default=settings.SLUICE_INSTANCE, help="whose log (default: %(default)s)")
+    parser.add_argument(
+        "--instance", default=settings.SLUICE_INSTANCE, help="whose log (default: %(default)s)"
+    )
     parser.add_argument("--directory", type=Path, help="its JournalDirectory (default: by its policy)")
-    parser.add_argument("--archive", type=Path, help="its JournalArchiveDirectory (default: by its policy; none with --directory)")
+    parser.add_argument(
+        "--archive",
+        type=Path,
+        help="its JournalArchiveDirectory (default: by its policy; none with --directory)",
+    )
 
 
 def place_of(options: dict[str, Any]) -> LogPlace:

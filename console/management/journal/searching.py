@@ -77,8 +77,12 @@ def add_parsers(commands: SubCommands) -> list[ArgumentParser]:
     find = commands.parser("find", "where a bookmark stands: segment and position", FIND_HELP)
     find.add_argument("bookmark", help="<instance>|<sequence>|, a moment like 20261121T134500Z, or 0")
     stat = commands.parser("stat", "records and bytes by topic, publisher and hour", STAT_HELP)
-    stat.add_argument("--by", type=_columns, metavar="COLUMN,…", help=f"of {', '.join(COLUMNS)}; default: each by itself")
-    stat.add_argument("--top", type=_positive, default=20, metavar="N", help="rows shown of each (default: %(default)s)")
+    stat.add_argument(
+        "--by", type=_columns, metavar="COLUMN,…", help=f"of {', '.join(COLUMNS)}; default: each by itself"
+    )
+    stat.add_argument(
+        "--top", type=_positive, default=20, metavar="N", help="rows shown of each (default: %(default)s)"
+    )
     stat.add_argument("--json", action="store_true", help="JSON lines, all rows, instead of a table")
     for parser in (grep, stat):
         _add_query(parser)
@@ -86,16 +90,44 @@ def add_parsers(commands: SubCommands) -> list[ArgumentParser]:
 
 
 def _add_query(parser: ArgumentParser) -> None:
-    parser.add_argument("--topic", metavar="PATTERN", help="a topic, a.*.b, a.> or ~regex (default: every topic)")
+    parser.add_argument(
+        "--topic", metavar="PATTERN", help="a topic, a.*.b, a.> or ~regex (default: every topic)"
+    )
     parser.add_argument("--filter", metavar="EXPRESSION", help="on the content: docs/filters.md")
     parser.add_argument("--message-type", choices=MESSAGE_TYPES,
                         help="how --filter reads bodies (default: by its policy; json with --directory)")  # fmt: skip
-    parser.add_argument("--separator", default="\x01", help="with --message-type fix or nvfix, between the fields (default: SOH)")
+    parser.add_argument(
+        "--separator",
+        default="\x01",
+        help="with --message-type fix or nvfix, between the fields (default: SOH)",
+    )
     parser.add_argument("--publisher", metavar="NAME", help="only what this client published")
-    parser.add_argument("--since", type=_moment, default=0, metavar="MOMENT", help="accepted then or later: 20261121T134500Z, or an age like 2h")
-    parser.add_argument("--until", type=_moment, default=END_OF_TIME, metavar="MOMENT", help="accepted before then")
-    parser.add_argument("--from", type=_sequence, default=1, dest="first", metavar="BOOKMARK", help="this record or later ones")
-    parser.add_argument("--to", type=_sequence, default=MAX_SEQUENCE, dest="last", metavar="BOOKMARK", help="this record or earlier ones")
+    parser.add_argument(
+        "--since",
+        type=_moment,
+        default=0,
+        metavar="MOMENT",
+        help="accepted then or later: 20261121T134500Z, or an age like 2h",
+    )
+    parser.add_argument(
+        "--until", type=_moment, default=END_OF_TIME, metavar="MOMENT", help="accepted before then"
+    )
+    parser.add_argument(
+        "--from",
+        type=_sequence,
+        default=1,
+        dest="first",
+        metavar="BOOKMARK",
+        help="this record or later ones",
+    )
+    parser.add_argument(
+        "--to",
+        type=_sequence,
+        default=MAX_SEQUENCE,
+        dest="last",
+        metavar="BOOKMARK",
+        help="this record or earlier ones",
+    )
 
 
 def query_of(options: dict[str, Any]) -> Query:
@@ -124,7 +156,9 @@ def grep(place: LogPlace, options: dict[str, Any], out: TextIO) -> list[str]:
         search = Search(place, query_of(options), show)
         for found in search:
             rows = found.chosen[:left]
-            out.writelines(line.decode() + "\n" for line in lines(found.batch, rows, place.instance, found.segment))
+            out.writelines(
+                line.decode() + "\n" for line in lines(found.batch, rows, place.instance, found.segment)
+            )
             left -= len(rows)
             if left <= 0:
                 break
@@ -203,7 +237,9 @@ def _moment(text: str) -> int:
         try:
             return time.time_ns() - parse_age(text) * 10**9
         except OperatorError as problem:
-            raise ArgumentTypeError(f"{text} is neither a moment like 20261121T134500Z nor an age like 2h") from problem
+            raise ArgumentTypeError(
+                f"{text} is neither a moment like 20261121T134500Z nor an age like 2h"
+            ) from problem
     if not isinstance(asked, Moment):
         raise ArgumentTypeError(f"{text} isn't a moment like 20261121T134500Z")
     return asked.at

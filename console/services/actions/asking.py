@@ -21,7 +21,9 @@ BY_HAND = {"on": "hand"}
 def plan(action: Action, variables: Mapping[str, Any]) -> dict[str, Any]:
     """What the action would do now, and the hash for `apply`."""
     given = checked_variables(variables)
-    return planning.plan(action.instance, action.steps, beginning(action.instance.name, timezone.now(), given))
+    return planning.plan(
+        action.instance, action.steps, beginning(action.instance.name, timezone.now(), given)
+    )
 
 
 def apply(
@@ -38,7 +40,11 @@ def apply(
     if once is not None and (known := runs.made_before(actor, once)) is not None:
         return known
     if not plan_hash and definition.is_destructive(action.steps):
-        raise OperatorError("plan_needed", f"{action.name} takes something away.", "Plan it first, and send the plan's hash as `plan`.")
+        raise OperatorError(
+            "plan_needed",
+            f"{action.name} takes something away.",
+            "Plan it first, and send the plan's hash as `plan`.",
+        )
     made = plan(action, given)
     if plan_hash:
         planning.check_same(plan_hash, made["hash"])
@@ -54,11 +60,18 @@ def at_path(instance: Instance, path: str, variables: Mapping[str, Any]) -> tupl
             if trigger["on"] == "request" and trigger["path"] == path:
                 _check_parameters(trigger, variables)
                 return action, trigger
-    raise OperatorError("unknown_path", f"No enabled action answers at {path[:64]!r}.", "See /api/v1/actions.")
+    raise OperatorError(
+        "unknown_path", f"No enabled action answers at {path[:64]!r}.", "See /api/v1/actions."
+    )
 
 
 def apply_journals(
-    actor: Actor, kind: str, age: str, plan_hash: str, instance_name: str | None = None, once: Once | None = None
+    actor: Actor,
+    kind: str,
+    age: str,
+    plan_hash: str,
+    instance_name: str | None = None,
+    once: Once | None = None,
 ) -> ActionRun:
     """Archive, compress or remove what a plan named, and nothing else."""
     if once is not None and (known := runs.made_before(actor, once)) is not None:
@@ -74,7 +87,11 @@ def checked_variables(given: Any) -> dict[str, str]:
     for name, value in given.items():
         if not (isinstance(name, str) and name.isascii() and name.isidentifier() and len(name) <= 100):
             raise _bad(f"{str(name)[:50]!r} can't be the name of a variable.")
-        if isinstance(value, bool) or not isinstance(value, str | int | float) or len(str(value)) > MOST_CHARACTERS:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, str | int | float)
+            or len(str(value)) > MOST_CHARACTERS
+        ):
             raise _bad(f"{name} must be a text of up to {MOST_CHARACTERS:,} characters.")
     return {name: str(value) for name, value in given.items()}
 
@@ -83,7 +100,10 @@ def _check_parameters(trigger: Mapping[str, str], variables: Mapping[str, Any]) 
     wanted = [name.strip() for name in trigger.get("parameters", "").split(",") if name.strip()]
     if missing := [name for name in wanted if variables.get(name) in (None, "")]:
         raise OperatorError(
-            "parameter_missing", f"The request lacks {', '.join(missing)}.", "Send it in `parameters`.", missing=missing
+            "parameter_missing",
+            f"The request lacks {', '.join(missing)}.",
+            "Send it in `parameters`.",
+            missing=missing,
         )
 
 

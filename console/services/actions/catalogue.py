@@ -12,7 +12,9 @@ from console.services.actions.options import AGE, Kind, Option, any_text, number
 from console.services.actions.patterns import matcher
 from console.services.actions.webhook_address import check_address
 
-_FOLDER = Option("folder", "Folder", help="One of the declared folders (SLUICE_ACTION_FOLDERS), or one below it")
+_FOLDER = Option(
+    "folder", "Folder", help="One of the declared folders (SLUICE_ACTION_FOLDERS), or one below it"
+)
 _FILES = Option("pattern", "File names", matcher, "Like *.log; never journals, links or open files")
 _NAME = Option("client", "Client name", any_text, "Like {{AMPS_CLIENT_NAME}}")
 _JOURNALS = ("SLUICE_SEGMENTS", "SLUICE_BYTES")

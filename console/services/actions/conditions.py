@@ -30,7 +30,9 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-def holds(kind: str, options: Mapping[str, str], variables: Mapping[str, str], percent_used: Callable[[str], float]) -> bool:
+def holds(
+    kind: str, options: Mapping[str, str], variables: Mapping[str, str], percent_used: Callable[[str], float]
+) -> bool:
     """Whether a condition holds for the run's variables; `percent_used` looks at a file system."""
     match kind:
         case "file_system":

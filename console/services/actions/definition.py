@@ -21,12 +21,17 @@ Part = dict[str, str]
 
 def checked_triggers(given: Any) -> list[Part]:
     """The triggers with their defaults. Raises OperatorError bad_action, details["part"] like "when.0"."""
-    return [_part(one, ("on",), "when", number) for number, one in enumerate(_list(given, "when", MOST_TRIGGERS))]
+    return [
+        _part(one, ("on",), "when", number) for number, one in enumerate(_list(given, "when", MOST_TRIGGERS))
+    ]
 
 
 def checked_steps(given: Any) -> list[Part]:
     """Conditions and steps with their defaults, at least one of the latter. Raises OperatorError bad_action."""
-    made = [_part(one, ("do", "if"), "steps", number) for number, one in enumerate(_list(given, "steps", MOST_STEPS))]
+    made = [
+        _part(one, ("do", "if"), "steps", number)
+        for number, one in enumerate(_list(given, "steps", MOST_STEPS))
+    ]
     if not any("do" in part for part in made):
         raise bad("The action does nothing: give it a step.", part="steps")
     return made
@@ -75,7 +80,9 @@ def _part(given: Any, allowed: tuple[str, ...], name: str, number: int) -> Part:
     if kind is None:
         raise bad(f"{name} {number + 1}: there is no {given[word][:40]!r}.", part=place)
     try:
-        options = checked(kind, {key: value for key, value in given.items() if key != word}, f"{name} {number + 1}")
+        options = checked(
+            kind, {key: value for key, value in given.items() if key != word}, f"{name} {number + 1}"
+        )
     except OperatorError as problem:
         problem.details = {**problem.details, "part": place}
         raise

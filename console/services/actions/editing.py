@@ -31,7 +31,9 @@ def create(actor: Actor, instance: Instance, values: Mapping[str, Any]) -> Actio
     return _save(actor, Action(instance=instance, started_at=timezone.now()), values, "action.create")
 
 
-def change(actor: Actor, action: Action, values: Mapping[str, Any], expected_version: int | None = None) -> Action:
+def change(
+    actor: Actor, action: Action, values: Mapping[str, Any], expected_version: int | None = None
+) -> Action:
     """Change the given fields. Raises also revision_changed, when it isn't at the version expected."""
     with transaction.atomic():
         held = Action.objects.select_for_update().select_related("instance").filter(pk=action.pk).first()
@@ -48,7 +50,9 @@ def change(actor: Actor, action: Action, values: Mapping[str, Any], expected_ver
 def delete(actor: Actor, action: Action) -> None:
     """Delete an action; its runs stay."""
     with transaction.atomic():
-        audit.record(actor, "action.delete", f"{action.instance.name}: action {action.name}", before=as_dict(action))
+        audit.record(
+            actor, "action.delete", f"{action.instance.name}: action {action.name}", before=as_dict(action)
+        )
         action.delete()
 
 
@@ -66,7 +70,9 @@ def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) ->
     wanted["when"], wanted["steps"] = checked_triggers(wanted["when"]), checked_steps(wanted["steps"])
     for part in wanted["steps"]:
         if "do" in part:
-            access.require(actor, _NEEDS.get(part["do"], Permission.RUN_ACTIONS), instance=action.instance.name)
+            access.require(
+                actor, _NEEDS.get(part["do"], Permission.RUN_ACTIONS), instance=action.instance.name
+            )
     if wanted == before:
         return action
     _check_paths(action, wanted["when"])
@@ -86,12 +92,20 @@ def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
         with transaction.atomic():
             action.full_clean(validate_unique=False, validate_constraints=False)
             action.save()
-            audit.record(actor, what, f"{action.instance.name}: action {action.name}", before=before, after=as_dict(action))
+            audit.record(
+                actor,
+                what,
+                f"{action.instance.name}: action {action.name}",
+                before=before,
+                after=as_dict(action),
+            )
     except ValidationError as invalid:
         field, texts = next(iter(invalid.message_dict.items()))
         raise bad(f"{field}: {' '.join(texts)}", part=field) from invalid
     except IntegrityError as taken:
-        raise OperatorError("name_taken", f"There is an action {action.name!r} already.", "Choose another name.") from taken
+        raise OperatorError(
+            "name_taken", f"There is an action {action.name!r} already.", "Choose another name."
+        ) from taken
     return action
 
 
@@ -102,4 +116,8 @@ def _check_paths(action: Action, when: list[dict[str, str]]) -> None:
     for other in others:
         for trigger in other.when:
             if trigger["on"] == "request" and trigger["path"] in paths:
-                raise OperatorError("name_taken", f"{other.name} answers at {trigger['path']!r} already.", "Choose another path.")
+                raise OperatorError(
+                    "name_taken",
+                    f"{other.name} answers at {trigger['path']!r} already.",
+                    "Choose another path.",
+                )

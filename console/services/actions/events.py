@@ -53,7 +53,12 @@ def start(
 ) -> ActionRun:
     """A run of an action, with its steps as they are now. The moment in its variables is this one."""
     context = beginning(action.instance.name, now, variables)
-    parameters = {"action": action.name, "version": action.version, "steps": action.steps, "variables": context}
+    parameters = {
+        "action": action.name,
+        "version": action.version,
+        "steps": action.steps,
+        "variables": context,
+    }
     return runs.request(
         actor, action.instance, RunKind.ACTION, parameters,
         **{"action": action, "trigger": dict(trigger), "needs_approval": action.needs_approval, **more},
@@ -63,7 +68,9 @@ def start(
 def _start(action: Action, trigger: Mapping[str, Any], event: Event, depth: int) -> ActionRun | None:
     if ActionRun.objects.filter(action=action, state=RunState.WAITING).count() >= MOST_WAITING:
         refused[action.name] += 1
-        logger.warning("action %s: %d runs wait already; this %s starts none", action.name, MOST_WAITING, event.kind)
+        logger.warning(
+            "action %s: %d runs wait already; this %s starts none", action.name, MOST_WAITING, event.kind
+        )
         return None
     actor = Actor(ActorKind.ACTION, action.name)
     return start(actor, action, {**trigger, "depth": depth}, event.variables, timezone.now())

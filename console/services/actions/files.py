@@ -23,7 +23,17 @@ from console.services.actions.patterns import matcher
 
 MOST_FILES = 10_000
 """Of one step; a folder with more is done over several runs, oldest first."""
-PROTECTED = (".journal", ".ack", ".index", ".spool", ".quarantine", ".sqlite3", "secret_key", ".lock", ".sock")
+PROTECTED = (
+    ".journal",
+    ".ack",
+    ".index",
+    ".spool",
+    ".quarantine",
+    ".sqlite3",
+    "secret_key",
+    ".lock",
+    ".sock",
+)
 """Parts of names that are never touched, whatever the pattern says."""
 _PART = ".sluice-part"
 
@@ -80,7 +90,9 @@ def choose(text: str, pattern: str, age_s: int, now_ns: int, *, packed: bool) ->
             if why := _why_not(entry.name, facts, oldest, packed):
                 skipped.append((entry.name, why))
             else:
-                chosen.append(Found(entry.name, facts.st_size, facts.st_mtime_ns, (facts.st_dev, facts.st_ino)))
+                chosen.append(
+                    Found(entry.name, facts.st_size, facts.st_mtime_ns, (facts.st_dev, facts.st_ino))
+                )
     chosen.sort(key=lambda found: (found.changed_ns, found.name))
     return _without_open(Choice(folder, chosen[:MOST_FILES], sorted(skipped)[:100]))
 
@@ -179,4 +191,6 @@ def _open_files() -> set[tuple[int, int]]:
 
 
 def _refused(sentence: str) -> OperatorError:
-    return OperatorError("folder_refused", sentence, "Declare folders in SLUICE_ACTION_FOLDERS, where the console is started.")
+    return OperatorError(
+        "folder_refused", sentence, "Declare folders in SLUICE_ACTION_FOLDERS, where the console is started."
+    )

@@ -36,15 +36,25 @@ def number_between(least: float, most: float) -> Check:
         except ValueError:
             fits = False
         if not fits:
-            raise OperatorError("bad_number", f"{text[:40]!r} is no number from {least:g} to {most:g}.", "Give one.")
+            raise OperatorError(
+                "bad_number", f"{text[:40]!r} is no number from {least:g} to {most:g}.", "Give one."
+            )
 
     return check
 
 
 def word(text: str) -> None:
     """A name of ours: letters, digits, dots, dashes, underscores."""
-    if not text or len(text) > 64 or not all((one.isalnum() and one.isascii()) or one in "_-." for one in text):
-        raise OperatorError("bad_name", f"{text[:80]!r} is no name.", "Use 1 to 64 letters, digits, dots, dashes or underscores.")
+    if (
+        not text
+        or len(text) > 64
+        or not all((one.isalnum() and one.isascii()) or one in "_-." for one in text)
+    ):
+        raise OperatorError(
+            "bad_name",
+            f"{text[:80]!r} is no name.",
+            "Use 1 to 64 letters, digits, dots, dashes or underscores.",
+        )
 
 
 def words(text: str) -> None:
@@ -90,8 +100,12 @@ def checked(kind: Kind, given: Mapping[str, Any], where: str, *, expanded: bool 
     """The options of a kind, defaults filled in. Raises OperatorError bad_action that names the option."""
     known = {option.name for option in kind.options}
     if unknown := [name for name in given if name not in known]:
-        raise bad(f"{where}: {kind.label!r} has no option {str(unknown[0])[:40]!r}.", option=str(unknown[0])[:40])
-    return {option.name: _one(kind, option, given.get(option.name), where, expanded) for option in kind.options}
+        raise bad(
+            f"{where}: {kind.label!r} has no option {str(unknown[0])[:40]!r}.", option=str(unknown[0])[:40]
+        )
+    return {
+        option.name: _one(kind, option, given.get(option.name), where, expanded) for option in kind.options
+    }
 
 
 def _one(kind: Kind, option: Option, value: Any, where: str, expanded: bool) -> str:
@@ -100,7 +114,11 @@ def _one(kind: Kind, option: Option, value: Any, where: str, expanded: bool) -> 
         value = option.default
         if not value and option.required:
             raise bad(f"{name} is missing.", option=option.name)
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or len(str(value)) > MOST_CHARACTERS:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, str | int | float)
+        or len(str(value)) > MOST_CHARACTERS
+    ):
         raise bad(f"{name} must be a text of up to {MOST_CHARACTERS:,} characters.", option=option.name)
     text = str(value).replace("\r\n", "\n")
     if not option.raw:
@@ -116,7 +134,9 @@ def _one(kind: Kind, option: Option, value: Any, where: str, expanded: bool) -> 
 
 def _check(option: Option, text: str, name: str) -> None:
     if option.choices and text not in [value for value, _ in option.choices]:
-        raise bad(f"{name} must be one of {', '.join(value for value, _ in option.choices)}.", option=option.name)
+        raise bad(
+            f"{name} must be one of {', '.join(value for value, _ in option.choices)}.", option=option.name
+        )
     try:
         option.check(text)
     except (OperatorError, ClientError) as problem:
@@ -132,8 +152,16 @@ def bad(sentence: str, **details: Any) -> OperatorError:
 
 # Options that several kinds have.
 AGE = Option("age", "Older than", parse_age, "Like 7d or 1h30m")
-CLIENT = Option("client", "Client names", matcher, "* and ?, or ~ and an expression; empty means all", required=False)
+CLIENT = Option(
+    "client", "Client names", matcher, "* and ?, or ~ and an expression; empty means all", required=False
+)
 TOPIC = Option("topic", "Topic pattern", TopicPattern.parse, "A topic, a.*.b, a.>, or ~ and an expression")
 FILTER = Option("filter", "Filter", compile_filter, "Over the message, like /price > 100", required=False)
 PLACES = ("journal", "archive", "spool", "lake", "home")
-PLACE = Option("place", "File system of", choices=tuple((place, place) for place in PLACES), default="journal", fixed=True)
+PLACE = Option(
+    "place",
+    "File system of",
+    choices=tuple((place, place) for place in PLACES),
+    default="journal",
+    fixed=True,
+)

@@ -20,7 +20,11 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         raise _bad(pattern, f"it has more than {MOST_CHARACTERS} characters")
     if not pattern or pattern == "*":
         return lambda name: True
-    text = pattern[1:] if pattern.startswith("~") else "".join(_OTHERS.get(one) or re2.escape(one) for one in pattern)
+    text = (
+        pattern[1:]
+        if pattern.startswith("~")
+        else "".join(_OTHERS.get(one) or re2.escape(one) for one in pattern)
+    )
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -34,4 +38,8 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _bad(pattern: str, why: str) -> OperatorError:
-    return OperatorError("bad_pattern", f"{pattern[:80]!r} isn't a name pattern: {why}.", "Write * and ?, or ~ and an expression.")
+    return OperatorError(
+        "bad_pattern",
+        f"{pattern[:80]!r} isn't a name pattern: {why}.",
+        "Write * and ?, or ~ and an expression.",
+    )

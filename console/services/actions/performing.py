@@ -47,7 +47,12 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
 def condition_holds(part: Mapping[str, str], variables: Variables) -> bool:
     """Whether an `if` holds now."""
     kind = conditions.KINDS[part["if"]]
-    options = checked(kind, expand_all(definition.options_of(part), variables, lambda name: False), kind.label, expanded=True)
+    options = checked(
+        kind,
+        expand_all(definition.options_of(part), variables, lambda name: False),
+        kind.label,
+        expanded=True,
+    )
     return conditions.holds(kind.name, options, variables, percent_used)
 
 
@@ -57,7 +62,11 @@ def percent_used(place: str) -> float:
     try:
         usage = shutil.disk_usage(home)
     except OSError as problem:
-        raise OperatorError("no_file_system", f"The directory of {place} can't be looked at: {problem}.", "See that it exists.") from None
+        raise OperatorError(
+            "no_file_system",
+            f"The directory of {place} can't be looked at: {problem}.",
+            "See that it exists.",
+        ) from None
     # As `df` counts: what only root may use is neither used nor free.
     return 100.0 * usage.used / (usage.used + usage.free) if usage.used + usage.free else 0.0
 

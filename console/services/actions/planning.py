@@ -28,9 +28,13 @@ def plan(instance: Instance, steps: Sequence[Mapping[str, str]], variables: Vari
     for number, part in enumerate(steps):
         word, kind = definition.kind_of(part)
         entry, counted = _planned(instance, part, known)
-        planned.append({"step": number, word: kind.name, "label": kind.label, "destructive": kind.destructive, **entry})
+        planned.append(
+            {"step": number, word: kind.name, "label": kind.label, "destructive": kind.destructive, **entry}
+        )
         promised.append(counted)
-        known |= {name: "{{" + name + "}}" for name in kind.gives}  # a step's variables are known when it has run
+        known |= {
+            name: "{{" + name + "}}" for name in kind.gives
+        }  # a step's variables are known when it has run
     given = {name: text for name, text in variables.items() if name not in MOMENT}
     return {
         "steps": planned,
@@ -41,7 +45,9 @@ def plan(instance: Instance, steps: Sequence[Mapping[str, str]], variables: Vari
 
 def digest(promise: Any) -> str:
     """A plan's hash: equal for equal promises, whatever the order of keys."""
-    return hashlib.sha256(json.dumps(promise, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(promise, sort_keys=True, separators=(",", ":"), default=str).encode()
+    ).hexdigest()
 
 
 def journal_plan(action: str, age: str | int, instance_name: str | None = None) -> dict[str, Any]:
@@ -53,7 +59,12 @@ def journal_plan(action: str, age: str | int, instance_name: str | None = None) 
 def check_same(expected: str, found: str) -> None:
     """Raise OperatorError plan_changed unless the plan is still the one that somebody saw."""
     if expected != found:
-        raise OperatorError("plan_changed", "What would be done has changed since the plan was made.", "Plan again.", hash=found)
+        raise OperatorError(
+            "plan_changed",
+            "What would be done has changed since the plan was made.",
+            "Plan again.",
+            hash=found,
+        )
 
 
 def check_unchanged(run: ActionRun) -> None:
@@ -73,7 +84,11 @@ def _planned(instance: Instance, part: Mapping[str, str], variables: Variables) 
     try:
         options = checked(kind, options, kind.label)
         if word == "if":
-            now = "holds now" if condition_holds(part, variables) else "doesn't hold now: the run would end here"
+            now = (
+                "holds now"
+                if condition_holds(part, variables)
+                else "doesn't hold now: the run would end here"
+            )
             return {"sentence": f"{kind.label}: {now}"}, None
         found = STEPS[kind.name].plan(instance, options)
     except OperatorError as problem:

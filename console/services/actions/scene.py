@@ -63,4 +63,6 @@ class Step:
 
 def says(template: str) -> Callable[[Instance, Options], Planned]:
     """A plan that is a sentence made from the options."""
-    return lambda instance, options: Planned(template.format(**{name: text[:200] for name, text in options.items()}))
+    return lambda instance, options: Planned(
+        template.format(**{name: text[:200] for name, text in options.items()})
+    )

@@ -60,12 +60,17 @@ def fire_due(now: datetime) -> list[ActionRun]:
     return started
 
 
-def _fire(action: Action, trigger: Mapping[str, str], parsed: schedule.Schedule, now: datetime) -> ActionRun | None:
+def _fire(
+    action: Action, trigger: Mapping[str, str], parsed: schedule.Schedule, now: datetime
+) -> ActionRun | None:
     start = interval_start(action) if isinstance(parsed, schedule.Interval) else action.started_at
     due_at = parsed.newest(now, start)
     if due_at is None or (action.missed == MissedPolicy.SKIP and now - due_at > PUNCTUAL):
         return None
     mine = ActionRun.objects.filter(action=action)
-    if mine.filter(due_at=due_at).exists() or mine.filter(due_at__isnull=False, state__in=ACTIVE_RUN_STATES).exists():
+    if (
+        mine.filter(due_at=due_at).exists()
+        or mine.filter(due_at__isnull=False, state__in=ACTIVE_RUN_STATES).exists()
+    ):
         return None
     return events.start(schedule_actor(action.name), action, trigger, {}, now, due_at=due_at)

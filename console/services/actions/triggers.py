@@ -29,7 +29,9 @@ from console.services.actions.patterns import matcher
 _WHO = ("AMPS_CLIENT_NAME", "AMPS_CONNECTION_NAME", "AMPS_AUTHENTICATION_ID")
 _SUBSCRIPTION = ("AMPS_TOPIC", "AMPS_FILTER", "AMPS_OPTIONS", *_WHO[:2])
 _MESSAGE = ("AMPS_TOPIC", "AMPS_DATA", "AMPS_DATA_LENGTH", "AMPS_BOOKMARK", "AMPS_CLIENT_NAME")
-_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT = (replace(option, fixed=True) for option in (TOPIC, FILTER, CLIENT))
+_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT = (
+    replace(option, fixed=True) for option in (TOPIC, FILTER, CLIENT)
+)
 
 
 def check_schedule(text: str) -> object:
@@ -70,7 +72,16 @@ KINDS: dict[str, Kind] = {
     )
 }  # fmt: skip
 
-IN_THE_BROKER = ("connect", "logon", "disconnect", "offline_start", "offline_stop", "subscribe", "unsubscribe", "decision")
+IN_THE_BROKER = (
+    "connect",
+    "logon",
+    "disconnect",
+    "offline_start",
+    "offline_stop",
+    "subscribe",
+    "unsubscribe",
+    "decision",
+)
 """Kinds that a broker notices by itself once it is told which are wanted; messages it hears by their patterns."""
 
 Trigger = Mapping[str, str]
@@ -90,7 +101,11 @@ def fires(trigger: Trigger, event: Event) -> bool:
     """Whether this trigger is for that event. Schedules and requests aren't events: they name their action."""
     if trigger["on"] != event.kind:
         return False
-    of = partial(event.facts.get, "client", "") if "client" in event.facts else partial(event.variables.get, "AMPS_CLIENT_NAME", "")
+    of = (
+        partial(event.facts.get, "client", "")
+        if "client" in event.facts
+        else partial(event.variables.get, "AMPS_CLIENT_NAME", "")
+    )
     if trigger.get("client") and not matcher(trigger["client"])(of()):
         return False
     match event.kind:
@@ -98,7 +113,10 @@ def fires(trigger: Trigger, event: Event) -> bool:
             return TopicPattern.parse(trigger["topic"]).matches(event.variables.get("AMPS_TOPIC", ""))
         case "publish" | "deliver":
             # The broker matched topic and filter; the event says for which pattern and which filter.
-            return (trigger["topic"], trigger.get("filter", "")) == (event.facts["topic"], event.facts["filter"])
+            return (trigger["topic"], trigger.get("filter", "")) == (
+                event.facts["topic"],
+                event.facts["filter"],
+            )
         case "decision":
             return trigger.get("action", "") in ("", event.variables.get("SLUICE_ACTION"))
         case "file_system":

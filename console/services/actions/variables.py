@@ -57,7 +57,9 @@ def expand_bytes(template: str, variables: Variables) -> bytes:
     return b"".join(parts)[:MOST_EXPANDED]
 
 
-def expand_all(options: Mapping[str, str], variables: Variables, leave: Callable[[str], bool]) -> dict[str, str]:
+def expand_all(
+    options: Mapping[str, str], variables: Variables, leave: Callable[[str], bool]
+) -> dict[str, str]:
     """Every option expanded, but those that `leave` names (bodies, whose bytes count)."""
     return {name: text if leave(name) else expand(text, variables) for name, text in options.items()}
 
@@ -69,4 +71,6 @@ def refers(text: str) -> bool:
 
 def _byte(name: str) -> int | None:
     digits = name[len(_BYTE) :]
-    return int(digits, 16) if name.startswith(_BYTE) and len(digits) == 2 and _HEX.issuperset(digits) else None
+    return (
+        int(digits, 16) if name.startswith(_BYTE) and len(digits) == 2 and _HEX.issuperset(digits) else None
+    )

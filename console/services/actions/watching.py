@@ -37,7 +37,9 @@ def wanted(instance_name: str) -> Wanted:
     """What enabled actions wait for."""
     _fresh_connection()
     kinds, messages, file_systems = set(), set(), set()
-    for when in Action.objects.filter(instance__name=instance_name, enabled=True).values_list("when", flat=True):
+    for when in Action.objects.filter(instance__name=instance_name, enabled=True).values_list(
+        "when", flat=True
+    ):
         for trigger in when:
             kind = trigger["on"]
             if kind in (*IN_THE_BROKER, "journal_roll"):

@@ -39,7 +39,8 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     proofs: dict[str, Any] = {"authentication": "password", "restricted": True}
     made = replace(
         policy(
-            user("maria", password=hash_password("right")), user("gate", certificate="gate@example.org"),
+            user("maria", password=hash_password("right")),
+            user("gate", certificate="gate@example.org"),
             entitlement("*", publish="a b", subscribe="a"),
         ),
         transports=(
@@ -82,8 +83,10 @@ async def test_a_password_and_entitlements_hold_on_every_transport(door: Door, n
 @pytest.mark.parametrize("name", ["ws", "tcp"])
 async def test_more_than_buffers_hold_reaches_a_slow_reader_in_order(door: Door, name: str) -> None:
     proof: dict[str, Any] = {"user": "maria", "password": "right", "tls": door.authority.certificate}
-    async with AsyncClient(door.address(name), f"fast-{name}", **proof) as client, \
-            AsyncClient(door.address(name), f"slow-{name}", max_held=10_000, **proof) as slow:
+    async with (
+        AsyncClient(door.address(name), f"fast-{name}", **proof) as client,
+        AsyncClient(door.address(name), f"slow-{name}", max_held=10_000, **proof) as slow,
+    ):
         subscription = await slow.subscribe("a")
         bodies = [b"%06d" % number + b"x" * 50_000 for number in range(200)]
         await client.publish_many("a", bodies)
@@ -113,6 +116,9 @@ async def test_a_certificate_says_who_it_is_over_a_websocket(door: Door) -> None
         await client.publish("anything", 1)
         await client.flush()
     assert await refused(address, tls=tls_context(ca, *door.authority.sign("stranger"))) == "bad_logon"
-    for wrong in (ca, tls_context(ca, *door.other.sign("foreign", "gate@example.org")),
-                  tls_context(ca, *door.authority.sign("late", "gate@example.org", days=(-9, -2)))):
+    for wrong in (
+        ca,
+        tls_context(ca, *door.other.sign("foreign", "gate@example.org")),
+        tls_context(ca, *door.authority.sign("late", "gate@example.org", days=(-9, -2))),
+    ):
         assert await refused(address, tls=wrong) == "broker_away"

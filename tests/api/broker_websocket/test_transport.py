@@ -45,7 +45,9 @@ class RunningBroker:
 
     async def resident_bytes(self) -> int:
         pid = (await self.ask("status"))["pid"]
-        line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+        line = next(
+            line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")
+        )
         return int(line.split()[1]) * 1024
 
 
@@ -62,12 +64,19 @@ def broker() -> Iterator[RunningBroker]:
     with tempfile.TemporaryDirectory(prefix="sluice-ws-") as home:
         made = RunningBroker(free_port(), free_port(), Path(home) / "run" / "sluice-1.sock")
         environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"} | {
-            "SLUICE_HOME": home, "SLUICE_TCP_PORT": str(made.tcp), "SLUICE_WEBSOCKET_PORT": str(made.websocket),
+            "SLUICE_HOME": home,
+            "SLUICE_TCP_PORT": str(made.tcp),
+            "SLUICE_WEBSOCKET_PORT": str(made.websocket),
             "DJANGO_SETTINGS_MODULE": "console.project.settings",
         }
         subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)
-        process = subprocess.Popen([sys.executable, "manage.py", "runbroker"], cwd=ROOT, env=environment,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "runbroker"],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             asyncio.run(_ready(made, process))
             yield made
@@ -123,7 +132,10 @@ async def test_half_a_frame_in_a_binary_message_closes_the_connection(broker: Ru
 async def test_a_browser_that_stops_reading_keeps_its_backlog_in_the_outbox_and_not_in_the_server(
     broker: RunningBroker,
 ) -> None:
-    async with text_client(broker, "stalled") as stalled, AsyncClient(f"tcp://127.0.0.1:{broker.tcp}", "w1") as writer:
+    async with (
+        text_client(broker, "stalled") as stalled,
+        AsyncClient(f"tcp://127.0.0.1:{broker.tcp}", "w1") as writer,
+    ):
         await stalled.send(json.dumps({"c": "subscribe", "id": "s", "topic": "stall"}))
         await stalled.recv()
         stalled.transport.pause_reading()
@@ -140,8 +152,10 @@ async def test_a_browser_that_stops_reading_keeps_its_backlog_in_the_outbox_and_
         assert (await broker.ask("client", name="stalled"))["lag_messages"] == 0
 
 
-UPGRADE = (b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-           b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 def stalled_socket(broker: RunningBroker, name: str) -> socket.socket:

@@ -16,20 +16,30 @@ from broker_core.config import (
 )
 
 
-def user(name: str, *, groups: tuple[str, ...] = (), clients: tuple[str, ...] = (), **proofs: str) -> UserSettings:
+def user(
+    name: str, *, groups: tuple[str, ...] = (), clients: tuple[str, ...] = (), **proofs: str
+) -> UserSettings:
     """A user with a token of their name, and other proofs."""
     return UserSettings(name, **{"token": hash_token(name), **proofs}, groups=groups, clients=clients)
 
 
-def entitlement(who: str, *, publish: str = "", subscribe: str = "", filter: str | None = None,
-                transports: tuple[str, ...] = ()) -> EntitlementSettings:
+def entitlement(
+    who: str,
+    *,
+    publish: str = "",
+    subscribe: str = "",
+    filter: str | None = None,
+    transports: tuple[str, ...] = (),
+) -> EntitlementSettings:
     """Patterns divided by blanks."""
     return EntitlementSettings((who,), transports, tuple(publish.split()), tuple(subscribe.split()), filter)
 
 
 def policy(*parts: UserSettings | EntitlementSettings, **transport: Any) -> PolicyDocument:
     """A policy with one transport, "tcp", that asks for tokens and is restricted unless it is said otherwise."""
-    settings = TransportSettings("tcp", "tcp", 0, **{"authentication": "token", "restricted": True, **transport})
+    settings = TransportSettings(
+        "tcp", "tcp", 0, **{"authentication": "token", "restricted": True, **transport}
+    )
     access = AccessSettings(
         tuple(part for part in parts if isinstance(part, UserSettings)),
         tuple(part for part in parts if isinstance(part, EntitlementSettings)),

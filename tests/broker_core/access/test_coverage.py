@@ -42,9 +42,16 @@ def test_patterns_by_levels_are_told_exactly(one: TopicPattern, other: TopicPatt
     assert overlap(one, other) == bool(left & right)
 
 
-@pytest.mark.parametrize(("wide", "narrow", "expected"), [
-    ("~a.*", "abc", True), ("~a.*", "b", False), ("~a.*", "~a.*", True), (">", "~a.*", False), ("~.*", "a.>", False),
-])
+@pytest.mark.parametrize(
+    ("wide", "narrow", "expected"),
+    [
+        ("~a.*", "abc", True),
+        ("~a.*", "b", False),
+        ("~a.*", "~a.*", True),
+        (">", "~a.*", False),
+        ("~.*", "a.>", False),
+    ],
+)
 def test_of_an_expression_only_itself_and_topics_are_told(wide: str, narrow: str, expected: bool) -> None:
     one, other = TopicPattern.parse(wide), TopicPattern.parse(narrow)
     assert covers(one, other) is expected

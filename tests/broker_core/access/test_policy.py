@@ -14,7 +14,8 @@ from tests.broker_core.access.making import entitlement, policy, user
 
 def test_a_document_with_access_is_the_same_after_json() -> None:
     made = policy(
-        user("maria", password=hash_password("x"), groups=("desk",), clients=("desk-*",)), user("gate", certificate="gate.example"),
+        user("maria", password=hash_password("x"), groups=("desk",), clients=("desk-*",)),
+        user("gate", certificate="gate.example"),
         entitlement("group:desk", publish="a.> b", subscribe="a", filter="/x = 1", transports=("tcp",)),
         tls=TlsSettings("/c.pem", "/k.pem", "/ca.pem"),
     )
@@ -27,14 +28,20 @@ def test_a_document_without_access_says_nothing_of_it() -> None:
     assert not {"authentication", "restricted", "tls"} & set(document["transports"][0])
 
 
-@pytest.mark.parametrize(("change", "problem"), [
-    ({"authentication": "secret"}, "authentication must be one of none, token, password, certificate"),
-    ({"authentication": "certificate"}, "needs tls with a client_ca"),
-    ({"authentication": "certificate", "tls": {"certificate": "/c", "key": "/k"}}, "needs tls with a client_ca"),
-    ({"tls": {"certificate": "c.pem", "key": "/k"}}, "tls.certificate must be an absolute path"),
-    ({"tls": {"certificate": "/c.pem"}}, "tls.key must be an absolute path"),
-    ({"restricted": "yes"}, "restricted must be true or false"),
-])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"authentication": "secret"}, "authentication must be one of none, token, password, certificate"),
+        ({"authentication": "certificate"}, "needs tls with a client_ca"),
+        (
+            {"authentication": "certificate", "tls": {"certificate": "/c", "key": "/k"}},
+            "needs tls with a client_ca",
+        ),
+        ({"tls": {"certificate": "c.pem", "key": "/k"}}, "tls.certificate must be an absolute path"),
+        ({"tls": {"certificate": "/c.pem"}}, "tls.key must be an absolute path"),
+        ({"restricted": "yes"}, "restricted must be true or false"),
+    ],
+)
 def test_wrong_settings_of_a_transport_are_named(change: dict[str, object], problem: str) -> None:
     document = default_policy("test-1").to_dict()
     document["transports"][0].update(change)
@@ -43,16 +50,22 @@ def test_wrong_settings_of_a_transport_are_named(change: dict[str, object], prob
     assert problem in caught.value.sentence
 
 
-@pytest.mark.parametrize(("access", "problem"), [
-    ({"user": []}, "there is no setting 'user'"),
-    ({"users": [{"name": "a b"}]}, "name must be 1 to 64 letters"),
-    ({"users": [{"name": "a"}, {"name": "a"}]}, "two users have the name a"),
-    ({"users": [{"name": "a", "token": "t"}, {"name": "b", "token": "t"}]}, "two users have the same token"),
-    ({"users": [{"name": "a", "password": 1}]}, "password must be a text"),
-    ({"entitlements": [{"publish": ["a"]}]}, "entitlement 1: who must name somebody"),
-    ({"entitlements": [{"who": "maria"}]}, "who must be a list of names"),
-    ({"entitlements": 3}, "must be a list"),
-])
+@pytest.mark.parametrize(
+    ("access", "problem"),
+    [
+        ({"user": []}, "there is no setting 'user'"),
+        ({"users": [{"name": "a b"}]}, "name must be 1 to 64 letters"),
+        ({"users": [{"name": "a"}, {"name": "a"}]}, "two users have the name a"),
+        (
+            {"users": [{"name": "a", "token": "t"}, {"name": "b", "token": "t"}]},
+            "two users have the same token",
+        ),
+        ({"users": [{"name": "a", "password": 1}]}, "password must be a text"),
+        ({"entitlements": [{"publish": ["a"]}]}, "entitlement 1: who must name somebody"),
+        ({"entitlements": [{"who": "maria"}]}, "who must be a list of names"),
+        ({"entitlements": 3}, "must be a list"),
+    ],
+)
 def test_wrong_users_and_entitlements_are_named(access: dict[str, object], problem: str) -> None:
     with pytest.raises(OperatorError) as caught:
         PolicyDocument.from_dict({**default_policy("test-1").to_dict(), "access": access})
@@ -61,7 +74,8 @@ def test_wrong_users_and_entitlements_are_named(access: dict[str, object], probl
 
 def test_what_needs_patterns_and_filters_to_be_read_is_named_all_at_once() -> None:
     made = policy(
-        user("maria", password="hunter2"), user("vera", token="hunter2"),
+        user("maria", password="hunter2"),
+        user("vera", token="hunter2"),
         entitlement("*", publish="a..b", subscribe="a*b", filter="/x =", transports=("udp",)),
     )
     with pytest.raises(OperatorError) as caught:
@@ -78,7 +92,9 @@ def test_a_transport_that_nobody_could_log_on_to_is_a_mistake() -> None:
 
 
 def test_tokens_and_certificates_say_who_it_is() -> None:
-    access = AccessPolicy(policy(user("maria"), user("gate", certificate="gate.example"), user("g2", certificate="g2")))
+    access = AccessPolicy(
+        policy(user("maria"), user("gate", certificate="gate.example"), user("g2", certificate="g2"))
+    )
     assert (access.user_of_token("maria"), access.user_of_token("x")) == ("maria", None)
     assert access.user_of_certificate(["gate.example", "other"]) == "gate"
     assert access.user_of_certificate(["gate.example", "g2"]) is None
@@ -96,7 +112,12 @@ def test_on_a_transport_that_is_not_there_nobody_may_do_anything() -> None:
 
 def test_a_user_may_be_kept_to_names_of_clients() -> None:
     access = AccessPolicy(policy(user("maria", clients=("maria", "desk-*")), user("vera")))
-    assert [access.may_be("maria", name) for name in ("maria", "desk-1", "maria-2", "desk")] == [True, True, False, False]
+    assert [access.may_be("maria", name) for name in ("maria", "desk-1", "maria-2", "desk")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert access.may_be("vera", "anything") and access.may_be("", "anything")
 
 
@@ -106,10 +127,14 @@ def test_a_revision_that_changes_what_a_user_may_do_gives_other_rights() -> None
     def same(after: PolicyDocument, name: str) -> bool:
         return AccessPolicy(before).rights("tcp", name).basis == AccessPolicy(after).rights("tcp", name).basis
 
-    more = policy(user("maria"), user("vera"), entitlement("maria", publish="a"), entitlement("vera", publish="b"))
+    more = policy(
+        user("maria"), user("vera"), entitlement("maria", publish="a"), entitlement("vera", publish="b")
+    )
     assert same(replace(before, revision=9), "maria")
     assert same(more, "maria")
     assert not same(more, "vera")
-    assert not same(policy(user("maria", token=hash_token("new")), entitlement("maria", publish="a")), "maria")
+    assert not same(
+        policy(user("maria", token=hash_token("new")), entitlement("maria", publish="a")), "maria"
+    )
     assert not same(policy(user("vera"), entitlement("maria", publish="a")), "maria")
     assert not same(policy(user("maria"), restricted=False), "maria")

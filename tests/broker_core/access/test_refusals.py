@@ -15,7 +15,11 @@ def test_one_address_is_one_entry_a_minute_with_why_and_who() -> None:
     (entry,) = refusals.take(8)
     assert (entry.minute, entry.remote, entry.count) == (7, "10.0.0.1", 3)
     assert entry.codes == {"bad_logon": 2, "too_many_attempts": 1}
-    assert (entry.users, entry.clients, entry.transports) == (["maria", "root"], ["desk-1", "desk-2"], {"tcp", "ws"})
+    assert (entry.users, entry.clients, entry.transports) == (
+        ["maria", "root"],
+        ["desk-1", "desk-2"],
+        {"tcp", "ws"},
+    )
     assert refusals.take(9) == []
 
 
@@ -35,7 +39,9 @@ def test_every_refusal_is_counted_once_in_few_entries(tried: list[tuple[int, int
     assert sum(entry.count for entry in taken) == len(tried)
     assert len({(entry.minute, entry.remote) for entry in taken}) == len(taken) <= 6 * (REMOTES + 1)
     assert all(len(entry.users) <= NAMES for entry in taken)
-    assert OTHERS in {entry.remote for entry in taken} or len({remote for _, remote, _ in tried}) <= 6 * REMOTES
+    assert (
+        OTHERS in {entry.remote for entry in taken} or len({remote for _, remote, _ in tried}) <= 6 * REMOTES
+    )
 
 
 def test_what_nobody_stores_is_bounded_and_keeps_the_newest_in_order() -> None:

@@ -34,11 +34,22 @@ def may_publish(made: Rights, *topics: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("who", "name", "meant"), [
-    ("*", "maria", True), ("maria", "maria", True), ("vera", "maria", False), ("group:desk", "maria", True),
-    ("group:desk", "feed-1", False), ("group:", "maria", False), ("feed-*", "feed-1", True), ("feed-*", "maria", False),
-    ("*", "", True), ("maria", "", False), ("m*", "", False),
-])
+@pytest.mark.parametrize(
+    ("who", "name", "meant"),
+    [
+        ("*", "maria", True),
+        ("maria", "maria", True),
+        ("vera", "maria", False),
+        ("group:desk", "maria", True),
+        ("group:desk", "feed-1", False),
+        ("group:", "maria", False),
+        ("feed-*", "feed-1", True),
+        ("feed-*", "maria", False),
+        ("*", "", True),
+        ("maria", "", False),
+        ("m*", "", False),
+    ],
+)
 def test_whom_an_entitlement_means(who: str, name: str, meant: bool) -> None:
     assert may_publish(rights(entitlement(who, publish="a"), name=name), "a") is meant
 
@@ -73,8 +84,11 @@ def test_a_broader_pattern_is_narrowed_and_says_so() -> None:
     made = rights(entitlement("*", subscribe="orders.> quotes.*"))
     found = made.subscription(TopicPattern.parse(">"), None)
     assert found.narrowed
-    assert [topic for topic in ("orders.a.b", "quotes.a", "quotes.a.b", "x", "$SLUICE.x") if found.pattern.matches(topic)
-            ] == ["orders.a.b", "quotes.a"]
+    assert [
+        topic
+        for topic in ("orders.a.b", "quotes.a", "quotes.a.b", "x", "$SLUICE.x")
+        if found.pattern.matches(topic)
+    ] == ["orders.a.b", "quotes.a"]
     expression = made.subscription(TopicPattern.parse("~.*eu"), None)
     assert expression.narrowed
     assert expression.pattern.matches("orders.eu") and not expression.pattern.matches("x.eu")
@@ -112,11 +126,16 @@ def test_no_text_of_a_filter_breaks_out_of_the_one_that_is_added() -> None:
 
 
 def test_two_filters_for_the_same_topics_pass_what_one_of_them_passes() -> None:
-    made = rights(entitlement("*", subscribe="a.>", filter="/x = 1"), entitlement("maria", subscribe="a.*", filter="/y = 1"))
+    made = rights(
+        entitlement("*", subscribe="a.>", filter="/x = 1"),
+        entitlement("maria", subscribe="a.*", filter="/y = 1"),
+    )
     found = made.subscription(TopicPattern.parse("a.b"), None).filter
     assert found is not None
     assert [found.matches_object(m) for m in ({"x": 1}, {"y": 1}, {"z": 1})] == [True, True, False]
-    unfiltered = rights(entitlement("*", subscribe="a.>", filter="/x = 1"), entitlement("maria", subscribe="a.*"))
+    unfiltered = rights(
+        entitlement("*", subscribe="a.>", filter="/x = 1"), entitlement("maria", subscribe="a.*")
+    )
     assert granted(unfiltered, "a.b") == ("a.b", None, False)
 
 
@@ -141,7 +160,8 @@ def passes(chosen: Filter | None, message: dict[str, int]) -> bool:
 
 @given(
     st.lists(st.tuples(st.sampled_from(PATTERNS), st.sampled_from(FILTERS)), max_size=3),
-    st.sampled_from(PATTERNS), st.sampled_from([None, "/z = 1"]),
+    st.sampled_from(PATTERNS),
+    st.sampled_from([None, "/z = 1"]),
 )
 def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_allows(
     allowed: list[tuple[str, str | None]], asked: str, filter: str | None
@@ -150,8 +170,11 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
     pattern, chosen = TopicPattern.parse(asked), compile_filter(filter) if filter else None
     compiled = [(TopicPattern.parse(text), compile_filter(own) if own else None) for text, own in allowed]
     expected = {
-        (topic, number) for topic in TOPICS for number, message in enumerate(MESSAGES)
-        if pattern.matches(topic) and passes(chosen, message)
+        (topic, number)
+        for topic in TOPICS
+        for number, message in enumerate(MESSAGES)
+        if pattern.matches(topic)
+        and passes(chosen, message)
         and any(one.matches(topic) and passes(own, message) for one, own in compiled)
     }
     try:
@@ -159,6 +182,10 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
     except ClientError as error:
         assert "different filters" in error.sentence or not expected
         return
-    got = {(topic, number) for topic in TOPICS for number, message in enumerate(MESSAGES)
-           if found.pattern.matches(topic) and passes(found.filter, message)}
+    got = {
+        (topic, number)
+        for topic in TOPICS
+        for number, message in enumerate(MESSAGES)
+        if found.pattern.matches(topic) and passes(found.filter, message)
+    }
     assert got == expected

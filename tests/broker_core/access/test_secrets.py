@@ -25,11 +25,20 @@ def test_tokens_differ_and_are_known_by_their_hash() -> None:
     assert token_hash_problem(hash_token(token)) == ""
 
 
-@pytest.mark.parametrize("wrong", [
-    "", "hunter2", "scrypt$1$2$3", "scrypt$16384$8$1$not base64!$AAAA", "md5$16384$8$1$AAAAAAAAAAAAAAAA$AAAA",
-    "scrypt$a$8$1$AAAA$AAAA", "scrypt$16384$8$1$QUFBQUFBQUE=$QUE=", "scrypt$16383$8$1$QUFBQUFBQUFBQUFB$" + "QUFB" * 12,
-    "scrypt$1048576$64$1$QUFBQUFBQUFBQUFB$" + "QUFB" * 12,
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        "hunter2",
+        "scrypt$1$2$3",
+        "scrypt$16384$8$1$not base64!$AAAA",
+        "md5$16384$8$1$AAAAAAAAAAAAAAAA$AAAA",
+        "scrypt$a$8$1$AAAA$AAAA",
+        "scrypt$16384$8$1$QUFBQUFBQUE=$QUE=",
+        "scrypt$16383$8$1$QUFBQUFBQUFBQUFB$" + "QUFB" * 12,
+        "scrypt$1048576$64$1$QUFBQUFBQUFBQUFB$" + "QUFB" * 12,
+    ],
+)
 def test_what_is_no_hash_or_costs_too_much_is_named(wrong: str) -> None:
     assert password_hash_problem(wrong)
 

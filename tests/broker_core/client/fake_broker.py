@@ -71,10 +71,17 @@ class Peer:
             case commands.Logon():
                 self.name = command.name
                 self.broker.peers.append(self)
-                self.reply(replies.Ack(
-                    ack="processed", of="logon", name=command.name, instance=self.broker.instance, version=1,
-                    sequence=self.broker.publishers.get(command.name, 0), max_frame=MAX_FRAME,
-                ))
+                self.reply(
+                    replies.Ack(
+                        ack="processed",
+                        of="logon",
+                        name=command.name,
+                        instance=self.broker.instance,
+                        version=1,
+                        sequence=self.broker.publishers.get(command.name, 0),
+                        max_frame=MAX_FRAME,
+                    )
+                )
             case commands.Subscribe():
                 self.subscribe(command)
             case commands.Flush():
@@ -156,7 +163,9 @@ class FakeBroker:
         self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def start_websocket(self) -> None:
-        self._ws_server = await serve(self._websocket, "127.0.0.1", 0, compression=None, max_size=MAX_FRAME + 1024)
+        self._ws_server = await serve(
+            self._websocket, "127.0.0.1", 0, compression=None, max_size=MAX_FRAME + 1024
+        )
         port = next(iter(self._ws_server.sockets)).getsockname()[1]
         self.ws_address = f"ws://127.0.0.1:{port}/"
 
@@ -190,7 +199,9 @@ class FakeBroker:
         self.peers.clear()
 
     def keep(self, batch: Batch) -> None:
-        stamp(batch.buf, origin=hash64(self.instance), epoch=1, first_sequence=self.next_sequence, accepted_at=1)  # type: ignore[arg-type]
+        stamp(
+            batch.buf, origin=hash64(self.instance), epoch=1, first_sequence=self.next_sequence, accepted_at=1
+        )  # type: ignore[arg-type]
         stamped = Batch.parse(batch.buf)
         self.next_sequence += stamped.count
         self.log.append(stamped)

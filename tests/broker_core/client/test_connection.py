@@ -69,7 +69,13 @@ async def test_a_notice_is_handed_on_and_its_delay_is_kept(broker: FakeBroker) -
     heard: list[replies.Notice] = []
     async with AsyncClient(broker.address, "me", reconnect=QUICK, on_notice=heard.append) as client:
         notice = replies.Notice(
-            code="slow_client_age", message="Too old.", observed=9, limit=5, unit="ms", resume="i|3|", retry_after_ms=30
+            code="slow_client_age",
+            message="Too old.",
+            observed=9,
+            limit=5,
+            unit="ms",
+            resume="i|3|",
+            retry_after_ms=30,
         )
         peer, since = broker.peers[0], asyncio.get_running_loop().time()
         peer.reply(notice)
@@ -83,7 +89,9 @@ async def test_a_notice_is_handed_on_and_its_delay_is_kept(broker: FakeBroker) -
 @pytest.mark.asyncio
 async def test_a_broker_that_falls_silent_is_left(broker: FakeBroker) -> None:
     async with AsyncClient(broker.address, "me", reconnect=QUICK, heartbeat_ms=100) as client:
-        await broker.until(lambda: any(isinstance(command, commands.Heartbeat) for command in broker.commands))
+        await broker.until(
+            lambda: any(isinstance(command, commands.Heartbeat) for command in broker.commands)
+        )
         link = client._connector.link
         assert link is not None
         link.received_at -= 10.0  # as if nothing had come for ten seconds

@@ -36,12 +36,19 @@ class Transports:
     def __init__(self, broker: Broker, policy: PolicyDocument) -> None:
         self.broker = broker
         self.policy = policy
-        self.addresses = [f"tcp://127.0.0.1:{port}" for port in (free_port(), *(t.port for t in policy.transports))]
+        self.addresses = [
+            f"tcp://127.0.0.1:{port}" for port in (free_port(), *(t.port for t in policy.transports))
+        ]
 
     async def only(self, *names: str) -> None:
         """Have just these transports open."""
-        self.policy = replace(self.policy, revision=self.policy.revision + 1, transports=tuple(
-            replace(transport, enabled=transport.name in names) for transport in self.policy.transports))
+        self.policy = replace(
+            self.policy,
+            revision=self.policy.revision + 1,
+            transports=tuple(
+                replace(transport, enabled=transport.name in names) for transport in self.policy.transports
+            ),
+        )
         await self.broker.apply(self.policy)
 
     def transport_of(self, name: str) -> str:
@@ -129,7 +136,9 @@ async def test_each_address_is_tried_before_the_client_gives_up(broker: FakeBrok
     assert caught.value.code == "broker_away"
 
 
-async def test_an_address_that_takes_connections_and_says_nothing_is_left_for_the_next(broker: FakeBroker) -> None:
+async def test_an_address_that_takes_connections_and_says_nothing_is_left_for_the_next(
+    broker: FakeBroker,
+) -> None:
     silent = FakeBroker()
     await silent.start()
     silent.silent = True
@@ -141,7 +150,9 @@ async def test_an_address_that_takes_connections_and_says_nothing_is_left_for_th
         await silent.stop()
 
 
-async def test_another_instance_that_would_take_new_messages_for_repeats_is_not_used(broker: FakeBroker) -> None:
+async def test_another_instance_that_would_take_new_messages_for_repeats_is_not_used(
+    broker: FakeBroker,
+) -> None:
     other = FakeBroker("fake-2")
     await other.start()
     other.publishers["p"] = 50  # it knows fifty messages of a client of this name, other ones
@@ -165,7 +176,13 @@ async def test_another_instance_that_would_take_new_messages_for_repeats_is_not_
 def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> None:
     turns = Turns(3, ReconnectPolicy(first_delay=1, longest_delay=100, jitter=0))
     assert [(turns.current, turns.failed(), turns.whole_round) for _ in range(7)] == [
-        (0, 1, False), (1, 1, False), (2, 1, True), (0, 2, True), (1, 2, True), (2, 2, True), (0, 4, True),
+        (0, 1, False),
+        (1, 1, False),
+        (2, 1, True),
+        (0, 2, True),
+        (1, 2, True),
+        (2, 2, True),
+        (0, 4, True),
     ]
     turns.held()
     assert (turns.current, turns.whole_round, turns.failed()) == (1, False, 1)

@@ -122,7 +122,9 @@ def test_a_flipped_byte_costs_the_batch_it_is_in_and_no_other(tmp_path: Path) ->
         path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
         damaged = FilePublishStore(path)
         hit = (at - 16) // entry
-        assert spans(damaged) == [span for number, span in enumerate([(1, 2), (3, 4), (5, 6)]) if number != hit]
+        assert spans(damaged) == [
+            span for number, span in enumerate([(1, 2), (3, 4), (5, 6)]) if number != hit
+        ]
         assert damaged.set_aside_bytes == entry
         assert path.with_name("s.torn").read_bytes() == path_entry(raw, hit, entry, at)
         damaged.close()
@@ -202,7 +204,9 @@ def test_numbers_are_never_used_twice_even_when_nothing_is_kept(tmp_path: Path) 
     assert FilePublishStore(tmp_path / "s").last_sequence == 6
 
 
-def test_a_failed_write_leaves_the_store_whole_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_store_whole_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = FilePublishStore(tmp_path / "s")
     fill(store, 1)
 

@@ -43,7 +43,12 @@ async def test_topics_of_one_turn_share_a_batch_in_the_order_published(broker: F
         await publisher.flush()
     assert len(broker.arrived) == 1
     assert [(record.topic, record.body) for record in broker.arrived[0].records()] == [
-        ("b", b"0"), ("a", b"1"), ("b", b"2"), ("a", b"3"), ("b", b"4"), ("a", b"5")
+        ("b", b"0"),
+        ("a", b"1"),
+        ("b", b"2"),
+        ("a", b"3"),
+        ("b", b"4"),
+        ("a", b"5"),
     ]
 
 
@@ -74,7 +79,9 @@ async def test_a_turn_is_cut_when_the_batch_is_full_and_the_loop_breathes(broker
     assert other >= 99
 
 
-async def test_few_messages_of_publish_many_gather_with_the_others_of_the_turn_in_order(broker: FakeBroker) -> None:
+async def test_few_messages_of_publish_many_gather_with_the_others_of_the_turn_in_order(
+    broker: FakeBroker,
+) -> None:
     async with client(broker) as publisher:
         await publisher.publish("a", b"first")
         await publisher.publish_many("a", [b"1", "2", {"x": 3}])
@@ -198,7 +205,9 @@ async def test_a_refused_publish_is_told_dropped_and_raised_by_flush(broker: Fak
     assert broker.bodies == [b"taken"]
 
 
-async def test_after_a_lost_connection_what_was_not_acknowledged_is_published_again_once(broker: FakeBroker) -> None:
+async def test_after_a_lost_connection_what_was_not_acknowledged_is_published_again_once(
+    broker: FakeBroker,
+) -> None:
     async with client(broker) as publisher:
         await publisher.publish("a", b"1")
         await publisher.flush()

@@ -18,7 +18,9 @@ from tests.support.brokers import address_of, running_broker, until
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         for first in range(0, 300, 30):
-            await writer.publish_many("a", [b'{"id":%d,"n":%d}' % (n % 3, n) for n in range(first, first + 30)])
+            await writer.publish_many(
+                "a", [b'{"id":%d,"n":%d}' % (n % 3, n) for n in range(first, first + 30)]
+            )
         await writer.flush()
         yield broker
 
@@ -57,7 +59,12 @@ async def test_what_was_steered_holds_on_the_next_connection(broker: Broker) -> 
         await subscription.set_rate(None)
         broker.engine.roster.clients["reader"].close("operator_disconnect", "a test")
         await until(lambda: client.connections == 2 and client.connected)
-        await until(lambda: "reader" in broker.engine.roster.clients and bool(broker.engine.roster.clients["reader"].subscriptions))
+        await until(
+            lambda: (
+                "reader" in broker.engine.roster.clients
+                and bool(broker.engine.roster.clients["reader"].subscriptions)
+            )
+        )
         (target,) = broker.engine.roster.clients["reader"].subscriptions.values()
         assert (target.cursor.paused, target.rate) == (True, None)
         await subscription.resume()

@@ -101,7 +101,9 @@ def test_a_bookmark_store_killed_at_any_step_goes_on_where_it_was(tmp_path: Path
 
 
 @pytest.mark.parametrize("halfway", [False, True], ids=["before", "halfway"])
-def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(tmp_path: Path, halfway: bool) -> None:
+def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(
+    tmp_path: Path, halfway: bool
+) -> None:
     def work(path: Path) -> None:
         store = FilePublishStore(path, sync=True)
         store.add(9, 10, batch(9))
@@ -123,7 +125,9 @@ def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(tmp_p
         possible = [kept, [*kept, (9, 10)], [(7, 8), (9, 10)], [(7, 8), (9, 10), (11, 12)]]
         assert found in (possible if killed else possible[-1:])
         assert again.last_sequence >= 8, "a number is never used twice"
-        assert [bytes(stored.batch) for stored in again.pending()] == [bytes(batch(first)) for first, _ in found]
+        assert [bytes(stored.batch) for stored in again.pending()] == [
+            bytes(batch(first)) for first, _ in found
+        ]
         again.close()
         if not killed:
             break

@@ -72,7 +72,9 @@ async def test_a_replay_ends_with_completed_and_goes_on_live(broker: FakeBroker)
         assert (await anext(aiter(subscription))).body == b"3"
 
 
-async def test_after_a_lost_connection_a_bookmark_subscription_misses_and_repeats_nothing(broker: FakeBroker) -> None:
+async def test_after_a_lost_connection_a_bookmark_subscription_misses_and_repeats_nothing(
+    broker: FakeBroker,
+) -> None:
     await publish(broker, "1", "2")
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH)

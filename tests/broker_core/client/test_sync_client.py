@@ -61,7 +61,8 @@ def test_everything_published_arrives_in_order(broker: FakeBroker) -> None:
 def test_several_threads_may_publish(broker: FakeBroker) -> None:
     with client(broker) as publisher:
         threads = [
-            threading.Thread(target=lambda: [publisher.publish("a", b"x") for _ in range(500)]) for _ in range(4)
+            threading.Thread(target=lambda: [publisher.publish("a", b"x") for _ in range(500)])
+            for _ in range(4)
         ]
         for thread in threads:
             thread.start()

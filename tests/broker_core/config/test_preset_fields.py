@@ -32,7 +32,10 @@ from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.presets import activemq, amps, qpid, xap
 
 NUMBERS = [
-    (system, row) for system, table in PRESETS.items() for row in table.values() if row.kind in (Kind.WHOLE, Kind.DECIMAL)
+    (system, row)
+    for system, table in PRESETS.items()
+    for row in table.values()
+    if row.kind in (Kind.WHOLE, Kind.DECIMAL)
 ]
 
 
@@ -62,7 +65,9 @@ def test_a_document_is_held_to_the_bounds_and_no_tighter(system: str, row: Prese
             PolicyDocument.from_dict(document(system, row.name, value))
 
 
-@pytest.mark.parametrize(("table", "compiled"), [(XAP, xap.DEFAULTS), (ACTIVEMQ, activemq.DEFAULTS), (QPID, qpid.DEFAULTS)])
+@pytest.mark.parametrize(
+    ("table", "compiled"), [(XAP, xap.DEFAULTS), (ACTIVEMQ, activemq.DEFAULTS), (QPID, qpid.DEFAULTS)]
+)
 def test_rules_compile_with_the_defaults(table: Table, compiled: dict[str, Any]) -> None:
     assert compiled == {name: row.default for name, row in table.items() if name != "confirm_delete"}
 

@@ -48,7 +48,9 @@ def test_everything_survives_a_round_trip_through_json() -> None:
 
 
 def test_a_layer_keeps_what_it_does_not_set() -> None:
-    made = PolicyDocument.from_dict(document(rules=[rule(), {"name": "old", "scope": {"user": "u"}, "limit": 9}]))
+    made = PolicyDocument.from_dict(
+        document(rules=[rule(), {"name": "old", "scope": {"user": "u"}, "limit": 9}])
+    )
     whole = made.rules[1].over(made.rules[0])
     assert (whole.limit, whole.hold_ms, whole.mode, whole.scope) == (9, 2_000, Mode.ENFORCE, Scope(user="u"))
 
@@ -61,7 +63,9 @@ def test_a_layer_that_nothing_completes_is_refused() -> None:
 
 def test_a_layer_is_completed_by_any_that_applies_wherever_it_does() -> None:
     base = rule(scope={"topic": "bulk.>"}, ladder=[{"action": "pause"}])
-    PolicyDocument.from_dict(document(rules=[base, {"name": "old", "scope": {"topic": "bulk.a"}, "limit": 9_000}]))
+    PolicyDocument.from_dict(
+        document(rules=[base, {"name": "old", "scope": {"topic": "bulk.a"}, "limit": 9_000}])
+    )
     assert problems(rules=[base, {"name": "old", "scope": {"topic": "other"}, "limit": 9_000}]) == [
         "rule 'old' (topic other): it needs a signal"
     ]
@@ -98,7 +102,10 @@ def test_the_entries_of_one_rule_measure_pools_or_do_not() -> None:
         ({"ladder": [{"action": "discard_oldest"}]}, "discard_oldest needs a subscription"),
         ({"ladder": [{"action": "disconnect", "at_percent": 50}, {"action": "warn"}]}, "from narrow to wide"),
         ({"ladder": [{"action": "notify"}, {"action": "warn"}]}, "notify never happens"),
-        ({"ladder": [{"action": "notify", "after_ms": 5}, {"action": "warn"}]}, "warn would come before notify"),
+        (
+            {"ladder": [{"action": "notify", "after_ms": 5}, {"action": "warn"}]},
+            "warn would come before notify",
+        ),
         ({"ladder": [{"action": "delete_durable"}], "scope": {"topic": "a"}}, "set confirm_delete to true"),
         ({"shape": "percent_of", "percent": 5}, "oldest_age is neither"),
         ({"shape": "rate_below"}, "rate_below and drain_rate belong together"),
@@ -107,7 +114,10 @@ def test_the_entries_of_one_rule_measure_pools_or_do_not() -> None:
         ({"shape": "duration_without"}, "duration_without is for"),
         ({"signal": "pool_memory"}, "choose largest_in_pool"),
         ({"signal": "spool_bytes", "scope": {"topic": "a"}}, "measured of whole clients"),
-        ({"choose": "largest_in_pool", "signal": "pool_disk", "scope": {"user": "u"}}, "a pool is the instance's"),
+        (
+            {"choose": "largest_in_pool", "signal": "pool_disk", "scope": {"user": "u"}},
+            "a pool is the instance's",
+        ),
         ({"scope": {"host": "x"}}, "there is no setting 'host'"),
         ({"scope": {"user": 5}}, "scope.user must be a text"),
         ({"unknown": 1}, "there is no setting 'unknown'"),
@@ -134,7 +144,10 @@ def test_two_entries_for_one_scope_are_refused() -> None:
         ({"xap": [{"enabled": "yes"}]}, "xap: enabled must be true or false"),
         ({"activemq": [{"max_slow_count": 3}]}, "topic must be a topic or a pattern"),
         ({"activemq": [{"topic": ">"}, {"topic": ">"}]}, "activemq >: there are two entries"),
-        ({"activemq": [{"topic": ">", "prefetch_rate_pending_message_limit_strategy": -1}]}, "must be a number from 0"),
+        (
+            {"activemq": [{"topic": ">", "prefetch_rate_pending_message_limit_strategy": -1}]},
+            "must be a number from 0",
+        ),
         ({"qpid": [{"topic": "a", "delete_persistent": True}]}, "set confirm_delete to true"),
         ({"qpid": [{"topic": "a", "maessageAge": 1}]}, "there is no setting 'maessageAge'"),
     ],

@@ -38,7 +38,9 @@ async def test_no_more_than_the_window_is_sent_before_an_acknowledgement(tmp_pat
 async def test_single_acknowledgements_make_room_one_by_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "scratch.t", "ack": "client-individual", "prefetch": 2})
+        raw.command(
+            {"c": "subscribe", "id": "s", "topic": "scratch.t", "ack": "client-individual", "prefetch": 2}
+        )
         await raw.until("processed")
         await writer.publish_many("scratch.t", numbered(1, 5))
         assert await raw.deliveries(2) == numbered(1, 2)
@@ -127,7 +129,10 @@ async def test_what_an_offlined_client_with_a_window_is_owed_comes_in_order(tmp_
     from tests.support.brokers import tcp_policy
 
     policy = tcp_policy(message_memory_limit=200_000)
-    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", ack="client", prefetch=10)
             bodies = [b"%08d" % n + b"x" * 1_000 for n in range(1_000)]

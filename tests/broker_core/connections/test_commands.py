@@ -57,43 +57,75 @@ async def answered(raw: RawClient) -> list[dict[str, Any]]:
 
 
 EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
-    "logon": ([{"c": "logon", "name": "me", "id": "x"}], [{"c": "error", "code": "bad_logon", "of": "logon", "id": "x"}]),
+    "logon": (
+        [{"c": "logon", "name": "me", "id": "x"}],
+        [{"c": "error", "code": "bad_logon", "of": "logon", "id": "x"}],
+    ),
     "publish": (
         [{"c": "publish", "topic": "a", "data": 1, "ack": ["processed", "persisted"], "id": "x"}],
         [{**DONE, "of": "publish", "id": "x"}, {"c": "ack", "ack": "persisted", "of": "publish", "id": "x"}],
     ),
     "subscribe": (
         [SUBSCRIBED],
-        [{**DONE, "of": "subscribe", "id": "s", "stream": 1, "bookmark": "test-1|0|", "durability": "persisted"},
-         {"c": "ack", "ack": "completed", "of": "subscribe", "id": "s"}],
+        [
+            {
+                **DONE,
+                "of": "subscribe",
+                "id": "s",
+                "stream": 1,
+                "bookmark": "test-1|0|",
+                "durability": "persisted",
+            },
+            {"c": "ack", "ack": "completed", "of": "subscribe", "id": "s"},
+        ],
     ),
     "unsubscribe": ([{"c": "unsubscribe", "id": "s"}], [{**DONE, "of": "unsubscribe", "id": "s"}]),
     "heartbeat": ([{"c": "heartbeat"}], [{"c": "heartbeat"}]),
     "flush": ([{"c": "flush", "id": "f"}], [{"c": "ack", "ack": "completed", "of": "flush", "id": "f"}]),
     "pause": ([{"c": "pause", "ids": ["s", "s"]}], [{**DONE, "of": "pause", "id": "s"}]),
     "resume": ([{"c": "resume", "ids": ["s"]}], [{**DONE, "of": "resume", "id": "s"}]),
-    "rate": ([{"c": "rate", "ids": ["s"], "rate": "2X", "rate_max_gap": "5s"}], [{**DONE, "of": "rate", "id": "s"}]),
-    "ack": ([{"c": "ack", "id": "s", "upto": 1}], [{"c": "error", "code": "bad_ack", "of": "ack", "id": "s"}]),
+    "rate": (
+        [{"c": "rate", "ids": ["s"], "rate": "2X", "rate_max_gap": "5s"}],
+        [{**DONE, "of": "rate", "id": "s"}],
+    ),
+    "ack": (
+        [{"c": "ack", "id": "s", "upto": 1}],
+        [{"c": "error", "code": "bad_ack", "of": "ack", "id": "s"}],
+    ),
     "told": ([{"c": "told", "decision": "nobody's"}], []),
     "renew": ([{"c": "renew", "id": "s"}], [{**DONE, "of": "renew", "id": "s"}]),
 }
-FIRST = {"unsubscribe": SUBSCRIBED, "pause": SUBSCRIBED, "resume": SUBSCRIBED, "rate": SUBSCRIBED, "ack": ACKED, "renew": LEASED}
+FIRST = {
+    "unsubscribe": SUBSCRIBED,
+    "pause": SUBSCRIBED,
+    "resume": SUBSCRIBED,
+    "rate": SUBSCRIBED,
+    "ack": ACKED,
+    "renew": LEASED,
+}
 """What an example needs before it."""
 WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     "logon": [],
-    "publish": [({"topic": "$SLUICE.x", "data": 1, "id": "x"}, "bad_topic"), ({"topic": "a", "data": 1, "text": "x"}, "bad_command")],
+    "publish": [
+        ({"topic": "$SLUICE.x", "data": 1, "id": "x"}, "bad_topic"),
+        ({"topic": "a", "data": 1, "text": "x"}, "bad_command"),
+    ],
     "subscribe": [
-        ({"id": "t", "topic": "a.>.b"}, "bad_pattern"), ({"id": "t", "topic": "a", "filter": "/x >"}, "bad_filter"),
+        ({"id": "t", "topic": "a.>.b"}, "bad_pattern"),
+        ({"id": "t", "topic": "a", "filter": "/x >"}, "bad_filter"),
         ({"id": "t", "topic": "a", "bookmark": "x"}, "bad_bookmark"),
         ({"id": "t", "topic": "scratch.>", "bookmark": "0"}, "not_journaled"),
-        ({"id": "t", "topic": "a", "on_gap": "error"}, "bad_command"), ({"id": "t", "topic": "a", "prefetch": 9}, "bad_command"),
+        ({"id": "t", "topic": "a", "on_gap": "error"}, "bad_command"),
+        ({"id": "t", "topic": "a", "prefetch": 9}, "bad_command"),
         ({"id": "t", "topic": "a", "bookmark": "0", "rate": "fast"}, "bad_rate"),
         ({"id": "t", "topic": "a", "bookmark": "0", "rate": "2X", "rate_max_gap": "9"}, "bad_interval"),
         ({"id": "t", "topic": "a", "conflation": "1s"}, "bad_conflation"),
         ({"id": "t", "topic": "a", "conflation": "1s", "conflation_key": "zz"}, "bad_conflation"),
         ({"id": "t", "topic": "a", "conflation": "25h", "conflation_key": "/x"}, "bad_interval"),
-        ({"id": "t", "topic": "a", "conflation_key": "/x"}, "bad_command"), ({"id": "t", "topic": "a", "received": "0"}, "bad_command"),
-        ({"id": "t", "topic": "a", "snapshot_key": "zz"}, "bad_key"), ({"id": "t", "topic": "a", "resume": "x"}, "bad_resume_token"),
+        ({"id": "t", "topic": "a", "conflation_key": "/x"}, "bad_command"),
+        ({"id": "t", "topic": "a", "received": "0"}, "bad_command"),
+        ({"id": "t", "topic": "a", "snapshot_key": "zz"}, "bad_key"),
+        ({"id": "t", "topic": "a", "resume": "x"}, "bad_resume_token"),
         ({"id": "t", "topic": "a", "durable": "d", "bookmark": "[0:0|1|]"}, "bad_command"),
         ({"id": "t", "topic": "a", "bookmark": "[0:0|1|]", "durability": "live"}, "bad_command"),
         ({"id": "t", "topic": "a", "bookmark": "0", "paused": True, "durability": "live"}, "bad_command"),
@@ -103,8 +135,15 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     "flush": [({}, "bad_command")],
     "pause": [({"ids": ["t"]}, "unknown_subscription"), ({"ids": []}, "bad_command")],
     "resume": [({"ids": ["t"]}, "unknown_subscription")],
-    "rate": [({"ids": ["t"], "rate": "1"}, "unknown_subscription"), ({"ids": ["t"], "rate_max_gap": "1s"}, "bad_command")],
-    "ack": [({"id": "t", "upto": 1}, "unknown_subscription"), ({"id": "t"}, "bad_command"), ({"id": "t", "upto": 1, "bookmark": "0"}, "bad_command")],
+    "rate": [
+        ({"ids": ["t"], "rate": "1"}, "unknown_subscription"),
+        ({"ids": ["t"], "rate_max_gap": "1s"}, "bad_command"),
+    ],
+    "ack": [
+        ({"id": "t", "upto": 1}, "unknown_subscription"),
+        ({"id": "t"}, "bad_command"),
+        ({"id": "t", "upto": 1, "bookmark": "0"}, "bad_command"),
+    ],
     "told": [({}, "bad_command")],
     "renew": [({"id": "t"}, "unknown_subscription")],
 }
@@ -122,7 +161,8 @@ async def test_a_command_is_answered_as_documented(raw: RawClient, name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "code"), [(name, fields, code) for name, cases in WRONG.items() for fields, code in cases]
+    ("name", "fields", "code"),
+    [(name, fields, code) for name, cases in WRONG.items() for fields, code in cases],
 )
 async def test_what_cannot_be_done_is_an_error_that_names_its_command_and_loses_nothing(
     raw: RawClient, name: str, fields: dict[str, Any], code: str
@@ -152,11 +192,22 @@ async def test_a_repeat_is_not_called_persisted_before_what_it_repeats(raw: RawC
     assert told.index(("persisted", "first")) < told.index(("persisted", "repeat"))
     assert told.index(("processed", "repeat")) < told.index(("persisted", "first"))
     later = await said(raw, {**publish, "id": "later"})
-    assert [(reply["ack"], reply.get("id")) for reply in later] == [("persisted", None), ("processed", "later"), ("persisted", "later")]
+    assert [(reply["ack"], reply.get("id")) for reply in later] == [
+        ("persisted", None),
+        ("processed", "later"),
+        ("persisted", "later"),
+    ]
 
 
 async def test_what_no_journal_keeps_is_processed_and_never_persisted(raw: RawClient) -> None:
-    publish = {"c": "publish", "topic": "scratch.a", "data": 1, "sequence": 1, "ack": ["processed", "persisted"], "id": "x"}
+    publish = {
+        "c": "publish",
+        "topic": "scratch.a",
+        "data": 1,
+        "sequence": 1,
+        "ack": ["processed", "persisted"],
+        "id": "x",
+    }
     processed = {**DONE, "of": "publish", "id": "x"}
     assert await said(raw, publish) == [processed, {**DONE, "first": 1, "sequence": 1}]
     assert await said(raw, publish) == [processed], "a repeat"
@@ -170,7 +221,9 @@ async def test_a_command_for_many_is_done_for_all_or_for_none(raw: RawClient) ->
     assert await raw.deliveries(1) == [b"1"], "it wasn't paused"
 
 
-@pytest.mark.parametrize(("bookmark", "bodies"), [("20200101T000000", [b"1", b"2", b"3"]), ("20990101T000000", [b"3"])])
+@pytest.mark.parametrize(
+    ("bookmark", "bodies"), [("20200101T000000", [b"1", b"2", b"3"]), ("20990101T000000", [b"3"])]
+)
 async def test_a_durable_subscription_starts_at_a_moment_and_one_to_come_is_now(
     raw: RawClient, bookmark: str, bodies: list[bytes]
 ) -> None:

@@ -61,18 +61,27 @@ async def test_single_publishes_of_one_client_leave_turns_to_others(
 async def test_a_thousand_subscribes_of_one_client_leave_turns_to_others(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         busy = await RawClient.connect(broker, "busy")
-        commands = ({"c": "subscribe", "id": f"s{n}", "topic": f"t.{n}.>", "filter": f"/n = {n}"} for n in range(SUBSCRIBES))
+        commands = (
+            {"c": "subscribe", "id": f"s{n}", "topic": f"t.{n}.>", "filter": f"/n = {n}"}
+            for n in range(SUBSCRIBES)
+        )
         busy.write(b"".join(map(encode_command, commands)) + FLUSH)
-        seen = await states_seen(broker, lambda: len(broker.engine.roster.clients["busy"].subscriptions), SUBSCRIBES)
+        seen = await states_seen(
+            broker, lambda: len(broker.engine.roster.clients["busy"].subscriptions), SUBSCRIBES
+        )
         assert (await busy.until("completed"))["id"] == "all"
         assert len(seen) > 20
         busy.close()
 
 
 @pytest.mark.parametrize("tls", [False, True])
-async def test_what_a_client_sent_before_it_left_is_published_whole_and_in_order(tmp_path: Path, tls: bool) -> None:
+async def test_what_a_client_sent_before_it_left_is_published_whole_and_in_order(
+    tmp_path: Path, tls: bool
+) -> None:
     authority = Authority(tmp_path)
-    made = policy(user("maria"), authentication="none", restricted=False, tls=authority.transport() if tls else None)
+    made = policy(
+        user("maria"), authentication="none", restricted=False, tls=authority.transport() if tls else None
+    )
     async with running_broker(tmp_path / "home", made) as broker:
         context = tls_context(authority.certificate) if tls else None
         port = broker.statistics.transports[0]["port"]
@@ -93,7 +102,9 @@ async def test_what_a_client_sent_before_it_left_is_published_whole_and_in_order
         await until(lambda: "busy" not in broker.engine.roster.clients)
 
 
-async def test_a_frame_that_cannot_be_read_ends_the_connection_behind_what_came_before_it(tmp_path: Path) -> None:
+async def test_a_frame_that_cannot_be_read_ends_the_connection_behind_what_came_before_it(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path) as broker:
         busy = await RawClient.connect(broker, "busy")
         busy.write(b"".join(map(one_by_one, range(3_000))) + b"\xff" * 16)

@@ -30,7 +30,9 @@ async def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
         await until(lambda: broker.engine.leases._ends[target] > before + 1_000)
 
 
-async def test_the_snapshot_is_the_last_record_of_each_key_and_the_log_goes_on_behind_it(tmp_path: Path) -> None:
+async def test_the_snapshot_is_the_last_record_of_each_key_and_the_log_goes_on_behind_it(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         for number in range(30):
             await writer.publish("prices", {"id": number % 3, "n": number})
@@ -68,9 +70,14 @@ async def test_a_cancelled_subscriber_comes_back_with_a_snapshot_and_no_gap(tmp_
     from tests.support.rules import policy_with, rule
 
     policy = policy_with(rule("cancel_subscription", topic="prices"))
-    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         async with AsyncClient(address_of(broker), "reader") as reader:
-            subscription = await reader.subscribe("prices", snapshot_key="/id", lease_ms=60_000, ack="client", prefetch=2)
+            subscription = await reader.subscribe(
+                "prices", snapshot_key="/id", lease_ms=60_000, ack="client", prefetch=2
+            )
             for number in range(40):
                 await writer.publish("prices", {"id": number % 4, "n": number})
                 await writer.flush()

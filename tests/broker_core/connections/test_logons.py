@@ -50,18 +50,32 @@ async def test_a_password_lets_in_who_knows_it_and_nobody_else(tmp_path: Path) -
             await client.publish("a", 1)
             await client.flush()
             assert broker.engine.roster.clients["c"].user == "maria"
-        for proof in ({"user": "maria", "password": "wrong"}, {"user": "vera", "password": "right"}, {"user": "maria"}, {},
-                      {"token": "right"}, {"user": "maria", "password": ""}):
+        for proof in (
+            {"user": "maria", "password": "wrong"},
+            {"user": "vera", "password": "right"},
+            {"user": "maria"},
+            {},
+            {"token": "right"},
+            {"user": "maria", "password": ""},
+        ):
             assert await refused(address, **proof) == "bad_logon"
 
 
-async def test_what_is_sent_right_after_the_logon_waits_for_the_password_and_keeps_its_order(tmp_path: Path) -> None:
+async def test_what_is_sent_right_after_the_logon_waits_for_the_password_and_keeps_its_order(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path, PASSWORDS) as broker:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(address_of(broker).rpartition(":")[2]))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(address_of(broker).rpartition(":")[2])
+        )
         writer.write(encode_command({"c": "logon", "name": "c", "user": "maria", "password": "right"}))
         writer.write(encode_command({"c": "subscribe", "id": "s", "topic": "a"}))
         for number in range(3):
-            writer.write(encode_command({"c": "publish", "topic": "a", "data": number, "ack": ["persisted"], "id": str(number)}))
+            writer.write(
+                encode_command(
+                    {"c": "publish", "topic": "a", "data": number, "ack": ["persisted"], "id": str(number)}
+                )
+            )
         frames, replies = FrameReader(), list[Any]()
         async with asyncio.timeout(10):
             while len([reply for reply in replies if reply.get("ack") == "persisted"]) < 3:
@@ -73,7 +87,9 @@ async def test_what_is_sent_right_after_the_logon_waits_for_the_password_and_kee
         writer.close()
 
 
-async def test_the_loop_goes_on_while_passwords_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_goes_on_while_passwords_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import threading
 
     may_end, threads = threading.Event(), set[int]()
@@ -83,10 +99,21 @@ async def test_the_loop_goes_on_while_passwords_are_checked(tmp_path: Path, monk
         return may_end.wait(10) and password == "right"
 
     monkeypatch.setattr(logons, "password_matches", slow)
-    both = replace(PASSWORDS, transports=(*PASSWORDS.transports, replace(PASSWORDS.transports[0], name="open", authentication="none")))
+    both = replace(
+        PASSWORDS,
+        transports=(
+            *PASSWORDS.transports,
+            replace(PASSWORDS.transports[0], name="open", authentication="none"),
+        ),
+    )
     async with running_broker(tmp_path, both) as broker:
-        password, free = (f"tcp://127.0.0.1:{transport['port']}" for transport in broker.statistics.transports)
-        waiting = [asyncio.create_task(AsyncClient(password, f"c{n}", user="maria", password="right").start()) for n in range(6)]
+        password, free = (
+            f"tcp://127.0.0.1:{transport['port']}" for transport in broker.statistics.transports
+        )
+        waiting = [
+            asyncio.create_task(AsyncClient(password, f"c{n}", user="maria", password="right").start())
+            for n in range(6)
+        ]
         async with AsyncClient(free, "free") as client:
             await client.publish("a", 1)
             await client.flush()
@@ -97,7 +124,9 @@ async def test_the_loop_goes_on_while_passwords_are_checked(tmp_path: Path, monk
         assert len(threads) <= logons.CHECKERS and threading.get_ident() not in threads
 
 
-async def test_too_many_passwords_at_once_are_told_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_passwords_at_once_are_told_to_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logons, "MAX_WAITING", 0)
     async with running_broker(tmp_path, PASSWORDS) as broker:
         assert await refused(address_of(broker), user="maria", password="right") == "too_many_logons"
@@ -152,7 +181,9 @@ async def test_what_a_user_may_not_publish_is_refused_and_the_rest_goes_through(
     made = policy(user("maria"), entitlement("maria", publish="orders.*", subscribe=">"))
     async with running_broker(tmp_path, made) as broker:
         rejections: list[Rejection] = []
-        async with AsyncClient(address_of(broker), "c", token="maria", on_rejection=rejections.append) as client:
+        async with AsyncClient(
+            address_of(broker), "c", token="maria", on_rejection=rejections.append
+        ) as client:
             subscription = await client.subscribe(">", bookmark=EPOCH)
             await client.publish_many("orders.eu", [1, 2])
             await asyncio.sleep(0)
@@ -172,7 +203,9 @@ async def test_live_and_replayed_a_subscription_gets_what_it_is_entitled_to_and_
     tmp_path: Path,
 ) -> None:
     made = policy(
-        user("feed"), user("maria"), entitlement("feed", publish=">"),
+        user("feed"),
+        user("maria"),
+        entitlement("feed", publish=">"),
         entitlement("maria", subscribe="orders.>", filter="/region = 'eu'"),
     )
     async with running_broker(tmp_path, made) as broker:
@@ -181,7 +214,9 @@ async def test_live_and_replayed_a_subscription_gets_what_it_is_entitled_to_and_
         async def publish(number: int) -> None:
             async with AsyncClient(address, "feed", token="feed") as feed:
                 for topic in ("orders.a", "quotes.a"):
-                    await feed.publish_many(topic, [{"n": number, "region": region} for region in ("eu", "us")])
+                    await feed.publish_many(
+                        topic, [{"n": number, "region": region} for region in ("eu", "us")]
+                    )
                 await feed.flush()
 
         await publish(1)
@@ -201,19 +236,25 @@ async def test_live_and_replayed_a_subscription_gets_what_it_is_entitled_to_and_
 
 async def test_a_snapshot_and_a_durable_subscription_show_no_more_than_others(tmp_path: Path) -> None:
     made = policy(
-        user("feed"), user("maria"), entitlement("feed", publish=">"),
+        user("feed"),
+        user("maria"),
+        entitlement("feed", publish=">"),
         entitlement("maria", subscribe="orders.>", filter="/region = 'eu'"),
     )
     async with running_broker(tmp_path, made) as broker:
         address = address_of(broker)
         async with AsyncClient(address, "feed", token="feed") as feed:
             for topic in ("orders.a", "quotes.a"):
-                await feed.publish_many(topic, [{"k": number, "region": region} for number, region in enumerate(("eu", "us"))])
+                await feed.publish_many(
+                    topic, [{"k": number, "region": region} for number, region in enumerate(("eu", "us"))]
+                )
             await feed.flush()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
         writer.write(encode_command({"c": "logon", "name": "m", "token": "maria"}))
         writer.write(encode_command({"c": "subscribe", "id": "s", "topic": ">", "snapshot_key": "/k"}))
-        writer.write(encode_command({"c": "subscribe", "id": "d", "topic": ">", "durable": "d", "bookmark": "0"}))
+        writer.write(
+            encode_command({"c": "subscribe", "id": "d", "topic": ">", "durable": "d", "bookmark": "0"})
+        )
         writer.write(encode_command({"c": "subscribe", "id": "x", "topic": "quotes.a", "durable": "x"}))
         frames, bodies, refused = FrameReader(), list[bytes](), list[str]()
         async with asyncio.timeout(10):
@@ -223,7 +264,14 @@ async def test_a_snapshot_and_a_durable_subscription_show_no_more_than_others(tm
                         bodies += Batch.parse(frame.payload).bodies()
                     elif json.loads(frame.payload)["c"] == "error":
                         refused.append(json.loads(frame.payload)["code"])
-        await until(lambda: not any(target.cursor.reading for target in broker.engine.roster.clients["m"].subscriptions.values()))
+        await until(
+            lambda: (
+                not any(
+                    target.cursor.reading
+                    for target in broker.engine.roster.clients["m"].subscriptions.values()
+                )
+            )
+        )
         writer.close()
         assert bodies == [b'{"k":0,"region":"eu"}'] * 2
         assert refused == ["not_entitled"]
@@ -237,20 +285,39 @@ async def test_a_revision_closes_whom_it_gives_other_rights_and_nobody_else(tmp_
 
         async def apply(made: PolicyDocument) -> None:
             port = broker.statistics.transports[0]["port"]
-            kept = replace(made, revision=before.revision + 1, instance=broker.engine.policy.instance,
-                           transports=tuple(replace(t, port=0) for t in made.transports))
+            kept = replace(
+                made,
+                revision=before.revision + 1,
+                instance=broker.engine.policy.instance,
+                transports=tuple(replace(t, port=0) for t in made.transports),
+            )
             assert port
             await ask(broker, "apply", policy=kept.to_dict())
 
-        async with AsyncClient(address, "m", token="maria", reconnect=QUICK) as maria, \
-                AsyncClient(address, "v", token="vera", reconnect=QUICK) as vera:
-            await apply(policy(user("maria"), user("vera"), entitlement("*", publish="a"), entitlement("maria", publish="b")))
+        async with (
+            AsyncClient(address, "m", token="maria", reconnect=QUICK) as maria,
+            AsyncClient(address, "v", token="vera", reconnect=QUICK) as vera,
+        ):
+            await apply(
+                policy(
+                    user("maria"),
+                    user("vera"),
+                    entitlement("*", publish="a"),
+                    entitlement("maria", publish="b"),
+                )
+            )
             await until(lambda: maria.connections == 2 and maria.connected)
             await maria.publish("b", 1)
             await maria.flush()
             assert vera.connections == 1
-            await apply(policy(user("maria"), user("vera", token=hash_token("another")), entitlement("*", publish="a"),
-                               entitlement("maria", publish="b")))
+            await apply(
+                policy(
+                    user("maria"),
+                    user("vera", token=hash_token("another")),
+                    entitlement("*", publish="a"),
+                    entitlement("maria", publish="b"),
+                )
+            )
             with pytest.raises(ClientError):
                 async with asyncio.timeout(10):
                     while True:

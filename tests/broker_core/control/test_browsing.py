@@ -60,7 +60,9 @@ async def test_a_range_of_time_bounds_what_is_found(tmp_path: Path) -> None:
         ({"limit": -1}, "bad_request"), ({"bookmark": "0|1|"}, "bad_bookmark"),
     ],
 )  # fmt: skip
-async def test_what_can_t_be_browsed_is_refused_by_name(asked: dict[str, Any], code: str, tmp_path: Path) -> None:
+async def test_what_can_t_be_browsed_is_refused_by_name(
+    asked: dict[str, Any], code: str, tmp_path: Path
+) -> None:
     async with running_broker(tmp_path) as broker:
         with pytest.raises(AssertionError, match=code):
             await ask(broker, "browse", **{"topic": "a.b", **asked})

@@ -34,18 +34,28 @@ async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_p
         assert entry["why_slow"]["cause"] == "slow_acks"
         assert (entry["unacked_messages"], entry["lag_messages"], entry["matched_messages"]) == (2, 3, 5)
         (subscription,) = entry["subscriptions"]
-        assert (subscription["ack"], subscription["prefetch"], subscription["unacked_messages"]) == ("client", 2, 2)
+        assert (subscription["ack"], subscription["prefetch"], subscription["unacked_messages"]) == (
+            "client",
+            2,
+            2,
+        )
         raw.close()
 
 
-async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_than_the_state(tmp_path: Path) -> None:
+async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_than_the_state(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
         raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
         await raw.until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
-        slow, explaining, now = broker.engine.roster.clients["slow"], Explaining(broker.engine), broker.engine.clock.now_ns()
+        slow, explaining, now = (
+            broker.engine.roster.clients["slow"],
+            Explaining(broker.engine),
+            broker.engine.clock.now_ns(),
+        )
         figures = Reading(broker.engine.journal, broker.engine.frontier).client(slow)
 
         def why(at: int, crowded: bool = True) -> VerdictEntry | None:
@@ -67,12 +77,19 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
 
 async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: Path) -> None:
     policy = policy_with(rule("discard_oldest", 3))
-    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         raw = await RawClient.connect(broker, "slow")
         raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
         await raw.until("processed")
         await writer.publish_many("t", [b"x"] * 9)
-        await until(lambda: broker.engine.roster.clients["slow"].account.lost.messages and broker.engine.decisions.made)
+        await until(
+            lambda: (
+                broker.engine.roster.clients["slow"].account.lost.messages and broker.engine.decisions.made
+            )
+        )
         entry = await ask(broker, "client", name="slow")
         assert entry["last_decision"]["action"] == "discard_oldest"
         # Two are delivered and not acknowledged: they count in the backlog, of which three may stay.

@@ -35,9 +35,13 @@ def agree(entry: ClientEntry) -> ClientEntry:
     assert entry.health == min((one.health for one in subscriptions), key=lambda one: one.rank)
     for one in (entry, *subscriptions):
         assert one.state == one.delivery
-        parts = one.acknowledged_messages + one.in_flight_messages + one.waiting_messages + sum(one.gone.values())
+        parts = (
+            one.acknowledged_messages + one.in_flight_messages + one.waiting_messages + sum(one.gone.values())
+        )
         assert one.matched_messages == parts
-        assert one.delivered_messages >= one.acknowledged_messages + one.in_flight_messages, "less what was cut off in flight"
+        assert one.delivered_messages >= one.acknowledged_messages + one.in_flight_messages, (
+            "less what was cut off in flight"
+        )
         assert one.lost_messages == sum(one.gone.values())
         assert one.lag_messages >= one.waiting_messages if one is not entry else True
     return entry
@@ -68,7 +72,12 @@ async def test_one_that_stops_reading_stalls_and_what_waits_is_told_by_subscript
         stalled = await StalledSubscriber.connect(broker, "slow", "t")
         await publish(writer, "t", 12_000)
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages)
-        await until(lambda: broker.engine.clock.now_ns() - broker.engine.roster.clients["slow"].backlog.blocked_since > 1_100_000_000)
+        await until(
+            lambda: (
+                broker.engine.clock.now_ns() - broker.engine.roster.clients["slow"].backlog.blocked_since
+                > 1_100_000_000
+            )
+        )
         entry = agree(await entry_of(broker, "slow"))
         assert (entry.delivery, entry.health, entry.caught_up_in_s) == (Delivery.LIVE, Health.STALLED, None)
         assert entry.lag_messages == entry.waiting_messages > 0 and entry.seconds_behind >= 1
@@ -83,7 +92,12 @@ async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: P
         await publish(writer, "t", 20_000)
         stalled = await StalledSubscriber.connect(broker, "slow", "t", bookmark="0")
         client = broker.engine.roster.clients["slow"]
-        await until(lambda: client.backlog.blocked_since and broker.engine.clock.now_ns() - client.backlog.blocked_since > 1_100_000_000)
+        await until(
+            lambda: (
+                client.backlog.blocked_since
+                and broker.engine.clock.now_ns() - client.backlog.blocked_since > 1_100_000_000
+            )
+        )
         entry = agree(await entry_of(broker, "slow"))
         assert (entry.delivery, entry.health) == (Delivery.REPLAYING, Health.STALLED)
         assert entry.lag_messages > 15_000
@@ -126,7 +140,12 @@ async def test_a_pause_by_an_operator_is_one_too_and_another_subscription_goes_o
         await raw.deliveries(200)
         entry = agree(await entry_of(broker, "paused"))
         held, going = entry.subscriptions
-        assert (held.delivery, held.health, held.lag_messages, held.paused) == (Delivery.PAUSED, Health.PAUSED, 100, True)
+        assert (held.delivery, held.health, held.lag_messages, held.paused) == (
+            Delivery.PAUSED,
+            Health.PAUSED,
+            100,
+            True,
+        )
         assert (going.delivery, going.health, going.lag_messages) == (Delivery.LIVE, Health.KEEPS_UP, 0)
         assert (entry.delivery, entry.lag_messages, entry.waiting_messages) == (Delivery.LIVE, 100, 100)
         await ask(broker, "pause", name="paused")
@@ -186,7 +205,9 @@ async def test_lists_and_snapshots_say_the_same_as_one_client(tmp_path: Path) ->
         await publish(writer, "t", 100)
         page: dict[str, Any] = await ask(broker, "clients_page", delivery="paused", health="paused")
         assert (page["total"], page["clients"][0]["lag_messages"]) == (1, 100)
-        assert (await ask(broker, "clients_page", sort=""))["clients"][0]["name"] == "paused", "the worst first"
+        assert (await ask(broker, "clients_page", sort=""))["clients"][0]["name"] == "paused", (
+            "the worst first"
+        )
         snapshot = await ask(broker, "snapshot")
         assert snapshot["status"]["clients_by_state"]["paused"] == 1
         raw.close()

@@ -53,11 +53,14 @@ async def test_an_offlined_client_gets_everything_in_order_and_is_live_again(tmp
 @pytest.mark.parametrize(
     ("do", "fields", "code"),
     [
-        ("pause", {"name": "nobody"}, "unknown_client"), ("resume", {"name": "slow", "subscription": "x"}, "unknown_subscription"),
+        ("pause", {"name": "nobody"}, "unknown_client"),
+        ("resume", {"name": "slow", "subscription": "x"}, "unknown_subscription"),
         ("offline", {"name": "nobody"}, "unknown_client"),
     ],
 )
-async def test_whoever_is_not_there_is_named(tmp_path: Path, do: str, fields: dict[str, str], code: str) -> None:
+async def test_whoever_is_not_there_is_named(
+    tmp_path: Path, do: str, fields: dict[str, str], code: str
+) -> None:
     async with slow_client(tmp_path) as there:
         with pytest.raises(AssertionError, match=code):
             await ask(there.broker, do, **fields)

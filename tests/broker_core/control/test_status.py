@@ -44,7 +44,10 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
     async with running_broker(tmp_path) as broker:
         still(broker)
         crowd(broker, 3, 1)
-        rested, behind = broker.engine.roster.clients["client-00001"], broker.engine.roster.clients["client-00000"]
+        rested, behind = (
+            broker.engine.roster.clients["client-00001"],
+            broker.engine.roster.clients["client-00000"],
+        )
         publish = '{"c":"publish","topic":"%s","data":1}'
         changes = (
             lambda: rested.receive((publish % "busy.1",)), lambda: rested.receive((publish % "quiet.2",)),
@@ -101,7 +104,9 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
 
 
 @pytest.mark.serial
-async def test_page_of_ten_thousand_clients_comes_from_a_real_broker_in_a_fifth_of_a_second(tmp_path: Path) -> None:
+async def test_page_of_ten_thousand_clients_comes_from_a_real_broker_in_a_fifth_of_a_second(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path, on_tick=_nothing) as broker:
         crowd(broker, 10_000, 50)
         await until(lambda: len(broker.statistics._recent) == 10_000, 20)

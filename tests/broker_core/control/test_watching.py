@@ -58,7 +58,9 @@ async def test_a_delivery_is_heard_once_for_each_client(tmp_path: Path) -> None:
         watch.want([], [Listening("deliver", "flights.>", "")])
         readers = [await RawClient.connect(broker, name) for name in ("one", "two")]
         for reader, wanted in zip(readers, ("", "/delay > 10"), strict=True):
-            reader.command({"c": "subscribe", "id": "s", "topic": "flights.AA", **({"filter": wanted} if wanted else {})})
+            reader.command(
+                {"c": "subscribe", "id": "s", "topic": "flights.AA", **({"filter": wanted} if wanted else {})}
+            )
             await reader.until("processed")
         feed = await RawClient.connect(broker, "feed")
         await feed.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}'], 1)
@@ -98,7 +100,10 @@ async def test_what_an_action_publishes_starts_no_action(tmp_path: Path) -> None
         reader.command({"c": "subscribe", "id": "s", "topic": "flights.>"})
         await reader.until("processed")
         body = base64.b64encode(b"8=FIX\x01").decode()
-        assert await ask(broker, "publish_bytes", topic="flights.AA", body=body) == {"topic": "flights.AA", "bytes": 6}
+        assert await ask(broker, "publish_bytes", topic="flights.AA", body=body) == {
+            "topic": "flights.AA",
+            "bytes": 6,
+        }
         assert await reader.deliveries(1) == [b"8=FIX\x01"]
         assert watch.take() == []
 

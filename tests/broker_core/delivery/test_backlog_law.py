@@ -171,7 +171,9 @@ class Scene:
             self.log[self._log_end] = batch
             self._log_end += batch.nbytes
         self.backlog.offer(
-            OutboxEntry(stream, batch, None, source, batch.nbytes if source else 0, count, batch.nbytes, self.now)
+            OutboxEntry(
+                stream, batch, None, source, batch.nbytes if source else 0, count, batch.nbytes, self.now
+            )
         )
         self.backlog.send()
 
@@ -209,7 +211,9 @@ class Scene:
             assert got == sorted(got) and len(got) == len(set(got))
         if backlog.offline is not None:
             needed = (backlog.offline.chunk_first, backlog.offline.spool.first_sequence)
-            assert all(self._pin.sequence <= first for first in needed if first), "the journal keeps what is referred to"
+            assert all(self._pin.sequence <= first for first in needed if first), (
+                "the journal keeps what is referred to"
+            )
         held = backlog.spool.held_bytes if backlog.spool is not None else 0
         assert backlog.nbytes >= held >= 0 and bool(backlog.nbytes - held) == bool(backlog.messages)
 
@@ -310,14 +314,23 @@ async def drained(scene: Scene) -> None:
     raise AssertionError(f"{backlog.messages} messages stay behind, {backlog.state}")
 
 
-LANES_APART = [("read", 1, 0), ("publish", 1, 1), ("publish", 2, 1), ("publish", 1, 1), ("conflate", 2, 0), ("offline", 0, 0)]
+LANES_APART = [
+    ("read", 1, 0),
+    ("publish", 1, 1),
+    ("publish", 2, 1),
+    ("publish", 1, 1),
+    ("conflate", 2, 0),
+    ("offline", 0, 0),
+]
 """The lane that comes first doesn't hold the oldest record."""
 
 
 @settings(max_examples=150, deadline=None)
 @example(plan=LANES_APART, stalled_after_s=1.0)
 @given(steps, st.sampled_from((1.0, 0.0)))
-def test_every_message_is_sent_given_up_or_waiting(plan: list[tuple[str, int, int]], stalled_after_s: float) -> None:
+def test_every_message_is_sent_given_up_or_waiting(
+    plan: list[tuple[str, int, int]], stalled_after_s: float
+) -> None:
     """With no patience a drain gives back what isn't taken at once."""
 
     async def run() -> None:

@@ -57,7 +57,9 @@ async def test_a_conflated_replay_is_the_last_per_key_and_interval_of_the_full_r
         await recorded(writer, broker)
         expected = last_per_key_and_interval(broker)
         assert 5 < len(expected) < 420
-        await reader.ask(c="subscribe", id="s", topic="fx", bookmark="0", conflation="100ms", conflation_key="/id")
+        await reader.ask(
+            c="subscribe", id="s", topic="fx", bookmark="0", conflation="100ms", conflation_key="/id"
+        )
         await until(lambda: reader.completed() == ["s"])
         assert delivered(reader) == expected
         reader.close()
@@ -68,7 +70,15 @@ async def test_a_conflated_replay_that_is_paused_again_and_again_is_the_same(tmp
         writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
         await recorded(writer, broker)
         expected = last_per_key_and_interval(broker)
-        await reader.ask(c="subscribe", id="s", topic="fx", bookmark="0", conflation="100ms", conflation_key="/id", rate="300")
+        await reader.ask(
+            c="subscribe",
+            id="s",
+            topic="fx",
+            bookmark="0",
+            conflation="100ms",
+            conflation_key="/id",
+            rate="300",
+        )
         for _ in range(6):
             await reader.ask(c="pause", ids=["s"])
             await asyncio.sleep(0.01)
@@ -88,7 +98,12 @@ async def test_live_records_of_a_key_come_once_an_interval(tmp_path: Path) -> No
         await reader.ask(c="subscribe", id="s", topic="fx", conflation="100ms", conflation_key="/id")
         await recorded(writer, broker)
         newest = {n % 5: n for n in range(420)}
-        await until(lambda: {key: n for _, body in delivered(reader) for key, n in [tuple(orjson.loads(body).values())]} == newest)
+        await until(
+            lambda: (
+                {key: n for _, body in delivered(reader) for key, n in [tuple(orjson.loads(body).values())]}
+                == newest
+            )
+        )
         assert len(delivered(reader)) < 100, "420 were published"
         assert reader.sequences() == sorted(reader.sequences())
         assert broker.engine.roster.clients["reader"].backlog.conflated_bytes == 0
@@ -98,7 +113,9 @@ async def test_live_records_of_a_key_come_once_an_interval(tmp_path: Path) -> No
 async def test_what_is_held_counts_in_the_memory_of_its_client(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
-        await reader.ask(c="subscribe", id="s", topic="fx", bookmark="0|1|", conflation="1h", conflation_key="/id")
+        await reader.ask(
+            c="subscribe", id="s", topic="fx", bookmark="0|1|", conflation="1h", conflation_key="/id"
+        )
         await prices(writer, 0, 1_000, keys=100)
         connection = broker.engine.roster.clients["reader"]
         await until(lambda: connection.backlog.conflated_bytes > 100 * 20)
@@ -119,7 +136,11 @@ async def test_a_rule_on_what_conflation_holds_sees_it(tmp_path: Path) -> None:
         await until(lambda: broker.engine.decisions.recent)
         (decision,) = broker.engine.decisions.recent
         assert (decision["rule"], decision["client"]) == ("held", "reader")
-        assert decision["observed"] == broker.engine.roster.clients["reader"].backlog.conflated_bytes > 1_000 * 200
+        assert (
+            decision["observed"]
+            == broker.engine.roster.clients["reader"].backlog.conflated_bytes
+            > 1_000 * 200
+        )
         reader.close()
 
 

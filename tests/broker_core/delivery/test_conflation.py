@@ -44,7 +44,10 @@ def by_id(interval: str = "1s", key: str = "/id") -> Conflator:
 
 def test_the_last_record_of_a_key_comes_at_the_end_of_its_interval_with_the_first_bookmark() -> None:
     held = by_id()
-    assert held.take(batch_at(10 * S, [("p", price(1, 1)), ("p", price(2, 2)), ("p", price(1, 3))], 5), None) == []
+    assert (
+        held.take(batch_at(10 * S, [("p", price(1, 1)), ("p", price(2, 2)), ("p", price(1, 3))], 5), None)
+        == []
+    )
     assert held.take(batch_at(10 * S + S // 2, [("p", price(1, 4))], 8), None) == []
     assert held.first_sequence == 5
     assert held.ends_at == 11 * S
@@ -56,12 +59,19 @@ def test_the_last_record_of_a_key_comes_at_the_end_of_its_interval_with_the_firs
 
 def test_what_has_no_key_replaces_nothing() -> None:
     held = by_id()
-    held.take(batch_at(0, [("p", b"not json"), ("p", b"not json"), ("p", b"{}"), ("p", b'{"id":null}'), ("p", b"[1]")], 1), None)
+    held.take(
+        batch_at(
+            0, [("p", b"not json"), ("p", b"not json"), ("p", b"{}"), ("p", b'{"id":null}'), ("p", b"[1]")], 1
+        ),
+        None,
+    )
     assert [row[0] for row in rows_of(held.release())] == [1, 2, 3, 4, 5]
 
 
 def test_a_key_is_read_as_its_topic_is_written() -> None:
-    held = Conflator(parse_conflation("1s", "/55"), lambda topic: decoder_for("fix") if topic == "fix" else None)
+    held = Conflator(
+        parse_conflation("1s", "/55"), lambda topic: decoder_for("fix") if topic == "fix" else None
+    )
     bodies = [b"35=D\x0155=IBM\x0144=1\x01", b"35=D\x0155=IBM\x0144=2\x01", b"35=D\x0155=MSFT\x0144=3\x01"]
     held.take(batch_at(0, [("fix", body) for body in bodies], 1), None)
     assert rows_of(held.release()) == [(1, "fix", bodies[1]), (3, "fix", bodies[2])]
@@ -69,10 +79,20 @@ def test_a_key_is_read_as_its_topic_is_written() -> None:
 
 def test_keys_are_told_apart_by_type_topic_and_every_path() -> None:
     held = Conflator(parse_conflation("1s", "/a,/b/c"), None)
-    bodies = [b'{"a":1,"b":{"c":2}}', b'{"a":"1","b":{"c":2}}', b'{"a":1,"b":{"c":3}}', b'{"a":1}', b'{"b":{"c":2},"a":1}']
+    bodies = [
+        b'{"a":1,"b":{"c":2}}',
+        b'{"a":"1","b":{"c":2}}',
+        b'{"a":1,"b":{"c":3}}',
+        b'{"a":1}',
+        b'{"b":{"c":2},"a":1}',
+    ]
     held.take(batch_at(0, [("p", body) for body in bodies] + [("q", bodies[0])], 1), None)
     assert rows_of(held.release()) == [
-        (1, "p", bodies[4]), (2, "p", bodies[1]), (3, "p", bodies[2]), (4, "p", bodies[3]), (6, "q", bodies[0]),
+        (1, "p", bodies[4]),
+        (2, "p", bodies[1]),
+        (3, "p", bodies[2]),
+        (4, "p", bodies[3]),
+        (6, "q", bodies[0]),
     ]
 
 
@@ -117,25 +137,41 @@ def test_a_large_interval_comes_out_as_several_batches(monkeypatch: pytest.Monke
     monkeypatch.setattr(conflation, "MAX_BATCH_RECORDS", 10)
     monkeypatch.setattr(conflation, "MAX_BATCH_TOPICS", 4)
     held = by_id()
-    held.take(batch_at(0, [(f"t{number % 5 if number < 20 else 0}", price(number, 0)) for number in range(45)], 1), None)
+    held.take(
+        batch_at(0, [(f"t{number % 5 if number < 20 else 0}", price(number, 0)) for number in range(45)], 1),
+        None,
+    )
     out = held.release()
     assert [row[0] for row in rows_of(out)] == list(range(1, 46))
     assert all(batch.count <= 10 and len(batch.topics) <= 4 for batch in out)
 
 
-@pytest.mark.parametrize(("interval", "key", "code"), [
-    ("soon", "/id", "bad_interval"), ("0s", "/id", "bad_interval"), ("25h", "/id", "bad_interval"), ("1s", None, "bad_conflation"),
-    ("1s", "id", "bad_conflation"), ("1s", "/a /b", "bad_conflation"), ("1s", "/a,", "bad_conflation"),
-    ("1s", "/a = 1", "bad_conflation"), ("1s", ",".join(["/a"] * 9), "bad_conflation"),
-])
+@pytest.mark.parametrize(
+    ("interval", "key", "code"),
+    [
+        ("soon", "/id", "bad_interval"),
+        ("0s", "/id", "bad_interval"),
+        ("25h", "/id", "bad_interval"),
+        ("1s", None, "bad_conflation"),
+        ("1s", "id", "bad_conflation"),
+        ("1s", "/a /b", "bad_conflation"),
+        ("1s", "/a,", "bad_conflation"),
+        ("1s", "/a = 1", "bad_conflation"),
+        ("1s", ",".join(["/a"] * 9), "bad_conflation"),
+    ],
+)
 def test_what_cannot_be_read_is_refused_by_name(interval: str, key: str | None, code: str) -> None:
     with pytest.raises(ClientError) as refused:
         parse_conflation(interval, key)
     assert refused.value.code == code
 
 
-records = st.tuples(st.sampled_from(["p", "q"]), st.sampled_from([price(key, v) for key in (1, 2, "1") for v in (0, 9)]))
-steps = st.lists(st.tuples(st.integers(0, 900_000_000), st.lists(records, min_size=1, max_size=5)), min_size=1, max_size=30)
+records = st.tuples(
+    st.sampled_from(["p", "q"]), st.sampled_from([price(key, v) for key in (1, 2, "1") for v in (0, 9)])
+)
+steps = st.lists(
+    st.tuples(st.integers(0, 900_000_000), st.lists(records, min_size=1, max_size=5)), min_size=1, max_size=30
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -165,6 +201,8 @@ def test_conflated_replay_is_the_last_per_key_and_interval_of_the_full_replay(
             held.drop()
             for repeated in batches:
                 if again <= repeated.last_sequence <= batch.last_sequence:
-                    rows = [row for row, number in enumerate(repeated.sequences().tolist()) if number >= again]
+                    rows = [
+                        row for row, number in enumerate(repeated.sequences().tolist()) if number >= again
+                    ]
                     out += held.take(repeated, None if len(rows) == repeated.count else np.array(rows))
     assert rows_of(out + held.release()) == expected

@@ -146,7 +146,9 @@ async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic
     assert scene.spool.oldest_at > oldest.accepted_at, "and the oldest was the first"
 
 
-async def test_what_came_for_its_client_meanwhile_needs_no_rest_so_that_every_drain_ends(scene: Scene) -> None:
+async def test_what_came_for_its_client_meanwhile_needs_no_rest_so_that_every_drain_ends(
+    scene: Scene,
+) -> None:
     """At any rate of new messages the drain delivers as much, and its share of the loop on top."""
     scene.drain.came_bytes += 1 << 40  # of the time before, when it didn't read
     scene.drain.reads(True)

@@ -100,10 +100,14 @@ def test_what_the_kernels_take_for_a_client_that_reads_nothing_makes_no_large_ch
     assert grown_to(turns, taken=TAKEN_BEFORE * LARGEST_CHUNK) == LARGEST_CHUNK
 
 
-async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_to_the_brokers_own(tmp_path: Path) -> None:
+async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_to_the_brokers_own(
+    tmp_path: Path,
+) -> None:
     journal = Journal.open(tmp_path / "journal", "turns-1")
     engine = Engine(journal, default_policy("turns-1"), tmp_path / "spool", 1 << 30, None, SystemClock())
-    client = engine.connected("tcp", Mock(writable=True, protocol="tcp", remote="test", peer_names=frozenset()))
+    client = engine.connected(
+        "tcp", Mock(writable=True, protocol="tcp", remote="test", peer_names=frozenset())
+    )
     client._command(commands.Logon(name="p"))
     engine.dispatch.publish_own("$SLUICE.told", [b"{}"])
     async with asyncio.timeout(10):

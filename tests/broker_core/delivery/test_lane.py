@@ -112,7 +112,9 @@ steps = st.lists(
 
 
 @given(st.integers(1, 7), steps)
-def test_everything_offered_leaves_once_in_order_or_is_discarded(prefetch: int, plan: list[tuple[str, int]]) -> None:
+def test_everything_offered_leaves_once_in_order_or_is_discarded(
+    prefetch: int, plan: list[tuple[str, int]]
+) -> None:
     lane, offered = Lane(1, Window(AckMode.CLIENT, prefetch)), 0
     left, acked, waiting = list[int](), 0, list[int]()
     last: list[OutboxEntry] = []

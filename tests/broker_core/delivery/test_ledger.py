@@ -10,11 +10,22 @@ from tests.support.slow_clients import SECOND, entry
 def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -> None:
     ledger = Ledger()
     for first in (7, 11):
-        ledger.enter(SECOND, "c", "s", "t.>", Cause.DISCARDED, "limit", tally_of([entry(10, sequence=first, count=2)]))
+        ledger.enter(
+            SECOND, "c", "s", "t.>", Cause.DISCARDED, "limit", tally_of([entry(10, sequence=first, count=2)])
+        )
     (loss,) = ledger.close_intervals()
     assert loss.as_dict("i") == {
-        "at": 1_000, "client": "c", "subscription": "s", "topic": "t.>", "cause": "discarded", "rule": "limit",
-        "messages": 4, "bytes": 4, "unjournaled": 0, "from": "i|7|", "to": "i|12|",
+        "at": 1_000,
+        "client": "c",
+        "subscription": "s",
+        "topic": "t.>",
+        "cause": "discarded",
+        "rule": "limit",
+        "messages": 4,
+        "bytes": 4,
+        "unjournaled": 0,
+        "from": "i|7|",
+        "to": "i|12|",
     }
     assert ledger.close_intervals() == [] and ledger.messages == 4
 
@@ -42,7 +53,9 @@ def test_what_no_journal_keeps_has_a_count_and_no_interval() -> None:
 def test_what_the_log_has_and_what_it_has_not_can_be_told_apart() -> None:
     tally = tally_of([entry(10, journaled=False, count=3), entry(20, sequence=5, count=2)])
     gone, kept = tally.parted()
-    assert gone == tally_of([entry(10, journaled=False, count=3)]) and kept == tally_of([entry(20, sequence=5, count=2)])
+    assert gone == tally_of([entry(10, journaled=False, count=3)]) and kept == tally_of(
+        [entry(20, sequence=5, count=2)]
+    )
     assert Tally().parted() == (Tally(), Tally())
 
 

@@ -61,7 +61,9 @@ async def test_one_catches_up_while_more_comes_all_the_time(tmp_path: Path) -> N
             nonlocal came
             async with AsyncClient(address_of(broker), "writer") as writer:
                 while backlog.state is not ClientState.LIVE:
-                    await writer.publish_many("a", [b"%08d" % n + b"x" * 100 for n in range(NUMBER + came, NUMBER + came + 10)])
+                    await writer.publish_many(
+                        "a", [b"%08d" % n + b"x" * 100 for n in range(NUMBER + came, NUMBER + came + 10)]
+                    )
                     came += 10
                     await asyncio.sleep(0.005)
                 await writer.flush()
@@ -71,5 +73,7 @@ async def test_one_catches_up_while_more_comes_all_the_time(tmp_path: Path) -> N
         while not more.done():
             numbers += await slow.read_numbers(1) if len(numbers) < NUMBER + came else []
             await asyncio.sleep(0)
-        numbers += await slow.read_numbers(NUMBER + came - len(numbers)) if len(numbers) < NUMBER + came else []
+        numbers += (
+            await slow.read_numbers(NUMBER + came - len(numbers)) if len(numbers) < NUMBER + came else []
+        )
         assert numbers == list(range(NUMBER + came)) and came

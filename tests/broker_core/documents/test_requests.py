@@ -36,7 +36,9 @@ async def refused(broker: Broker, do: str, **fields: Any) -> dict[str, Any]:
         ("browse", {"topic": "t", "limit": 0}, "limit"), ("apply", {}, "policy"), ("dance", {}, "do"),
     ],
 )  # fmt: skip
-async def test_what_can_not_be_used_is_named(tmp_path: Path, do: str, fields: dict[str, Any], field: str) -> None:
+async def test_what_can_not_be_used_is_named(
+    tmp_path: Path, do: str, fields: dict[str, Any], field: str
+) -> None:
     async with running_broker(tmp_path) as broker:
         error = await refused(broker, do, **fields)
     assert (error["code"], error["details"]["field"]) == ("bad_request", field)

@@ -190,7 +190,9 @@ class World:
             assert name == "range", "a short one may be over"
             return
         self.seen[target.stream] = target
-        self.began[target.stream] = (target.cursor.span.first - 1) if target.cursor.span is not None else self.number
+        self.began[target.stream] = (
+            (target.cursor.span.first - 1) if target.cursor.span is not None else self.number
+        )
 
     def do_ack(self, number: int) -> None:
         target = self.target(number)
@@ -248,7 +250,13 @@ class World:
     def do_conflate(self, number: int) -> None:
         if (target := self.target(number)) is not None:
             self.holes.add(target.stream)
-            keep_latest(self.subscriber.backlog, self.engine.facilities, target.stream, parse_key("topic").of(None), "limit")
+            keep_latest(
+                self.subscriber.backlog,
+                self.engine.facilities,
+                target.stream,
+                parse_key("topic").of(None),
+                "limit",
+            )
 
     def do_cancel(self, number: int) -> None:
         if (target := self.target(number)) is not None:
@@ -261,7 +269,12 @@ class World:
         self.ended[stream] = self.number
         assert not account.owed.messages
         got = [sequence for sequence, _ in self.socket.got.get(str(stream), [])]
-        if target.journaled_only and stream not in self.holes and target.conflating is None and target.id != "state":
+        if (
+            target.journaled_only
+            and stream not in self.holes
+            and target.conflating is None
+            and target.id != "state"
+        ):
             # Everything of it that isn't acknowledged comes after the bookmark.
             following = ending.first or self.engine.frontier.durable + 1
             wanted = self.wanted(target)
@@ -274,7 +287,8 @@ class World:
         while batches := journal.read(sequence, 1 << 20, journal.next_sequence - 1):
             for batch in batches:
                 found += [
-                    record.sequence for record in batch.records()
+                    record.sequence
+                    for record in batch.records()
                     if record.sequence >= sequence and target.subscription.pattern.matches(record.topic)
                 ]
             sequence = batches[-1].last_sequence + 1
@@ -310,7 +324,9 @@ class World:
         if backlog.offline is not None and stream in (tallies := backlog.offline.tallies()):
             found += tallies[stream].messages
         if target.conflating is not None:
-            found += len(target.conflating._conflator) + sum(piece.batch.count for piece in target.conflating._kept)
+            found += len(target.conflating._conflator) + sum(
+                piece.batch.count for piece in target.conflating._kept
+            )
             waiting: Any = getattr(target.serving, "_waiting", ())
             found += sum(piece.batch.count - piece.start for piece in waiting)
         return found
@@ -337,8 +353,10 @@ class World:
                     await asyncio.sleep(0.001)
                     self.check()
         except TimeoutError:
-            states = [(t.id, t.cursor.state, t.account.waiting, t.account.in_flight, t.account.in_log)
-                      for t in connection.subscriptions.values()]
+            states = [
+                (t.id, t.cursor.state, t.account.waiting, t.account.in_flight, t.account.in_log)
+                for t in connection.subscriptions.values()
+            ]
             raise AssertionError(f"{connection.backlog.state} {states}") from None
         self.check()
 
@@ -364,10 +382,13 @@ class World:
             if target.stream not in self.holes:
                 assert not lost and sequences == wanted, target.id
             else:
-                assert set(sequences) <= set(wanted) and len(sequences) + lost == len(wanted), (target.id, lost)
+                assert set(sequences) <= set(wanted) and len(sequences) + lost == len(wanted), (
+                    target.id,
+                    lost,
+                )
         for target in self.subscriber.subscriptions.values():
             if target.id in ("scratch", "mixed", "plain"):
-                after = self.published[self.began[target.stream]:]
+                after = self.published[self.began[target.stream] :]
                 wanted_bodies = [body for topic, body in after if target.subscription.pattern.matches(topic)]
                 assert target.account.matched.messages == len(wanted_bodies), target.id
                 assert target.account.matched.nbytes == sum(map(len, wanted_bodies)), target.id
@@ -387,8 +408,31 @@ class World:
 
 
 OPERATIONS: Final = (
-    *["publish"] * 6, "turns", "turns", "rest", "rest", "block", "block", "unblock", "took", "subscribe", "subscribe", "subscribe",
-    "ack", "ack", "offline", "hold", "let_go", "pause", "resume", "rate", "fall_back", "discard", "conflate", "cancel", "look",
+    *["publish"] * 6,
+    "turns",
+    "turns",
+    "rest",
+    "rest",
+    "block",
+    "block",
+    "unblock",
+    "took",
+    "subscribe",
+    "subscribe",
+    "subscribe",
+    "ack",
+    "ack",
+    "offline",
+    "hold",
+    "let_go",
+    "pause",
+    "resume",
+    "rate",
+    "fall_back",
+    "discard",
+    "conflate",
+    "cancel",
+    "look",
 )
 operations = st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 20))
 
@@ -424,6 +468,11 @@ def run(script: list[tuple[str, int]]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(0, len(NAMES) - 1), max_size=4, unique=True), st.lists(operations, min_size=1, max_size=40))
-def test_every_message_is_acknowledged_in_flight_waiting_or_gone(kinds: list[int], script: list[tuple[str, int]]) -> None:
+@given(
+    st.lists(st.integers(0, len(NAMES) - 1), max_size=4, unique=True),
+    st.lists(operations, min_size=1, max_size=40),
+)
+def test_every_message_is_acknowledged_in_flight_waiting_or_gone(
+    kinds: list[int], script: list[tuple[str, int]]
+) -> None:
     run([("publish", 9), *(("subscribe", len(NAMES) + kind) for kind in kinds), *script])

@@ -14,7 +14,10 @@ from tests.support.rules import policy_with, rule
 
 async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
     policy = policy_with(rule("notify", 3))
-    async with running_broker(tmp_path, policy) as broker, AsyncClient(address_of(broker), "watcher") as watcher:
+    async with (
+        running_broker(tmp_path, policy) as broker,
+        AsyncClient(address_of(broker), "watcher") as watcher,
+    ):
         events = await watcher.subscribe("$SLUICE.clients", bookmark="0|1|")
         async with AsyncClient(address_of(broker), "writer") as writer:
             slow = await RawClient.connect(broker, "slow")
@@ -22,7 +25,9 @@ async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
             await slow.until("processed")
             await writer.publish_many("t", [b"x"] * 9)
             await writer.flush()
-            await until(lambda: "slow" in broker.statistics._looks and broker.statistics._looks["slow"][1] == 7)
+            await until(
+                lambda: "slow" in broker.statistics._looks and broker.statistics._looks["slow"][1] == 7
+            )
             slow.close()
             story: list[str] = []
             async for message in events:

@@ -49,20 +49,31 @@ async def read_all(there: Fixture, number: int) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("bookmark", ["0|1|", None], ids=["of the log", "live"])
-async def test_what_is_left_is_marked_and_so_is_the_end_and_nothing_else(tmp_path: Path, bookmark: str | None) -> None:
+async def test_what_is_left_is_marked_and_so_is_the_end_and_nothing_else(
+    tmp_path: Path, bookmark: str | None
+) -> None:
     options = {"bookmark": bookmark} if bookmark else {}
     async with slow_client(tmp_path, rule("conflate"), snapshot_key="/k", **options) as there:
         await publish(there, range(11))
         await conflated(there)
         await publish(there, [11, 12])
         sent_before = [(0, NONE), (1, NONE)]
-        assert await read_all(there, 7) == [*sent_before, (8, LEFT), (9, LEFT), (10, LEFT), (11, OVER), (12, NONE)]
+        assert await read_all(there, 7) == [
+            *sent_before,
+            (8, LEFT),
+            (9, LEFT),
+            (10, LEFT),
+            (11, OVER),
+            (12, NONE),
+        ]
         stored = there.broker.engine.journal.read(1, 1 << 20, 1 << 40)
         assert not any(batch.flags for batch in stored), "the log's bytes are what they were"
 
 
 async def test_another_client_of_the_same_batches_sees_no_mark(tmp_path: Path) -> None:
-    async with slow_client(tmp_path, rule("conflate", scope={"client": "slow", "topic": "t"}), snapshot_key="/k") as there:
+    async with slow_client(
+        tmp_path, rule("conflate", scope={"client": "slow", "topic": "t"}), snapshot_key="/k"
+    ) as there:
         other = await RawClient.connect(there.broker, "other")
         other.command({"c": "subscribe", "id": "s", "topic": "t"})
         await other.until("processed")
@@ -85,7 +96,14 @@ async def test_the_marks_outlive_the_spool_and_the_way_back_to_the_log(tmp_path:
         await publish(there, [11])
         slow.sink.writable = True
         slow.on_writable()
-        assert await read_all(there, 6) == [(0, NONE), (1, NONE), (8, LEFT), (9, LEFT), (10, LEFT), (11, OVER)]
+        assert await read_all(there, 6) == [
+            (0, NONE),
+            (1, NONE),
+            (8, LEFT),
+            (9, LEFT),
+            (10, LEFT),
+            (11, OVER),
+        ]
         assert there.balanced()
 
 

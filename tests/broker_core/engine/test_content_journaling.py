@@ -59,11 +59,15 @@ async def test_filters_of_subscriptions_read_the_message_type_live_and_in_a_repl
         anna, live = await RawClient.connect(broker, "anna"), await RawClient.connect(broker, "live")
         live.command({"c": "subscribe", "id": "s", "topic": ">", "filter": "/44 > 100 OR /a = 1"})
         await live.until("processed")
-        mixed = build("anna", ["fix.x", "fix.x", "json"], [CHEAP, DEAR, b'{"a": 1}'], first_publisher_sequence=1)
+        mixed = build(
+            "anna", ["fix.x", "fix.x", "json"], [CHEAP, DEAR, b'{"a": 1}'], first_publisher_sequence=1
+        )
         anna.write(encode_frame_header(PUBLISH, 0, len(mixed)) + mixed)
         assert await live.deliveries(2) == [DEAR, b'{"a": 1}']
         late = await RawClient.connect(broker, "late")
-        late.command({"c": "subscribe", "id": "s", "topic": ">", "filter": "/44 > 100 OR /a = 1", "bookmark": "0"})
+        late.command(
+            {"c": "subscribe", "id": "s", "topic": ">", "filter": "/44 > 100 OR /a = 1", "bookmark": "0"}
+        )
         assert await late.deliveries(2) == [DEAR, b'{"a": 1}']
 
 

@@ -40,9 +40,10 @@ class Fixture:
         connection = self.broker.engine.roster.clients["slow"]
         account, spool = connection.account, connection.backlog.spool
         queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
-        return account.matched.messages == sum(
-            one.messages for one in (account.acknowledged, account.in_flight, account.lost)
-        ) + queued
+        return (
+            account.matched.messages
+            == sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost)) + queued
+        )
 
     async def decided(self) -> dict[str, Any]:
         """The first decision, once it is recorded."""
@@ -51,11 +52,18 @@ class Fixture:
 
 
 @asynccontextmanager
-async def slow_client(tmp_path: Path, *rules: dict[str, Any], topic: str = "t", **subscribe: Any) -> AsyncIterator[Fixture]:
+async def slow_client(
+    tmp_path: Path, *rules: dict[str, Any], topic: str = "t", **subscribe: Any
+) -> AsyncIterator[Fixture]:
     """A client whose window of 2 is full from the third message on."""
-    async with running_broker(tmp_path, policy_with(*rules)) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, policy_with(*rules)) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         slow = await RawClient.connect(broker, "slow")
-        slow.command({"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 2, **subscribe})
+        slow.command(
+            {"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 2, **subscribe}
+        )
         await slow.until("processed")
         yield Fixture(broker, writer, slow)
         slow.close()
@@ -67,7 +75,9 @@ async def test_the_oldest_are_discarded_and_the_ledger_has_the_interval(tmp_path
         assert (await there.decided())["action"] == "discard_oldest"
         assert await there.slow.deliveries(2) == numbered(1, 2)
         there.slow.command({"c": "ack", "id": "s", "upto": 2})
-        assert await there.slow.deliveries(2) == numbered(23, 2), "two of the ten that may be owed were on their way"
+        assert await there.slow.deliveries(2) == numbered(23, 2), (
+            "two of the ten that may be owed were on their way"
+        )
         await until(there.balanced)
         await until(lambda: there.broker.engine.ledger.recent)
         (loss,) = await ask(there.broker, "ledger", client="slow")
@@ -147,7 +157,9 @@ async def test_a_dropped_client_is_told_before_the_close_and_the_record_says_so(
         assert (await there.decided())["told"] == "yes"
         await until(lambda: there.broker.engine.ledger.recent)
         (loss,) = there.broker.engine.ledger.recent
-        assert (loss.cause.value, loss.what.messages) == ("kept_in_log", 20), "two were sent and aren't acknowledged"
+        assert (loss.cause.value, loss.what.messages) == ("kept_in_log", 20), (
+            "two were sent and aren't acknowledged"
+        )
 
 
 async def test_what_no_bookmark_brings_back_is_lost_with_the_connection(tmp_path: Path) -> None:
@@ -156,12 +168,19 @@ async def test_what_no_bookmark_brings_back_is_lost_with_the_connection(tmp_path
         await there.publish(9, 8, "t")
         await until(lambda: len(there.broker.engine.ledger.recent) == 2)
         gone, kept = sorted(there.broker.engine.ledger.recent, key=lambda loss: loss.cause.value)
-        assert (gone.cause.value, gone.what.messages, gone.what.unjournaled, gone.what.first) == ("disconnected", 8, 8, 0)
+        assert (gone.cause.value, gone.what.messages, gone.what.unjournaled, gone.what.first) == (
+            "disconnected",
+            8,
+            8,
+            0,
+        )
         assert (kept.cause.value, kept.what.unjournaled) == ("kept_in_log", 0) and kept.what.messages >= 5
         assert kept.what.nbytes > 0 and gone.what.nbytes > 0
 
 
-async def test_a_client_that_says_nothing_is_closed_at_the_deadline_and_it_stays_unknown(tmp_path: Path) -> None:
+async def test_a_client_that_says_nothing_is_closed_at_the_deadline_and_it_stays_unknown(
+    tmp_path: Path,
+) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
         assert (await there.decided())["told"] == "unknown"
@@ -187,7 +206,9 @@ async def test_a_client_is_asked_to_close(tmp_path: Path) -> None:
         assert asked["code"] == "slow_client_backlog"
 
 
-async def test_one_that_ignores_it_is_asked_again_and_never_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_ignores_it_is_asked_again_and_never_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(holds, "ASK_AGAIN_MS", 50)
     async with slow_client(tmp_path, rule("ask_to_close")) as there:
         await there.publish(1, 20)
@@ -200,7 +221,10 @@ async def test_one_that_ignores_it_is_asked_again_and_never_closed(tmp_path: Pat
 
 async def test_the_library_closes_when_asked_and_comes_back(tmp_path: Path) -> None:
     async with running_broker(tmp_path, policy_with(rule("ask_to_close"))) as broker:
-        async with AsyncClient(address_of(broker), "writer") as writer, AsyncClient(address_of(broker), "slow") as slow:
+        async with (
+            AsyncClient(address_of(broker), "writer") as writer,
+            AsyncClient(address_of(broker), "slow") as slow,
+        ):
             await slow.subscribe("t", ack="client", prefetch=2)
             for body in numbered(1, 20):
                 await writer.publish_many("t", [body])

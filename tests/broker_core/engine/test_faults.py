@@ -20,7 +20,10 @@ async def test_a_full_disk_refuses_publishers_lets_subscribers_go_on_and_recover
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_broker(tmp_path) as broker:
-        async with AsyncClient(address_of(broker), "reader") as reader, AsyncClient(address_of(broker), "writer") as writer:
+        async with (
+            AsyncClient(address_of(broker), "reader") as reader,
+            AsyncClient(address_of(broker), "writer") as writer,
+        ):
             subscription = await reader.subscribe("a", bookmark="0")
             await writer.publish_many("a", numbered(0, 10))
             await writer.flush()
@@ -34,7 +37,12 @@ async def test_a_full_disk_refuses_publishers_lets_subscribers_go_on_and_recover
                 raw = await RawClient.connect(broker, "other")
                 await raw.publish("a", [b"lost"], first=1)
                 error = await raw.until("error")
-                assert (error["code"], error["of"], error["first"], error["sequence"]) == ("disk_full", "publish", 1, 1)
+                assert (error["code"], error["of"], error["first"], error["sequence"]) == (
+                    "disk_full",
+                    "publish",
+                    1,
+                    1,
+                )
                 assert (await raw.until("closing"))["retry_after_ms"] > 0
                 await writer.publish_many("a", numbered(10, 20))
                 await until(lambda: broker.engine.dispatch.publisher_sequence("writer") == 10)
@@ -75,7 +83,9 @@ async def test_a_peer_that_asks_without_reading_the_answers_is_cut_off(tmp_path:
         assert connection.closed
 
 
-async def test_an_unknown_command_and_a_bad_bookmark_are_answered_and_the_connection_goes_on(tmp_path: Path) -> None:
+async def test_an_unknown_command_and_a_bad_bookmark_are_answered_and_the_connection_goes_on(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "clumsy")
         raw.command({"c": "dance"})
@@ -126,7 +136,9 @@ async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_ans
         await writer.flush()
 
 
-async def test_a_log_that_fails_in_a_way_nobody_foresaw_still_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_fails_in_a_way_nobody_foresaw_still_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "writer")
 
@@ -175,7 +187,9 @@ async def test_a_segment_that_a_replay_needs_is_not_removed_and_the_answer_says_
         assert (await ask(broker, "journal_plan", action="remove", age_s=0))["chosen"]
 
 
-async def test_damage_in_the_middle_of_the_log_is_a_gap_with_its_interval_and_the_replay_goes_on(tmp_path: Path) -> None:
+async def test_damage_in_the_middle_of_the_log_is_a_gap_with_its_interval_and_the_replay_goes_on(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         for start in range(0, 300, 100):
             await writer.publish_many("a", [b"<%06d>" % n for n in range(start, start + 100)])

@@ -82,9 +82,18 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
             await until(lambda: all(
                 connections[f"durable-{number}"].account.acknowledged.messages == 1 + number for number in range(EACH)
             ))  # fmt: skip
-            await until(lambda: not any(connections[f"falling-{number}"].subscriptions["s"].cursor.live for number in range(EACH)))
+            await until(
+                lambda: (
+                    not any(
+                        connections[f"falling-{number}"].subscriptions["s"].cursor.live
+                        for number in range(EACH)
+                    )
+                )
+            )
             assert sum(one.backlog.state is ClientState.OFFLINED for one in connections.values()) == 3 * EACH
-            assert len(list((tmp_path / "spool").iterdir())) == EACH, "references wait in memory, as long as they are few"
+            assert len(list((tmp_path / "spool").iterdir())) == EACH, (
+                "references wait in memory, as long as they are few"
+            )
             for number in range(EACH):
                 draining = connections[f"draining-{number}"]
                 draining.sink.writable = True

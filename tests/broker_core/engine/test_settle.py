@@ -62,7 +62,10 @@ class Three:
 
 @asynccontextmanager
 async def three(tmp_path: Path, **options: Any) -> AsyncIterator[Three]:
-    async with running_broker(tmp_path, **options) as broker, AsyncClient(address_of(broker), "writer") as writer:
+    async with (
+        running_broker(tmp_path, **options) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         made = Three(broker, writer, {})
         for name in ("first", "bad", "last"):
             raw = made.raw[name] = await RawClient.connect(broker, name)
@@ -90,14 +93,22 @@ async def test_one_that_cannot_be_sent_to(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_one_that_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with three(tmp_path) as clients:
         bad = clients.connection("bad")
-        monkeypatch.setattr(Settle, "_measure", only_for(bad, Settle._measure, lambda _, connection: connection))
+        monkeypatch.setattr(
+            Settle, "_measure", only_for(bad, Settle._measure, lambda _, connection: connection)
+        )
         await clients.goes_on()
 
 
-async def test_one_that_cannot_take_a_batch_costs_the_group_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_cannot_take_a_batch_costs_the_group_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with three(tmp_path) as clients:
         bad = clients.connection("bad").subscriptions["s"]
-        monkeypatch.setattr(ClientSubscription, "receive", only_for(bad, ClientSubscription.receive, lambda target, *_: target))
+        monkeypatch.setattr(
+            ClientSubscription,
+            "receive",
+            only_for(bad, ClientSubscription.receive, lambda target, *_: target),
+        )
         await clients.goes_on()
 
 
@@ -106,15 +117,22 @@ async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytes
         bad = clients.connection("bad")
         with monkeypatch.context() as patched:
             patched.setattr(Backlog, "send", only_for(bad.backlog, Backlog.send, lambda backlog: backlog))
-            patched.setattr(Connection, "close", only_for(bad, Connection.close, lambda connection, *_: connection))
+            patched.setattr(
+                Connection, "close", only_for(bad, Connection.close, lambda connection, *_: connection)
+            )
             for body in (b"1", b"2"):
                 await clients.writer.publish_many("a", [body])
                 await clients.writer.flush()
-                assert [await clients.raw[name].deliveries(1) for name in ("first", "last")] == [[body], [body]]
+                assert [await clients.raw[name].deliveries(1) for name in ("first", "last")] == [
+                    [body],
+                    [body],
+                ]
             assert clients.broker.engine.guard.use_of("bad") is None, "its memory is given back"
 
 
-async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with three(tmp_path) as clients:
         engine, looked = clients.broker.engine, []
         bad = clients.connection("bad")
@@ -130,7 +148,9 @@ async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(tmp_path: Path, mo
         assert bad.closed and looked.count("bad") == 1
 
 
-async def test_a_decision_that_fails_leaves_the_others_to_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_decision_that_fails_leaves_the_others_to_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = policy_with(rule("warn", 1, topic="a"))
     async with three(tmp_path, policy=policy) as clients:
         engine, done = clients.broker.engine, []
@@ -217,11 +237,16 @@ async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its
         enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=Mode.SHADOW)
         guard._later += [enforced, shadowed, _a_decision("last")]
         clients.connection("bad").close("shutting_down", "")
-        assert [(one.client, one.mode) for one in guard._later] == [("bad", Mode.SHADOW), ("last", Mode.ENFORCE)]
+        assert [(one.client, one.mode) for one in guard._later] == [
+            ("bad", Mode.SHADOW),
+            ("last", Mode.ENFORCE),
+        ]
         guard._later.clear()
 
 
-async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with three(tmp_path) as clients:
         monkeypatch.setattr(Replay, "_move", broken)
         await clients.writer.publish_many("a", [b"1"])
@@ -233,7 +258,9 @@ async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(tmp_pa
         assert not any("reader" in pin.owner for pin in clients.broker.engine.journal.pins())
 
 
-@pytest.mark.parametrize("options", [{"durable": "d"}, {"snapshot_key": "topic"}], ids=["durable", "snapshot"])
+@pytest.mark.parametrize(
+    "options", [{"durable": "d"}, {"snapshot_key": "topic"}], ids=["durable", "snapshot"]
+)
 async def test_a_subscribe_whose_preparation_dies_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -244,7 +271,9 @@ async def test_a_subscribe_whose_preparation_dies_is_answered(
         assert (await raw.until("closing"))["code"] == "internal_error"
 
 
-@pytest.mark.parametrize("problem", [OSError(errno.ENOSPC, "No space left on device"), Fault()], ids=["full", "unforeseen"])
+@pytest.mark.parametrize(
+    "problem", [OSError(errno.ENOSPC, "No space left on device"), Fault()], ids=["full", "unforeseen"]
+)
 async def test_a_durable_subscribe_whose_position_cannot_be_stored_is_refused_and_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
@@ -264,7 +293,9 @@ async def test_a_durable_subscribe_whose_position_cannot_be_stored_is_refused_an
         assert (tmp_path / "journal" / "test-1.kept.json").stat().st_size
 
 
-async def test_subscribes_that_are_prepared_at_once_do_not_pass_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscribes_that_are_prepared_at_once_do_not_pass_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert MAX_SUBSCRIPTIONS > 3
     monkeypatch.setattr("broker_core.engine.subscribing.MAX_SUBSCRIPTIONS", 3)
     async with three(tmp_path) as clients:
@@ -280,7 +311,9 @@ async def test_a_client_that_cannot_be_closed_does_not_keep_the_broker_from_stop
 ) -> None:
     async with three(tmp_path) as clients:
         bad = clients.connection("bad")
-        monkeypatch.setattr(Connection, "close", only_for(bad, Connection.close, lambda connection, *_: connection))
+        monkeypatch.setattr(
+            Connection, "close", only_for(bad, Connection.close, lambda connection, *_: connection)
+        )
         await clients.writer.publish_many("a", [b"1"])
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
         subscription = await reader.subscribe("a", bookmark="0")

@@ -71,7 +71,9 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
         yield Watched(broker, writer, await RawClient.connect(broker, "reader"))
 
 
-async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counted_and_set_going(tmp_path: Path) -> None:
+async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counted_and_set_going(
+    tmp_path: Path,
+) -> None:
     async with watched(tmp_path) as one:
         await one.subscribe()
         await one.stop_taking()
@@ -82,13 +84,22 @@ async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counte
             assert one.looks(LOOKS - 1) == 0, "not at once"
             assert one.looks(1) == 1
         (told,) = [line for line in logs if line["event"] == "delivery_stands_still"]
-        assert (told["why"], told["client"], told["subscriptions"]["s"]["waiting"].messages) == ("outbox", "reader", 2)
+        assert (told["why"], told["client"], told["subscriptions"]["s"]["waiting"].messages) == (
+            "outbox",
+            "reader",
+            2,
+        )
         assert await one.raw.deliveries(2) == [b"1", b"2"]
         assert one.looks(5) == 1
 
 
-async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_says_so(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, standstills=1) as broker, AsyncClient(address_of(broker), "writer") as writer:
+async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_says_so(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running_broker(tmp_path, standstills=1) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+    ):
         raw = await RawClient.connect(broker, "reader")
         raw.command({"c": "subscribe", "id": "s", "topic": "a"})
         await raw.until("processed")
@@ -101,7 +112,9 @@ async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_s
         assert (await ask(broker, "status"))["totals"]["standstills"] == 1
 
 
-async def test_a_draining_client_whose_chunk_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_draining_client_whose_chunk_never_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with watched(tmp_path) as one:
         await one.subscribe()
         await one.stop_taking()
@@ -120,7 +133,9 @@ async def test_a_draining_client_whose_chunk_never_comes(tmp_path: Path, monkeyp
         one.connection.close("shutting_down", "")
 
 
-async def test_what_waits_for_the_reader_thread_is_waited_for_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_waits_for_the_reader_thread_is_waited_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with watched(tmp_path) as one:
         await one.publish(b"1")
 
@@ -135,7 +150,9 @@ async def test_what_waits_for_the_reader_thread_is_waited_for_longer(tmp_path: P
         assert one.looks(1) == 1, "a disk that hangs is no reason for ever"
 
 
-async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with watched(tmp_path) as one:
         await one.publish(b"1")
 

@@ -107,7 +107,9 @@ def test_a_seek_reads_places_and_not_the_document(closed, tmp_path):
         assert load(sidecar, INSTANCE, int(sidecar.name.split(".")[1])) is None
     journal = open_journal(tmp_path)
     assert read_all(journal, 4) == EVERYTHING[3:]
-    assert [segment.index.has_entries for segment in journal._log.segments] == [True] * len(journal._log.segments)
+    assert [segment.index.has_entries for segment in journal._log.segments] == [True] * len(
+        journal._log.segments
+    )
     assert not any(segment.index.is_whole for segment in journal._log.segments[:-1])
     journal.close()
 
@@ -191,8 +193,11 @@ def contents(directory, instance):
     owned = [
         path
         for path in directory.iterdir()
-        if (path.name.startswith(f"{instance}.")
-        and path.name.removeprefix(f"{instance}.").split(".")[0] in ("lock", "durable", "clients", "spare"))
+        if (
+            path.name.startswith(f"{instance}.")
+            and path.name.removeprefix(f"{instance}.").split(".")[0]
+            in ("lock", "durable", "clients", "spare")
+        )
         or path.name.removeprefix(f"{instance}.")[:20].isdigit()
     ]
     assert len(owned) > 8

@@ -107,6 +107,7 @@ async def turns() -> None:
 @contextmanager
 def refusing(files: Files, what: str, number: int) -> Iterator[None]:
     """The disk refuses a system call for a while."""
+
     def refuse(*_: Any) -> int:
         raise OSError(number, os.strerror(number))
 
@@ -140,7 +141,9 @@ async def test_what_gathers_during_a_write_is_the_next_group_and_comes_out_in_or
     await bench.write()
     assert bench.heard[3:] == [("applied", ["2", "3", "4"])]
     stored = bench.journal.read_located(1, 1 << 20, bench.journal.durable_sequence)
-    assert [(p, b.first_sequence) for p, b in stored] == [(p, b.first_sequence) for b, p in bench.outlet.durable]
+    assert [(p, b.first_sequence) for p, b in stored] == [
+        (p, b.first_sequence) for b, p in bench.outlet.durable
+    ]
     assert [b.first_sequence for b, _ in bench.outlet.durable] == [1, 3, 5, 7]
 
 
@@ -169,7 +172,9 @@ async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_
     bench.append("4")
     await bench.write()
     assert bench.heard[2:] == [("stamped", ["4"]), ("applied", ["4"])]
-    assert [b.first_sequence for b, _ in bench.outlet.durable] == [1], "the numbers of what failed are given again"
+    assert [b.first_sequence for b, _ in bench.outlet.durable] == [1], (
+        "the numbers of what failed are given again"
+    )
 
 
 async def test_a_failed_sync_is_never_believed_afterwards(bench: Bench, files: Files) -> None:
@@ -182,14 +187,22 @@ async def test_a_failed_sync_is_never_believed_afterwards(bench: Bench, files: F
     assert bench.outlet.error is not None and bench.outlet.error.code == "journal_failed"
 
 
-async def test_a_large_backlog_is_written_in_bounded_groups(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_backlog_is_written_in_bounded_groups(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commit_log, "MAX_GROUP_BYTES", 1_000)
     bench.append("1", "2", "3", nbytes=300)
     bench.append("4", nbytes=3_000)
     bench.append("5")
     for _ in range(5):
         await bench.write()
-    assert [owners for what, owners in bench.heard if what == "applied"] == [["1"], ["2"], ["3"], ["4"], ["5"]]
+    assert [owners for what, owners in bench.heard if what == "applied"] == [
+        ["1"],
+        ["2"],
+        ["3"],
+        ["4"],
+        ["5"],
+    ]
 
 
 async def test_a_full_log_has_room_again_when_the_disk_has_taken_it(
@@ -209,7 +222,9 @@ async def test_a_full_log_has_room_again_when_the_disk_has_taken_it(
     await bench.write()
 
 
-async def test_a_failed_write_makes_room_too(bench: Bench, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_write_makes_room_too(
+    bench: Bench, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 100)
     bench.append("1", "2")
     assert bench.log.full
@@ -235,9 +250,7 @@ async def test_a_barrier_waits_for_what_was_appended_before_it_and_not_for_more(
     assert after.done()
 
 
-async def test_a_barrier_is_reached_when_what_was_before_it_has_failed(
-    bench: Bench, files: Files
-) -> None:
+async def test_a_barrier_is_reached_when_what_was_before_it_has_failed(bench: Bench, files: Files) -> None:
     bench.append("1")
     await turns()
     bench.append("2")
@@ -256,4 +269,7 @@ async def test_closing_finishes_what_was_appended_and_ends_the_thread(bench: Ben
     assert not closing.done()
     await bench.write()
     await asyncio.wait_for(closing, 1)
-    assert bench.thread.ended and [owners for what, owners in bench.heard if what == "applied"] == [["1"], ["2"]]
+    assert bench.thread.ended and [owners for what, owners in bench.heard if what == "applied"] == [
+        ["1"],
+        ["2"],
+    ]

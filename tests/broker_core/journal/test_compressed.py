@@ -121,4 +121,6 @@ def test_inflated_members_of_all_segments_share_one_budget():
     cache.put((65, 0), b"y" * 100)
     assert cache.nbytes == 300 * 2 + 100
     cache.put((66, 0), b"z" * 5_000)
-    assert cache.get((66, 0)) is not None and cache.nbytes == 5_000, "one is always kept: its reader goes on in it"
+    assert cache.get((66, 0)) is not None and cache.nbytes == 5_000, (
+        "one is always kept: its reader goes on in it"
+    )

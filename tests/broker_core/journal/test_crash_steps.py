@@ -21,7 +21,17 @@ from broker_core.journal.maintenance import compress_segment, copy_verified
 from .support import INSTANCE, fill, open_journal, read_all
 
 EVERYTHING = list(range(1, 241))
-CHANGES = ("pwritev", "fdatasync", "fsync", "truncate", "reserve", "rename", "unlink", "sync_directory", "zero_fill")
+CHANGES = (
+    "pwritev",
+    "fdatasync",
+    "fsync",
+    "truncate",
+    "reserve",
+    "rename",
+    "unlink",
+    "sync_directory",
+    "zero_fill",
+)
 
 
 def killing_files(at: int) -> Files:

@@ -85,7 +85,11 @@ def test_the_bytes_are_on_disk_before_they_have_the_name_and_the_name_after(tmp_
     replace_durably(files, tmp_path / "i.small", b"new")
     assert [name for name, _ in files.calls] == list(STEPS)
     synced = files.calls[1][1]
-    assert (temporary_of(synced), files.calls[2][1], files.calls[3][1]) == ("i.small", "i.small", tmp_path.name)
+    assert (temporary_of(synced), files.calls[2][1], files.calls[3][1]) == (
+        "i.small",
+        "i.small",
+        tmp_path.name,
+    )
 
 
 @pytest.mark.parametrize(("mode", "umask"), [(0o640, 0o022), (0o600, 0o000)])

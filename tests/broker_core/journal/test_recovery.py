@@ -261,7 +261,13 @@ def test_a_segment_in_the_middle_is_missing(tmp_path):
 def test_what_crashes_left_of_small_files_is_removed_and_nothing_of_others(tmp_path):
     path, _ = written(tmp_path)
     sidecar, left = f"{path.name.removesuffix('.journal')}.index.gz", "0123abcd.tmp"
-    ours = [f"{INSTANCE}.clients.ack", sidecar, f"{path.name}.torn.4096", f"{path.name}.damaged.4096", f"{path.name}.header.0"]
+    ours = [
+        f"{INSTANCE}.clients.ack",
+        sidecar,
+        f"{path.name}.torn.4096",
+        f"{path.name}.damaged.4096",
+        f"{path.name}.header.0",
+    ]
     others = [f"{INSTANCE}.2.clients.ack.{left}", f"other.clients.ack.{left}", f"{path.name}.torn.4096"]
     for name in (*(f"{name}.{left}" for name in ours), f"{INSTANCE}.clients.ack.tmp", *others):
         (path.parent / name).touch()

@@ -91,7 +91,14 @@ def test_an_empty_log():
 
 
 def test_each_reason_has_a_word():
-    log = [segment(0, 40), segment(1, 30), segment(2, 20), segment(3, 10), segment(4, 1), segment(5, 0, "current")]
+    log = [
+        segment(0, 40),
+        segment(1, 30),
+        segment(2, 20),
+        segment(3, 10),
+        segment(4, 1),
+        segment(5, 0, "current"),
+    ]
     for owner, word in (
         ("replay of anna", "replay"), ("spool of bert", "spool"), ("managed replay nightly", "managed_replay"),
         ("durable subscription d", "durable_subscription"), ("something", "reader"),

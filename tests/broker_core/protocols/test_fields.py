@@ -18,7 +18,15 @@ from broker_core.protocols.tags import structs_of, tag_of
 USUAL: dict[str, dict[str, Any]] = {
     "logon": {"name": "a"},
     "publish": {"topic": "a", "data": 1},
-    "subscribe": {"id": "s", "topic": "a", "bookmark": "0", "rate": "2X", "conflation": "1s", "managed": "m", "ack": "auto"},
+    "subscribe": {
+        "id": "s",
+        "topic": "a",
+        "bookmark": "0",
+        "rate": "2X",
+        "conflation": "1s",
+        "managed": "m",
+        "ack": "auto",
+    },
     "unsubscribe": {"id": "s"},
     "heartbeat": {},
     "flush": {"id": "f"},
@@ -47,7 +55,15 @@ def _sides(bare: inspect.Type) -> Iterator[tuple[Any, bool]]:
                 yield "a" * (length + step), False
         yield 1, False
     elif isinstance(bare, inspect.StrType):
-        yield from (("a", True), ("A.b_c-9" * 9, True), ("", False), ("a" * 65, False), ("a b", False), ("a\n", False), ("é", False))
+        yield from (
+            ("a", True),
+            ("A.b_c-9" * 9, True),
+            ("", False),
+            ("a" * 65, False),
+            ("a b", False),
+            ("a\n", False),
+            ("é", False),
+        )
     elif isinstance(bare, inspect.LiteralType):
         yield from ((value, True) for value in bare.values)
         yield "weather", False
@@ -72,7 +88,9 @@ def _cases() -> Iterator[Any]:
         for field in info.fields:
             for value, within in _sides(_bare(field.type)[0]):
                 shown = str(value)[:12]
-                yield pytest.param(tag_of(kind), field.name, value, within, id=f"{tag_of(kind)}.{field.name}={shown}")
+                yield pytest.param(
+                    tag_of(kind), field.name, value, within, id=f"{tag_of(kind)}.{field.name}={shown}"
+                )
 
 
 CASES = list(_cases())
@@ -89,14 +107,24 @@ def test_a_bound_holds_on_both_sides(command: str, field: str, value: Any, withi
             # What the type allows may still not go with the other fields, or not be a name.
             assert (command, field) in RELATED or told[0] != "bad_command", error
         else:
-            assert told == ("bad_command", field) and error.fix == f"{field}: {fields_of(_kind(command))[field].takes()}."
+            assert (
+                told == ("bad_command", field)
+                and error.fix == f"{field}: {fields_of(_kind(command))[field].takes()}."
+            )
     else:
         assert within
 
 
 RELATED = {
-    ("logon", "version"), ("subscribe", "bookmark"), ("subscribe", "durability"), ("publish", "text"), ("publish", "data"),
-    ("ack", "numbers"), ("ack", "upto"), ("ack", "bookmark"), ("ack", "id"),
+    ("logon", "version"),
+    ("subscribe", "bookmark"),
+    ("subscribe", "durability"),
+    ("publish", "text"),
+    ("publish", "data"),
+    ("ack", "numbers"),
+    ("ack", "upto"),
+    ("ack", "bookmark"),
+    ("ack", "id"),
 }
 
 

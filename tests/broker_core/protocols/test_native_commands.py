@@ -18,7 +18,9 @@ from broker_core.subscriptions.topics import TopicPattern
 
 
 def test_each_command_is_read_into_its_struct() -> None:
-    logon = parse_command(b'{"c":"logon","name":"screen-1","user":"u","password":"p","heartbeat_ms":5000,"version":1}')
+    logon = parse_command(
+        b'{"c":"logon","name":"screen-1","user":"u","password":"p","heartbeat_ms":5000,"version":1}'
+    )
     assert isinstance(logon, commands.Logon)
     assert (logon.name, logon.heartbeat_ms) == ("screen-1", 5000)
     subscribe = parse_command(b'{"c":"subscribe","id":"s","topic":"a.>","filter":"/x > 1","bookmark":"0"}')
@@ -29,7 +31,9 @@ def test_each_command_is_read_into_its_struct() -> None:
 
 
 def test_published_json_keeps_the_bytes_it_was_written_with() -> None:
-    command = parse_command('{"c":"publish","topic":"a.b","data": { "x" : 1.50 },"ack":["persisted"],"sequence":7}')
+    command = parse_command(
+        '{"c":"publish","topic":"a.b","data": { "x" : 1.50 },"ack":["persisted"],"sequence":7}'
+    )
     assert isinstance(command, commands.Publish)
     assert command.body() == b'{ "x" : 1.50 }'
     assert (command.sequence, command.ack) == (7, ["persisted"])
@@ -65,8 +69,19 @@ def test_a_wrong_command_names_the_field(text: str, code: str, field: str) -> No
     assert caught.value.fix
 
 
-@pytest.mark.parametrize("payload", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'"logon"', b'{"c":"logon",}',
-                                     b'{"c":"publish","topic":"a","text":"\\ud800"}'])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'"logon"',
+        b'{"c":"logon",}',
+        b'{"c":"publish","topic":"a","text":"\\ud800"}',
+    ],
+)
 def test_what_is_not_a_json_object_is_a_bad_command(payload: bytes) -> None:
     with pytest.raises(ClientError) as caught:
         parse_command(payload)
@@ -81,8 +96,12 @@ def test_any_payload_is_a_command_or_a_named_error(payload: bytes) -> None:
         assert error.code in ("bad_command", "unknown_command")
 
 
-@given(st.dictionaries(st.sampled_from(["c", "id", "name", "topic", "data", "filter"]),
-                       st.none() | st.text(max_size=5) | st.integers() | st.sampled_from(["logon", "publish"])))
+@given(
+    st.dictionaries(
+        st.sampled_from(["c", "id", "name", "topic", "data", "filter"]),
+        st.none() | st.text(max_size=5) | st.integers() | st.sampled_from(["logon", "publish"]),
+    )
+)
 def test_any_object_is_a_command_or_a_named_error(fields: dict[str, object]) -> None:
     try:
         parse_command(json.dumps(fields))
@@ -99,7 +118,25 @@ def test_an_error_repeats_the_commands_name_and_id() -> None:
 
 
 @pytest.mark.parametrize(
-    "topic", ["", "a b", "a\n", "a..b", ".a", "a.", "a.*", "a*b", "a.b>c", ">", "~a", "$SLUICE.x", "a" * 256, "é" * 128, "a\x00", "\ud800"]
+    "topic",
+    [
+        "",
+        "a b",
+        "a\n",
+        "a..b",
+        ".a",
+        "a.",
+        "a.*",
+        "a*b",
+        "a.b>c",
+        ">",
+        "~a",
+        "$SLUICE.x",
+        "a" * 256,
+        "é" * 128,
+        "a\x00",
+        "\ud800",
+    ],
 )
 def test_topics_that_cannot_be_published_to(topic: str) -> None:
     with pytest.raises(ClientError) as caught:
@@ -131,9 +168,15 @@ def test_secrets_stay_out_of_a_logons_text() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        replies.persisted(9), replies.processed(3, 5), replies.Heartbeat(), replies.Gap(id="s", first="1", last="4", why="gone"),
-        replies.Notice(code="slow_client_age", observed=5, limit=4, unit="ms", resume="i|3|", retry_after_ms=100),
-        replies.Closing(code="shutting_down", message="bye"), replies.Error(code="bad_filter", of="subscribe", id="s"),
+        replies.persisted(9),
+        replies.processed(3, 5),
+        replies.Heartbeat(),
+        replies.Gap(id="s", first="1", last="4", why="gone"),
+        replies.Notice(
+            code="slow_client_age", observed=5, limit=4, unit="ms", resume="i|3|", retry_after_ms=100
+        ),
+        replies.Closing(code="shutting_down", message="bye"),
+        replies.Error(code="bad_filter", of="subscribe", id="s"),
     ],
 )
 def test_a_reply_reads_back_as_it_was_written(reply: replies.Reply) -> None:
@@ -156,7 +199,12 @@ def test_text_mode_gives_json_as_it_is_text_as_a_string_and_bytes_as_base64() ->
     assert first == '{"c":"message","sub":"sub","topic":"a","bookmark":"inst|41|","data":{"x": 1.50}}'
     assert json.loads(second)["data"] == "plain"
     assert json.loads(third) == {
-        "c": "message", "sub": "sub", "topic": "b", "bookmark": "inst|43|", "data": "/wA=", "encoding": "base64"
+        "c": "message",
+        "sub": "sub",
+        "topic": "b",
+        "bookmark": "inst|43|",
+        "data": "/wA=",
+        "encoding": "base64",
     }
 
 

@@ -44,7 +44,8 @@ def through_buffer(reader: FrameReader, data: bytes, sizes: list[int]) -> list[F
 
 FRAMES = st.lists(
     st.tuples(st.sampled_from([COMMAND, PUBLISH, DELIVER]), st.integers(0, 65_535), st.binary(max_size=300)),
-    min_size=1, max_size=8,
+    min_size=1,
+    max_size=8,
 )
 
 
@@ -74,12 +75,17 @@ def test_two_frames_in_every_split_of_their_bytes() -> None:
     for cut in range(len(data) + 1):
         reader = FrameReader()
         frames = reader.feed(data[:cut]) + reader.feed(data[cut:])
-        assert [(found.kind, found.stream, len(found.payload)) for found in frames] == [(1, 0, 17), (2, 7, 40)]
+        assert [(found.kind, found.stream, len(found.payload)) for found in frames] == [
+            (1, 0, 17),
+            (2, 7, 40),
+        ]
 
 
 @settings(max_examples=10)
 @given(st.integers(USUAL_BUFFER, 3 * USUAL_BUFFER), st.sampled_from([7_001, 65_536, 1_000_000]))
-def test_a_frame_larger_than_the_buffer_comes_whole_and_the_buffer_shrinks_again(length: int, size: int) -> None:
+def test_a_frame_larger_than_the_buffer_comes_whole_and_the_buffer_shrinks_again(
+    length: int, size: int
+) -> None:
     reader = FrameReader()
     frames = through_buffer(reader, frame(PUBLISH, b"a" * length) + frame(COMMAND, b"{}"), [size])
     assert [len(found.payload) for found in frames] == [length, 2]
@@ -112,7 +118,9 @@ def test_a_payload_is_the_frames_own_copy() -> None:
         (frame(DELIVER, b"abc"), "bad_frame", 0),
     ],
 )
-def test_a_frame_that_cannot_be_is_refused_by_code_and_position(data: bytes, code: str, position: int) -> None:
+def test_a_frame_that_cannot_be_is_refused_by_code_and_position(
+    data: bytes, code: str, position: int
+) -> None:
     with pytest.raises(ClientError) as caught:
         FrameReader(kinds=FROM_CLIENT).feed(data)
     assert (caught.value.code, caught.value.details["position"]) == (code, position)

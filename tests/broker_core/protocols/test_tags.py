@@ -18,7 +18,9 @@ from broker_core.protocols.tags import structs_of, tag_of
 SOURCE = Path(__file__).parents[3] / "broker_core"
 
 
-@pytest.mark.parametrize(("base", "union"), [(commands._Base, commands.Command), (replies._Base, replies.Reply)])
+@pytest.mark.parametrize(
+    ("base", "union"), [(commands._Base, commands.Command), (replies._Base, replies.Reply)]
+)
 def test_no_struct_is_left_out_of_its_union(base: type[msgspec.Struct], union: UnionType) -> None:
     assert set(base.__subclasses__()) == set(structs_of(union))
 

@@ -35,7 +35,9 @@ def chunks(journal: Journal, start: int, max_bytes: int) -> list[Chunk]:
     """All chunks of a replay from `start` on, each as large."""
     found = []
     while start < journal.next_sequence:
-        found.append(read_chunk(journal, [reader(start)], Span(1), journal.next_sequence - 1, max_bytes, True))
+        found.append(
+            read_chunk(journal, [reader(start)], Span(1), journal.next_sequence - 1, max_bytes, True)
+        )
         start = found[-1].following
     return found
 
@@ -82,7 +84,11 @@ def test_batches_that_fit_their_chunk_are_passed_as_they_stand(journal: Journal)
 def test_a_record_that_is_larger_than_the_chunk_is_not_cut(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path, "large", None, JournalOptions(segment_size=1024 * 1024, preallocated=1))
     fill(journal, 1, 3, size=3 * FIRST_CHUNK)
-    assert [[piece.batch.count for piece in chunk.pieces] for chunk in chunks(journal, 1, FIRST_CHUNK)] == [[1], [1], [1]]
+    assert [[piece.batch.count for piece in chunk.pieces] for chunk in chunks(journal, 1, FIRST_CHUNK)] == [
+        [1],
+        [1],
+        [1],
+    ]
     journal.close()
 
 

@@ -15,7 +15,9 @@ wants = st.lists(st.none() | st.sets(st.integers(0, COUNT - 1)), min_size=1, max
 
 
 @given(wants)
-def test_every_record_comes_once_for_each_that_wants_it_in_the_order_of_the_journal(asked: list[set[int] | None]) -> None:
+def test_every_record_comes_once_for_each_that_wants_it_in_the_order_of_the_journal(
+    asked: list[set[int] | None],
+) -> None:
     wanted = [None if rows is None else np.array(sorted(rows), np.int64) for rows in asked]
     got = [
         (row, owner)

@@ -113,10 +113,14 @@ async def test_one_that_ends_in_the_middle_of_its_replay_goes_on_there(tmp_path:
         await writer.publish_many("t", numbered(1, 500))
         await writer.flush()
         async with AsyncClient(address_of(broker), "reader") as reader:
-            subscription = await reader.subscribe("t", durable="orders", bookmark="0", rate="100", ack="client")
+            subscription = await reader.subscribe(
+                "t", durable="orders", bookmark="0", rate="100", ack="client"
+            )
             got = await take(subscription, 5)
             client = broker.engine.roster.clients["reader"]
-            await until(lambda: client.subscriptions[subscription.id].position(broker.engine.frontier.durable) > 5)
+            await until(
+                lambda: client.subscriptions[subscription.id].position(broker.engine.frontier.durable) > 5
+            )
             if how == "unsubscribed":
                 await subscription.close()
             elif how == "cancelled":
@@ -151,7 +155,9 @@ async def test_fifty_clients_that_subscribe_durably_at_once_all_do(tmp_path: Pat
         clients = [AsyncClient(address_of(broker), f"reader-{number}") for number in range(50)]
         await asyncio.gather(*(client.__aenter__() for client in clients))
         await asyncio.gather(*(client.subscribe("t", durable="orders") for client in clients))
-        assert {one["client"] for one in await ask(broker, "durables")} == {f"reader-{number}" for number in range(50)}
+        assert {one["client"] for one in await ask(broker, "durables")} == {
+            f"reader-{number}" for number in range(50)
+        }
         await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
     async with running_broker(tmp_path) as broker:
         assert len(await ask(broker, "durables")) == 50
@@ -159,9 +165,13 @@ async def test_fifty_clients_that_subscribe_durably_at_once_all_do(tmp_path: Pat
 
 async def test_many_of_one_client_share_the_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writes, write = [], kept_positions.replace_durably
-    monkeypatch.setattr(kept_positions, "replace_durably", lambda *arguments: (writes.append(1), write(*arguments)))
+    monkeypatch.setattr(
+        kept_positions, "replace_durably", lambda *arguments: (writes.append(1), write(*arguments))
+    )
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
-        await asyncio.gather(*(reader.subscribe(f"t.{number}", durable=f"d{number}") for number in range(200)))
+        await asyncio.gather(
+            *(reader.subscribe(f"t.{number}", durable=f"d{number}") for number in range(200))
+        )
         assert len(await ask(broker, "durables")) == 200
         assert len(writes) <= 20
 

@@ -32,7 +32,9 @@ REPLAY = {
     "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0,
 }  # fmt: skip
 EARLIER_DURABLES = orjson.dumps({"version": 1, "durables": [DURABLE]})
-EARLIER_REPLAYS = orjson.dumps({"version": 1, "replays": [REPLAY, REPLAY | {"name": "done", "ended": "completed", "ended_at": 15}]})
+EARLIER_REPLAYS = orjson.dumps(
+    {"version": 1, "replays": [REPLAY, REPLAY | {"name": "done", "ended": "completed", "ended_at": 15}]}
+)
 GOLDEN = (
     b'{"version":1,"kept":[{"kind":"durable","seen_at":12,"name":"orders","client":"reader","topic":"t","filter":null,'
     b'"position":7,"created_at":11}]}'
@@ -40,7 +42,9 @@ GOLDEN = (
 
 
 def durable(name: str = "orders", position: int = 7) -> Durable:
-    return Durable(name=name, client="reader", topic="t", filter=None, position=position, created_at=11, seen_at=12)
+    return Durable(
+        name=name, client="reader", topic="t", filter=None, position=position, created_at=11, seen_at=12
+    )
 
 
 class Home:
@@ -105,7 +109,10 @@ def test_what_is_stored_comes_back_and_fields_of_a_later_release_are_passed_over
     entries = [{"kind": "durable", **DURABLE, "later": [1]}, {"kind": "managed", **REPLAY, "later": {}}]
     home.path.write_bytes(orjson.dumps({"version": 1, "kept": entries}))
     kept = home.store()
-    assert orjson.loads(encode(kept))["kept"] == [{"kind": "durable", **DURABLE}, {"kind": "managed", **REPLAY}]
+    assert orjson.loads(encode(kept))["kept"] == [
+        {"kind": "durable", **DURABLE},
+        {"kind": "managed", **REPLAY},
+    ]
     assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
 
 
@@ -120,7 +127,10 @@ def test_what_an_earlier_release_kept_is_taken_over(home: Home, which: str) -> N
         [{"kind": "durable", **DURABLE}] if which != "replays" else []
     )
     assert list(kept.replays) == (["nightly", "done"] if which != "durables" else [])
-    assert ("managed replay done" in home.held(), "managed replay nightly" in home.held()) == (False, which != "durables")
+    assert ("managed replay done" in home.held(), "managed replay nightly" in home.held()) == (
+        False,
+        which != "durables",
+    )
     assert not home.earlier.durables.exists()
     assert not home.earlier.replays.exists()
     assert encode(home.store()) == encode(kept), "the second start finds the same"
@@ -136,7 +146,10 @@ def test_taking_over_can_be_cut_short_at_any_step(home: Home, at: int) -> None:
         home.store(files)
     kept = home.store()
     assert (list(kept.durables), list(kept.replays)) == ([("reader", "orders")], ["nightly", "done"])
-    assert sorted(path.name for path in home.path.parent.iterdir()) == ["i.kept.json", "i.replays.json.migrated"]
+    assert sorted(path.name for path in home.path.parent.iterdir()) == [
+        "i.kept.json",
+        "i.replays.json.migrated",
+    ]
     assert [path.name for path in home.earlier.durables.parent.iterdir()] == ["i.durables.json.migrated"]
 
 
@@ -153,7 +166,9 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: byte
 
 @pytest.mark.parametrize("code", ["bad_durables", "bad_replays"])
 @pytest.mark.parametrize("cut", [1, 20, 400])
-def test_a_file_of_an_earlier_release_that_cannot_be_read_is_refused_by_name(home: Home, code: str, cut: int) -> None:
+def test_a_file_of_an_earlier_release_that_cannot_be_read_is_refused_by_name(
+    home: Home, code: str, cut: int
+) -> None:
     home.earlier.durables.write_bytes(EARLIER_DURABLES[: -cut if code == "bad_durables" else None])
     home.earlier.replays.write_bytes(EARLIER_REPLAYS[: -cut if code == "bad_replays" else None])
     with pytest.raises(OperatorError) as refused:
@@ -278,12 +293,18 @@ steps = st.lists(st.sampled_from(["keep", "drop", "move", "save", "fail", "mend"
 
 @settings(max_examples=100, deadline=None)
 @given(steps)
-def test_whoever_was_told_that_it_is_saved_finds_it_so(tmp_path_factory: pytest.TempPathFactory, plan: list[str]) -> None:
+def test_whoever_was_told_that_it_is_saved_finds_it_so(
+    tmp_path_factory: pytest.TempPathFactory, plan: list[str]
+) -> None:
     """And the log is held from what is on disk, whatever fails in between."""
     home, files = Home(tmp_path_factory.mktemp("kept")), FailingFiles()
 
     async def run() -> None:
-        kept, states, saving = home.store(files), list[dict[str, int]](), list[tuple[int, asyncio.Task[None]]]()
+        kept, states, saving = (
+            home.store(files),
+            list[dict[str, int]](),
+            list[tuple[int, asyncio.Task[None]]](),
+        )
 
         async def check() -> None:
             since, save = saving.pop(0)
@@ -309,7 +330,9 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(tmp_path_factory: pytest.
                 saving.append((number, asyncio.create_task(kept.save())))
                 await asyncio.sleep(0)
             on_disk = home.stored()
-            assert all(pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE) for pin in home.pins.all())
+            assert all(
+                pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE) for pin in home.pins.all()
+            )
         files.fail = lambda name: False
         while saving:
             await check()

@@ -16,8 +16,23 @@ S = 1_000_000_000
 
 def made(**changed: object) -> ManagedReplay:
     whole = ManagedReplay(
-        name="nightly", client="auditor", topic="orders.>", filter=None, bookmark="0", rate=None, rate_max_gap=None,
-        conflation=None, conflation_key=None, paused=False, first=101, not_before=0, last=MAX_SEQUENCE, not_after=NEVER, position=101, begun=True, created_at=S,
+        name="nightly",
+        client="auditor",
+        topic="orders.>",
+        filter=None,
+        bookmark="0",
+        rate=None,
+        rate_max_gap=None,
+        conflation=None,
+        conflation_key=None,
+        paused=False,
+        first=101,
+        not_before=0,
+        last=MAX_SEQUENCE,
+        not_after=NEVER,
+        position=101,
+        begun=True,
+        created_at=S,
     )
     return replace(whole, **changed)
 
@@ -37,11 +52,18 @@ def test_one_whose_end_is_to_come_has_not_done_anything_yet() -> None:
     assert made(ended="completed").progress(newest=10_000) == 1.0
 
 
-@pytest.mark.parametrize(("changed", "connected", "state"), [
-    ({}, False, "waiting"), ({}, True, "running"), ({"caught_up": True}, True, "following"),
-    ({"paused": True}, False, "paused"), ({"paused": True}, True, "paused"),
-    ({"ended": "cancelled", "paused": True}, False, "cancelled"), ({"ended": "completed"}, True, "completed"),
-])
+@pytest.mark.parametrize(
+    ("changed", "connected", "state"),
+    [
+        ({}, False, "waiting"),
+        ({}, True, "running"),
+        ({"caught_up": True}, True, "following"),
+        ({"paused": True}, False, "paused"),
+        ({"paused": True}, True, "paused"),
+        ({"ended": "cancelled", "paused": True}, False, "cancelled"),
+        ({"ended": "completed"}, True, "completed"),
+    ],
+)
 def test_a_state_in_a_word(changed: dict[str, object], connected: bool, state: str) -> None:
     assert made(**changed).state(connected) == state
 

@@ -65,7 +65,9 @@ def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
 
 
 @pytest.mark.parametrize("halfway", [False, True], ids=["before", "halfway"])
-def test_killed_at_any_step_of_storing_them_the_old_or_the_new_ones_are_there(tmp_path: Path, halfway: bool) -> None:
+def test_killed_at_any_step_of_storing_them_the_old_or_the_new_ones_are_there(
+    tmp_path: Path, halfway: bool
+) -> None:
     def with_broker(home: Path, do: str, **fields: Any) -> Any:
         async def run() -> Any:
             async with running_broker(home) as broker:

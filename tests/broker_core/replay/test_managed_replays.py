@@ -31,7 +31,9 @@ async def shown(broker: Broker, name: str = "nightly") -> dict[str, Any]:
 
 
 async def subscribe(reader: Reader, **options: Any) -> list[dict[str, Any]]:
-    return await reader.ask(**{"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "nightly", **options})
+    return await reader.ask(
+        **{"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "nightly", **options}
+    )
 
 
 async def test_it_survives_its_client_and_the_broker_and_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -62,7 +64,11 @@ async def test_it_survives_its_client_and_the_broker_and_goes_on_where_it_was(tm
         assert got + reader.sequences() == list(range(1, 601))
         await until(lambda: reader.completed() == ["s"])
         broker.engine.tick()
-        assert [(await shown(broker))[key] for key in ("state", "progress", "rate")] == ["following", 1.0, None]
+        assert [(await shown(broker))[key] for key in ("state", "progress", "rate")] == [
+            "following",
+            1.0,
+            None,
+        ]
         reader.close()
 
 
@@ -74,7 +80,9 @@ async def test_what_a_client_had_not_read_when_it_died_comes_again(tmp_path: Pat
         await until(lambda: broker.engine.frontier.durable >= 3_000)
         first = await StalledSubscriber.connect(broker, "reader", "a", bookmark="0", managed="nightly")
         client = broker.engine.roster.clients["reader"]
-        await until(lambda: client.subscriptions["s"].cursor.next_sequence > 100 and not client.backlog.has_room, 60)
+        await until(
+            lambda: client.subscriptions["s"].cursor.next_sequence > 100 and not client.backlog.has_room, 60
+        )
         broker.engine.tick()
         assert (await shown(broker))["position"] != "test-1|0|", "the kernels took it"
         first._socket.close()
@@ -135,7 +143,9 @@ async def test_with_acknowledgements_it_goes_on_after_what_was_acknowledged(tmp_
 async def test_an_operator_makes_pauses_resumes_re_rates_and_cancels_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         await filled(broker)
-        made = await ask(broker, "replay_create", name="nightly", client="reader", topic="a", bookmark="0", rate="200")
+        made = await ask(
+            broker, "replay_create", name="nightly", client="reader", topic="a", bookmark="0", rate="200"
+        )
         assert (made["state"], made["behind"], made["progress"]) == ("waiting", 600, 0.0)
         reader = await Reader.connect(broker)
         await subscribe(reader)

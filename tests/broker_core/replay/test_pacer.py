@@ -14,16 +14,28 @@ S = 1_000_000_000
 TEN_SECONDS = 10 * S
 
 
-@pytest.mark.parametrize(("text", "unit", "amount"), [
-    ("1000", "messages", 1_000), ("0.5", "messages", 0.5), ("500KB", "bytes", 500_000), ("1.5mb", "bytes", 1.5e6),
-    ("4KiB", "bytes", 4_096), ("2X", "recorded", 2), (".5x", "recorded", 0.5), (" 10 ", "messages", 10),
-])
+@pytest.mark.parametrize(
+    ("text", "unit", "amount"),
+    [
+        ("1000", "messages", 1_000),
+        ("0.5", "messages", 0.5),
+        ("500KB", "bytes", 500_000),
+        ("1.5mb", "bytes", 1.5e6),
+        ("4KiB", "bytes", 4_096),
+        ("2X", "recorded", 2),
+        (".5x", "recorded", 0.5),
+        (" 10 ", "messages", 10),
+    ],
+)
 def test_a_rate_is_messages_bytes_or_a_multiple(text: str, unit: str, amount: float) -> None:
     rate = parse_rate(text)
     assert (rate.unit, rate.amount, rate.text) == (unit, amount, text)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "-1", "0", "0X", "1e3", "5 KB s", "X", "٣", "1.2.3", "10K", "1,5KB", "10TBX", "9" * 19])
+@pytest.mark.parametrize(
+    "text",
+    ["", "fast", "-1", "0", "0X", "1e3", "5 KB s", "X", "٣", "1.2.3", "10K", "1,5KB", "10TBX", "9" * 19],
+)
 def test_anything_else_is_refused_by_name(text: str) -> None:
     with pytest.raises(ClientError) as refused:
         parse_rate(text)
@@ -32,7 +44,11 @@ def test_anything_else_is_refused_by_name(text: str) -> None:
 
 def test_a_longest_gap_belongs_to_a_multiple() -> None:
     assert parse_rate("5X", "10s").max_gap_ns == 10 * S
-    for rate, gap, code in (("1000", "10s", "bad_rate"), ("5X", "soon", "bad_interval"), ("5X", "0s", "bad_interval")):
+    for rate, gap, code in (
+        ("1000", "10s", "bad_rate"),
+        ("5X", "soon", "bad_interval"),
+        ("5X", "0s", "bad_interval"),
+    ):
         with pytest.raises(ClientError) as refused:
             parse_rate(rate, gap)
         assert refused.value.code == code
@@ -93,7 +109,9 @@ def test_messages_per_second_hold_over_any_ten_seconds(rate: int, late: list[int
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(20, 300), delays, st.lists(st.integers(0, 5_000), min_size=2, max_size=50))
-def test_bytes_per_second_hold_over_any_ten_seconds(kilobytes: int, late: list[int], sizes: list[int]) -> None:
+def test_bytes_per_second_hold_over_any_ten_seconds(
+    kilobytes: int, late: list[int], sizes: list[int]
+) -> None:
     sizes = [*sizes, 5_000]
     run = Run(Pacer(parse_rate(f"{kilobytes}KB"), 0), 0)
     enough = kilobytes * 1_000 * 26 // sum(sizes) + 1
@@ -103,7 +121,11 @@ def test_bytes_per_second_hold_over_any_ten_seconds(kilobytes: int, late: list[i
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.sampled_from(["2X", ".5X", "1X", "10X"]), delays, st.lists(st.integers(0, 3 * S), min_size=20, max_size=60))
+@given(
+    st.sampled_from(["2X", ".5X", "1X", "10X"]),
+    delays,
+    st.lists(st.integers(0, 3 * S), min_size=20, max_size=60),
+)
 def test_a_multiple_follows_the_recorded_pace(text: str, late: list[int], gaps: list[int]) -> None:
     recorded = np.cumsum([1_790_000_000 * S, *gaps]).tolist()
     multiple = parse_rate(text).amount

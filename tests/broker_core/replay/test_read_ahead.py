@@ -47,7 +47,9 @@ def subscription(stream: int) -> Subscription:
 
 def sequences(chunk: Any, stream: int = 1) -> list[int]:
     return [
-        sequence for piece in chunk.pieces if piece.subscription.stream == stream
+        sequence
+        for piece in chunk.pieces
+        if piece.subscription.stream == stream
         for sequence in piece.batch.sequences().tolist()
     ]
 
@@ -84,7 +86,9 @@ def ahead_of(host: Reads) -> ReadAhead:
 
 
 def target(stream: int, next_sequence: int = 1) -> Any:
-    return SimpleNamespace(subscription=subscription(stream), cursor=SimpleNamespace(next_sequence=next_sequence))
+    return SimpleNamespace(
+        subscription=subscription(stream), cursor=SimpleNamespace(next_sequence=next_sequence)
+    )
 
 
 async def first_chunk(ahead: ReadAhead, host: Reads, targets: list[Any]) -> Any:
@@ -117,7 +121,9 @@ async def test_a_slow_or_a_new_clients_chunks_are_not_read_ahead(journal: Journa
     assert host.queued == []
 
 
-async def test_large_batches_are_cut_until_the_client_has_taken_more_than_kernels_do(journal: Journal) -> None:
+async def test_large_batches_are_cut_until_the_client_has_taken_more_than_kernels_do(
+    journal: Journal,
+) -> None:
     host = Reads(journal)
     host.share.replays = 1_000  # so many that chunks stay small
     ahead, targets = ReadAhead(host, host.frontier), [target(1)]  # type: ignore[arg-type]
@@ -181,7 +187,9 @@ async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Jou
     assert staying.cursor.next_sequence == 1
 
 
-async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_where_it_is(journal: Journal) -> None:
+async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_where_it_is(
+    journal: Journal,
+) -> None:
     host = Reads(journal)
     ahead, targets = ahead_of(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)

@@ -34,7 +34,10 @@ async def test_a_subscription_that_starts_paused_delivers_nothing_until_it_is_re
         (client,) = [one for one in await ask(broker, "clients") if one["name"] == "reader"]
         assert client["subscriptions"][0]["state"] == "paused"
         assert (reader.got, reader.completed()) == ([], [])
-        assert any("paused subscription s of reader" in segment["pinned_by"] for segment in await ask(broker, "journals"))
+        assert any(
+            "paused subscription s of reader" in segment["pinned_by"]
+            for segment in await ask(broker, "journals")
+        )
         (ack,) = await reader.ask(c="resume", ids=["s"])
         assert (ack["ack"], ack["id"], ack["bookmark"]) == ("processed", "s", "test-1|0|")
         await until(lambda: len(reader.got) == 200)
@@ -66,7 +69,9 @@ async def test_a_live_subscription_is_paused_and_goes_on_from_the_log(tmp_path: 
         reader.close()
 
 
-async def test_subscriptions_resumed_together_share_one_replay_in_the_order_of_the_log(tmp_path: Path) -> None:
+async def test_subscriptions_resumed_together_share_one_replay_in_the_order_of_the_log(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
         for start in range(0, 300, 3):
@@ -182,7 +187,9 @@ async def test_a_rate_holds_for_what_is_new_as_well(tmp_path: Path, clock: Clock
         reader.close()
 
 
-async def test_a_multiple_of_the_recorded_pace_replays_the_recorded_pauses(tmp_path: Path, clock: Clock) -> None:
+async def test_a_multiple_of_the_recorded_pace_replays_the_recorded_pauses(
+    tmp_path: Path, clock: Clock
+) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await Reader.connect(broker)
         for number in range(4):
@@ -240,7 +247,11 @@ steps = st.lists(
         st.tuples(st.just("publish"), st.integers(1, 400)),
         st.tuples(st.just("pause"), st.sets(st.sampled_from("xyz"), min_size=1)),
         st.tuples(st.just("resume"), st.sets(st.sampled_from("xyz"), min_size=1)),
-        st.tuples(st.just("rate"), st.sets(st.sampled_from("xyz"), min_size=1), st.sampled_from(["3000", "1MB", "9X", None])),
+        st.tuples(
+            st.just("rate"),
+            st.sets(st.sampled_from("xyz"), min_size=1),
+            st.sampled_from(["3000", "1MB", "9X", None]),
+        ),
         st.tuples(st.just("turn"), st.integers(0, 8)),
     ),
     max_size=15,

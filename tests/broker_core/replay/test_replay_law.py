@@ -137,7 +137,8 @@ class World:
             return
         rate = RATES[number % len(RATES)]
         command: dict[str, commands.Command] = {
-            "pause": commands.Pause(ids=["s"]), "resume": commands.Resume(ids=["s"]),
+            "pause": commands.Pause(ids=["s"]),
+            "resume": commands.Resume(ids=["s"]),
             "rate": commands.Rate(ids=["s"], rate=rate),
         }
         self.subscriber._command(command[operation])
@@ -182,7 +183,21 @@ class World:
 
 
 operations = st.tuples(
-    st.sampled_from(["publish"] * 4 + ["turns", "rest", "rest", "block", "block", "unblock", "subscribe", "compress", "archive", *STEERING]),
+    st.sampled_from(
+        ["publish"] * 4
+        + [
+            "turns",
+            "rest",
+            "rest",
+            "block",
+            "block",
+            "unblock",
+            "subscribe",
+            "compress",
+            "archive",
+            *STEERING,
+        ]
+    ),
     st.integers(1, 20),
 )
 
@@ -232,6 +247,14 @@ def test_replay_then_live_is_everything_after_the_bookmark_once_in_order(
 
 
 def test_the_law_holds_for_a_script_with_everything_in_it() -> None:
-    script: list[tuple[str, int]] = [("publish", 20)] * 20 + [("rest", 20), ("compress", 1), ("block", 16), ("subscribe", 1)]
+    script: list[tuple[str, int]] = [("publish", 20)] * 20 + [
+        ("rest", 20),
+        ("compress", 1),
+        ("block", 16),
+        ("subscribe", 1),
+    ]
     script += [("rest", 20)]
-    run(script + [("publish", 7), ("rest", 5), ("archive", 1), ("unblock", 1), ("turns", 9), ("publish", 3)] * 5)
+    run(
+        script
+        + [("publish", 7), ("rest", 5), ("archive", 1), ("unblock", 1), ("turns", 9), ("publish", 3)] * 5
+    )

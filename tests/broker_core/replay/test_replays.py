@@ -57,7 +57,10 @@ class Fixture:
 @pytest.fixture
 async def there(tmp_path: Path) -> Any:
     async with running_broker(tmp_path) as broker:
-        async with AsyncClient(address_of(broker), "writer") as writer, AsyncClient(address_of(broker), "reader") as reader:
+        async with (
+            AsyncClient(address_of(broker), "writer") as writer,
+            AsyncClient(address_of(broker), "reader") as reader,
+        ):
             # The clients' own events are journaled; they are over before a test counts.
             broker.engine.tick()
             await until(lambda: broker.engine.frontier.stamped == broker.engine.frontier.durable > 0)
@@ -74,8 +77,15 @@ def mark(sequence: int) -> str:
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
-    [("[{2}:{4}]", [2, 3, 4]), ("({2}:{4}]", [3, 4]), ("[{2}:{4})", [2, 3]), ("({2}:{4})", [3]), ("[{3},{2}:{4},{1}]", [2, 3, 4]),
-     ("[{5}:0|1|]", [5, 6, 7, 8, 9]), ("({4}:{4}]", [])],
+    [
+        ("[{2}:{4}]", [2, 3, 4]),
+        ("({2}:{4}]", [3, 4]),
+        ("[{2}:{4})", [2, 3]),
+        ("({2}:{4})", [3]),
+        ("[{3},{2}:{4},{1}]", [2, 3, 4]),
+        ("[{5}:0|1|]", [5, 6, 7, 8, 9]),
+        ("({4}:{4}]", []),
+    ],
 )
 async def test_a_range_of_bookmarks_is_delivered_and_then_the_subscription_is_over(
     there: Fixture, text: str, wanted: list[int]
@@ -92,7 +102,9 @@ async def test_a_range_of_bookmarks_is_delivered_and_then_the_subscription_is_ov
 
 async def test_a_range_within_batches_cuts_them(there: Fixture) -> None:
     first, second = await there.records(200, 100)
-    found = await everything(await there.reader.subscribe("a", bookmark=f"[{mark(first + 90)}:{mark(second + 9)}]"))
+    found = await everything(
+        await there.reader.subscribe("a", bookmark=f"[{mark(first + 90)}:{mark(second + 9)}]")
+    )
     assert found == list(range(first + 90, second + 10))
 
 
@@ -103,8 +115,13 @@ async def test_moments_begin_and_end_replays(there: Fixture) -> None:
     assert read.accepted_at == at[0]
     # A bookmark's moment has microseconds: one after the record's.
     after = moment_text(at[1] + 1_000)
-    assert await everything(await there.reader.subscribe("a", bookmark=f"[20200101T000000:{after}]")) == firsts[:2]
-    assert await everything(await there.reader.subscribe("a", bookmark=f"({after}:0|1|]", id="2")) == firsts[2:]
+    assert (
+        await everything(await there.reader.subscribe("a", bookmark=f"[20200101T000000:{after}]"))
+        == firsts[:2]
+    )
+    assert (
+        await everything(await there.reader.subscribe("a", bookmark=f"({after}:0|1|]", id="2")) == firsts[2:]
+    )
     before_all = await there.reader.subscribe("a", bookmark="20200101T000000Z", id="3")
     assert len(await take(before_all, 3)) == 3
 
@@ -148,7 +165,9 @@ async def remove_oldest(there: Fixture) -> int:
     return there.broker.engine.journal.first_sequence
 
 
-async def test_removed_records_are_a_gap_with_the_exact_interval_and_then_the_oldest_record(there: Fixture) -> None:
+async def test_removed_records_are_a_gap_with_the_exact_interval_and_then_the_oldest_record(
+    there: Fixture,
+) -> None:
     oldest = await remove_oldest(there)
     subscription = await there.reader.subscribe("a", bookmark=mark(5))
     async for batch in subscription.batches():
@@ -223,7 +242,9 @@ async def test_messages_carry_their_time_when_asked(there: Fixture) -> None:
         break
 
 
-async def test_live_delivery_comes_before_the_disk_and_once(there: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_live_delivery_comes_before_the_disk_and_once(
+    there: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await there.records(3)
     subscription = await there.reader.subscribe("a", bookmark="0", durability="live")
     careful = await there.reader.subscribe("a", bookmark="0", id="careful")
@@ -278,8 +299,13 @@ async def test_fully_durable_says_that_it_is_the_default_while_nothing_replicate
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"on_gap": "error"}, "on_gap"), ({"durability": "live"}, "durability"), ({"bookmark": "[0:0|1|]", "durability": "live"}, "durability"),
-     ({"bookmark": "0", "on_gap": "maybe"}, "on_gap"), ({"bookmark": "0", "durability": "maybe"}, "durability")],
+    [
+        ({"on_gap": "error"}, "on_gap"),
+        ({"durability": "live"}, "durability"),
+        ({"bookmark": "[0:0|1|]", "durability": "live"}, "durability"),
+        ({"bookmark": "0", "on_gap": "maybe"}, "on_gap"),
+        ({"bookmark": "0", "durability": "maybe"}, "durability"),
+    ],
 )
 async def test_options_that_make_no_sense_are_refused_by_name(
     there: Fixture, options: dict[str, str], field: str
@@ -315,7 +341,9 @@ async def _first(subscription: Subscription, number: int) -> Any:
             return
 
 
-async def test_persisted_acks_come_only_when_the_point_has_moved_and_never_pass_what_waits(there: Fixture) -> None:
+async def test_persisted_acks_come_only_when_the_point_has_moved_and_never_pass_what_waits(
+    there: Fixture,
+) -> None:
     raw = await RawClient.connect(there.broker, "raw")
     raw.command({"c": "subscribe", "id": "s", "topic": "a", "filter": "/n = -1", "bookmark": "0"})
     await raw.until("completed")
@@ -327,10 +355,15 @@ async def test_persisted_acks_come_only_when_the_point_has_moved_and_never_pass_
     acks = []
     while (frame := await raw.next_frame()).kind == COMMAND and b'"flush"' not in bytes(frame.payload):
         acks.append(bytes(frame.payload))
-    assert acks == [b'{"c":"ack","ack":"persisted","of":"subscribe","id":"s","bookmark":"%s"}' % mark(engine.frontier.durable).encode()]
+    assert acks == [
+        b'{"c":"ack","ack":"persisted","of":"subscribe","id":"s","bookmark":"%s"}'
+        % mark(engine.frontier.durable).encode()
+    ]
 
 
-async def test_a_client_that_stops_reading_holds_next_to_nothing_and_gets_everything_when_it_reads(there: Fixture) -> None:
+async def test_a_client_that_stops_reading_holds_next_to_nothing_and_gets_everything_when_it_reads(
+    there: Fixture,
+) -> None:
     # 3 MB: some ten times what the kernels and the transport take for a client that doesn't read.
     body = b"x" * 1_000
     for start in range(0, 3_000, 20):
@@ -348,7 +381,9 @@ async def test_a_client_that_stops_reading_holds_next_to_nothing_and_gets_everyt
 
 async def test_a_reconnect_goes_on_within_its_range(there: Fixture) -> None:
     firsts = await there.records(6)
-    subscription = await there.reader.subscribe("a", bookmark=f"[{mark(firsts[1])}:{moment_text(there.broker.engine.clock.now_ns() + 3 * SECOND)}]")
+    subscription = await there.reader.subscribe(
+        "a", bookmark=f"[{mark(firsts[1])}:{moment_text(there.broker.engine.clock.now_ns() + 3 * SECOND)}]"
+    )
     assert await take(subscription, 5) == numbered(1, 6)
     assert subscription.command().bookmark.startswith(f"({mark(firsts[-1])}:")  # type: ignore[union-attr]
     there.broker.engine.roster.clients["reader"].close("operator_disconnect", "a test")

@@ -56,7 +56,9 @@ moments = st.integers(998, 1_040).map(Moment)
 
 
 @given(wholes(), lists)
-def test_a_list_of_bookmarks_is_the_union_of_what_follows_each_without_repeats(whole: Whole, asked: After) -> None:
+def test_a_list_of_bookmarks_is_the_union_of_what_follows_each_without_repeats(
+    whole: Whole, asked: After
+) -> None:
     known = [bookmark for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]
     union = {sequence for bookmark in known for sequence, _ in whole.kept() if sequence > bookmark.sequence}
     assert whole.of(find_span(asked, whole.log).span) == sorted(union)
@@ -86,7 +88,9 @@ def test_a_range_is_the_whole_filtered_by_position(
 
     span = find_span(Range(begin, begin_included, end, end_included), whole.log).span
     assert span.ends
-    assert whole.of(span) == [record[0] for record in whole.kept() if at_or_after(record) and at_or_before(record)]
+    assert whole.of(span) == [
+        record[0] for record in whole.kept() if at_or_after(record) and at_or_before(record)
+    ]
 
 
 @given(wholes(), lists)
@@ -104,8 +108,16 @@ LOG = Log(HERE, 11, 20)
 
 @pytest.mark.parametrize(
     ("text", "first", "last"),
-    [("0", 11, None), ("0|1|", 21, None), ("here|15|", 16, None), ("here|20|", 21, None), ("[here|15|:here|18|]", 15, 18),
-     ("(here|15|:here|18|)", 16, 17), ("[0:0|1|]", 11, 20), ("[here|17|,here|15|:here|16|,here|18|]", 15, 18)],
+    [
+        ("0", 11, None),
+        ("0|1|", 21, None),
+        ("here|15|", 16, None),
+        ("here|20|", 21, None),
+        ("[here|15|:here|18|]", 15, 18),
+        ("(here|15|:here|18|)", 16, 17),
+        ("[0:0|1|]", 11, 20),
+        ("[here|17|,here|15|:here|16|,here|18|]", 15, 18),
+    ],
 )
 def test_points_of_the_log_are_found(text: str, first: int, last: int | None) -> None:
     found = find_span(parse_bookmark(text), LOG)
@@ -142,7 +154,9 @@ def test_a_span_is_over_behind_its_last_record_or_when_its_time_has_passed_and_n
     assert Span(1, last=5).over(6, 100, 0)
     assert not Span(1, last=5).over(5, 100, NEVER)
     assert Span(1, not_after=1_000).over(21, 20, 1_001)
-    assert not Span(1, not_after=1_000).over(20, 20, 1_001), "a record was stamped in time and isn't delivered yet"
+    assert not Span(1, not_after=1_000).over(20, 20, 1_001), (
+        "a record was stamped in time and isn't delivered yet"
+    )
     assert not Span(1, not_after=1_000).over(21, 20, 1_000)
 
 

@@ -42,7 +42,10 @@ def test_a_mixed_batch_is_parted_by_topic():
 def test_a_filter_keeps_what_passes_it():
     topics = journaled(JournaledTopic("orders", filter="/price > 100"))
     records = [("orders", b'{"price": %d}' % price) for price in (50, 150, 100, 101)]
-    assert parts(topics, *records) == ([b'{"price": 50}', b'{"price": 100}'], [b'{"price": 150}', b'{"price": 101}'])
+    assert parts(topics, *records) == (
+        [b'{"price": 50}', b'{"price": 100}'],
+        [b'{"price": 150}', b'{"price": 101}'],
+    )
     assert parts(topics, records[1]) == ([], [b'{"price": 150}'])
     assert parts(topics, records[0]) == ([b'{"price": 50}'], [])
     assert parts(topics, ("orders", b"not json"), ("other", b'{"price": 500}'))[1] == []
@@ -86,7 +89,9 @@ def test_the_brokers_own_topics_are_always_journaled():
     assert topics.parts(batch) == (None, batch)
 
 
-@pytest.mark.parametrize("entry", [JournaledTopic("a", filter="/x ="), JournaledTopic("a..b"), JournaledTopic("~(")])
+@pytest.mark.parametrize(
+    "entry", [JournaledTopic("a", filter="/x ="), JournaledTopic("a..b"), JournaledTopic("~(")]
+)
 def test_what_cannot_be_compiled_is_a_bad_policy(entry):
     with pytest.raises(OperatorError) as caught:
         journaled(entry)
@@ -102,7 +107,10 @@ def document(entries: list[object], **more: object) -> dict[str, object]:
 def test_entries_are_patterns_or_objects_in_the_policy():
     written = ["orders", {"topic": "fix.>", "message_type": "fix", "filter": "/35 = 'D'", "separator": "|"}]
     policy = PolicyDocument.from_dict(document(written))
-    assert policy.instance.journaled_topics == (JournaledTopic("orders"), JournaledTopic("fix.>", "fix", "/35 = 'D'", "|"))
+    assert policy.instance.journaled_topics == (
+        JournaledTopic("orders"),
+        JournaledTopic("fix.>", "fix", "/35 = 'D'", "|"),
+    )
     assert policy.to_dict()["instance"]["journaled_topics"] == written
     assert PolicyDocument.from_dict(policy.to_dict()) == policy
 
@@ -110,9 +118,15 @@ def test_entries_are_patterns_or_objects_in_the_policy():
 @pytest.mark.parametrize(
     "entry",
     [
-        7, {"message_type": "fix"}, {"topic": "a", "message_type": "xml"}, {"topic": "a", "color": 1}, {"topic": ["a"]},
-        {"topic": "a", "message_type": "binary", "filter": "/a = 1"}, {"topic": "a", "separator": "|"},
-        {"topic": "a", "message_type": "fix", "separator": "="}, {"topic": "a", "message_type": "fix", "separator": "||"},
+        7,
+        {"message_type": "fix"},
+        {"topic": "a", "message_type": "xml"},
+        {"topic": "a", "color": 1},
+        {"topic": ["a"]},
+        {"topic": "a", "message_type": "binary", "filter": "/a = 1"},
+        {"topic": "a", "separator": "|"},
+        {"topic": "a", "message_type": "fix", "separator": "="},
+        {"topic": "a", "message_type": "fix", "separator": "||"},
     ],
 )
 def test_entries_that_mean_nothing_are_refused(entry):
@@ -124,7 +138,11 @@ def test_entries_that_mean_nothing_are_refused(entry):
 def test_directories_are_absolute_and_two():
     made = PolicyDocument.from_dict(document([">"], journal_directory="/a/j/", archive_directory="/a/k"))
     assert (made.instance.journal_directory, made.instance.archive_directory) == ("/a/j", "/a/k")
-    for wrong in ({"journal_directory": "j"}, {"archive_directory": 1}, {"journal_directory": "/a", "archive_directory": "/a"}):
+    for wrong in (
+        {"journal_directory": "j"},
+        {"archive_directory": 1},
+        {"journal_directory": "/a", "archive_directory": "/a"},
+    ):
         with pytest.raises(OperatorError):
             PolicyDocument.from_dict(document([">"], **wrong))
 

@@ -65,7 +65,11 @@ def test_a_key_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_body_is_read_as_its_topic_is_written() -> None:
-    decoders = {"fix": decoder_for("fix"), "nvfix": decoder_for("nvfix", "|"), "packed": decoder_for("msgpack")}
+    decoders = {
+        "fix": decoder_for("fix"),
+        "nvfix": decoder_for("nvfix", "|"),
+        "packed": decoder_for("msgpack"),
+    }
     batches = [batch(
         ("fix", b"55=IBM\x0144=1\x01"), ("fix", b"55=IBM\x0144=2\x01"), ("fix", b"55=MSFT\x0144=3\x01"),
         ("nvfix", b"55=IBM|Price=1|"), ("nvfix", b"55=IBM|Price=2|"), ("nvfix", b'{"55":"IBM"}'),
@@ -92,7 +96,11 @@ def test_too_many_keys_are_refused() -> None:
     assert caught.value.code == "snapshot_too_large"
 
 
-@given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4)), min_size=1, max_size=6), max_size=8))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4)), min_size=1, max_size=6), max_size=8
+    )
+)
 def test_it_equals_a_dictionary(plan: list[list[tuple[str, int]]]) -> None:
     fold, expected, serial = LastPerKey(parse_key("/id").of(None)), dict[tuple[str, int], int](), 0
     batches = []

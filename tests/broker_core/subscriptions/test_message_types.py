@@ -64,7 +64,9 @@ async def test_a_snapshot_starts_with_the_last_record_of_each_key(tmp_path: Path
 async def test_conflation_keeps_the_last_of_each_key(tmp_path: Path, topic: str) -> None:
     async with running_broker(tmp_path, typed_policy()) as broker:
         await publish(broker, topic)
-        found = await received(broker, 3, topic=topic, bookmark="0", conflation="1ms", conflation_key="/Symbol")
+        found = await received(
+            broker, 3, topic=topic, bookmark="0", conflation="1ms", conflation_key="/Symbol"
+        )
         assert sorted(found) == sorted(bodies(topic, LATEST))
 
 
@@ -96,6 +98,8 @@ async def test_browsing_finds_by_content(tmp_path: Path, topic: str) -> None:
 async def test_a_key_that_is_none_is_refused_also_where_it_is_not_needed_yet(tmp_path: Path) -> None:
     async with running_broker(tmp_path, typed_policy()) as broker:
         client = await RawClient.connect(broker, "reader")
-        client.command({"c": "subscribe", "id": "s", "topic": "orders", "bookmark": "0", "snapshot_key": "Symbol"})
+        client.command(
+            {"c": "subscribe", "id": "s", "topic": "orders", "bookmark": "0", "snapshot_key": "Symbol"}
+        )
         assert (await client.until("error"))["code"] == "bad_key"
         client.close()

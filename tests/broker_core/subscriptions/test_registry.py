@@ -145,7 +145,9 @@ def test_a_new_pattern_costs_a_topic_that_is_in_use_a_walk_and_not_a_look_at_eve
         subject.add(subscription(f"~desk\\.{number}\\..*"))
     batch = batch_of([("desk.7.orders", b'{"n":7}')])
     assert len(subject.match(batch)) == 2
-    monkeypatch.setattr(TopicPattern, "matches", lambda self, topic: looked.append(self.text) or matches(self, topic))
+    monkeypatch.setattr(
+        TopicPattern, "matches", lambda self, topic: looked.append(self.text) or matches(self, topic)
+    )
     for pattern in ("desk.7.>", "~desk\\..*", "desk.8.>", "~x"):
         subject.add(subscription(pattern))
         subject.match(batch)

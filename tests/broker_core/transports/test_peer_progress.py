@@ -40,8 +40,18 @@ def shut(taken: int, *, window: int = 0, **other: int) -> KernelView:
     return SHUT._replace(acknowledged=taken, window=window, **other)
 
 
-SHUT = KernelView(queued=60_000, unsent=60_000, unacked_segments=0, acknowledged=0, segment=SEGMENT, window=0,
-                  unanswered=0, busy=0, shut=0, short=0)
+SHUT = KernelView(
+    queued=60_000,
+    unsent=60_000,
+    unacked_segments=0,
+    acknowledged=0,
+    segment=SEGMENT,
+    window=0,
+    unanswered=0,
+    busy=0,
+    shut=0,
+    short=0,
+)
 
 
 class Kernel:
@@ -62,14 +72,18 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return Kernel(monkeypatch, 30_000)
 
 
-def test_a_lump_is_unknown_until_the_window_was_seen_shut_and_then_all_that_the_peer_may_hold(kernel: Kernel) -> None:
+def test_a_lump_is_unknown_until_the_window_was_seen_shut_and_then_all_that_the_peer_may_hold(
+    kernel: Kernel,
+) -> None:
     assert kernel.look(SHUT._replace(acknowledged=40_000, unacked_segments=3, window=20_000)) == 40_000
     assert kernel.progress.lump_bytes == 0
     assert kernel.look(shut(50_000)) == 50_000
     assert kernel.progress.lump_bytes == 50_000
 
 
-def test_of_a_peer_that_had_read_for_long_the_lump_is_what_its_window_says_it_can_hold(kernel: Kernel) -> None:
+def test_of_a_peer_that_had_read_for_long_the_lump_is_what_its_window_says_it_can_hold(
+    kernel: Kernel,
+) -> None:
     kernel.look(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=40_000))
     kernel.look(shut(900_100_000))
     assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 40_000
@@ -81,12 +95,16 @@ def test_a_large_buffer_is_opened_before_it_is_empty(kernel: Kernel) -> None:
     assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 1_000_000 + MERGED_BYTES
 
 
-def test_a_larger_step_after_a_rest_is_learned_and_what_many_steps_may_have_moved_is_not(kernel: Kernel) -> None:
+def test_a_larger_step_after_a_rest_is_learned_and_what_many_steps_may_have_moved_is_not(
+    kernel: Kernel,
+) -> None:
     for taken in (50_000, 120_000, 190_000):
         kernel.look(shut(taken))
     assert kernel.progress.lump_bytes == 50_000
     kernel.look(shut(190_000))
-    kernel.look(SHUT._replace(acknowledged=230_000, unacked_segments=9, window=30_000))  # in the middle of a step
+    kernel.look(
+        SHUT._replace(acknowledged=230_000, unacked_segments=9, window=30_000)
+    )  # in the middle of a step
     kernel.look(shut(255_000))
     assert kernel.progress.lump_bytes == 65_000
 
@@ -148,7 +166,10 @@ def test_a_kernel_says_what_is_on_its_way_and_nothing_of_a_closed_socket() -> No
 
 
 def test_a_peer_without_memory_for_what_its_window_let_through_is_no_trouble_of_the_network() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as far:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as far,
+    ):
         near, _ = listening.accept()
         with near:
             progress = PeerProgress(near)
@@ -185,8 +206,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def transports(authority: Authority, *names: str) -> list[TransportSettings]:
     """Transports called tcp, tcps, ws, wss."""
     return [
-        TransportSettings(name, "websocket" if name.startswith("ws") else "tcp", 0,
-                          tls=authority.transport() if name in ("tcps", "wss") else None)
+        TransportSettings(
+            name,
+            "websocket" if name.startswith("ws") else "tcp",
+            0,
+            tls=authority.transport() if name in ("tcps", "wss") else None,
+        )
         for name in names
     ]
 
@@ -198,8 +223,11 @@ def reader(authority: Authority, made: Transports, name: str, rate: int, buffer:
 
 def rates(looks: list[Look], at_least_s: float) -> Iterator[float]:
     """Bytes a second from the end of one step to the end of a later one."""
-    ends = [now for before, now, after in zip(looks, looks[1:], looks[2:], strict=False)
-            if before.taken < now.taken == after.taken]
+    ends = [
+        now
+        for before, now, after in zip(looks, looks[1:], looks[2:], strict=False)
+        if before.taken < now.taken == after.taken
+    ]
     for first in ends:
         last = next((end for end in ends if end.at >= first.at + at_least_s), None)
         if last is not None:
@@ -227,15 +255,24 @@ def check(reader: PacedReader, looks: list[Look]) -> int:
 
 
 @pytest.mark.slow
-def test_progress_is_that_of_the_reader_whatever_its_pace_its_buffer_and_the_transport(authority: Authority) -> None:
+def test_progress_is_that_of_the_reader_whatever_its_pace_its_buffer_and_the_transport(
+    authority: Authority,
+) -> None:
     compared, readers = 0, list[tuple[Transports, str, PacedReader]]()
-    with transports_process("uvloop", *transports(authority, "tcp", "tcps", "ws", "wss")) as usual, \
-            transports_process("asyncio", *transports(authority, "tcp", "tcps")) as plain:
+    with (
+        transports_process("uvloop", *transports(authority, "tcp", "tcps", "ws", "wss")) as usual,
+        transports_process("asyncio", *transports(authority, "tcp", "tcps")) as plain,
+    ):
         try:
-            for made, names, buffers in ((usual, ("tcp", "tcps", "ws", "wss"), BUFFERS), (plain, ("tcp", "tcps"), BUFFERS[1:])):
+            for made, names, buffers in (
+                (usual, ("tcp", "tcps", "ws", "wss"), BUFFERS),
+                (plain, ("tcp", "tcps"), BUFFERS[1:]),
+            ):
                 readers += [
                     (made, name, reader(authority, made, name, rate, buffer))
-                    for name in names for rate in RATES for buffer in buffers
+                    for name in names
+                    for rate in RATES
+                    for buffer in buffers
                 ]
             time.sleep(READ_FOR_S)
             for made, name, one in readers:
@@ -275,7 +312,9 @@ def mend(peer: PacedReader) -> None:
     peer.socket.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
-def test_a_network_that_carries_nothing_is_told_from_a_peer_that_does_not_read(authority: Authority, tmp_path: Path) -> None:
+def test_a_network_that_carries_nothing_is_told_from_a_peer_that_does_not_read(
+    authority: Authority, tmp_path: Path
+) -> None:
     with transports_process("uvloop", *transports(authority, "tcp", "ws")) as made:
         fast = [reader(authority, made, name, 4_000_000, 1 << 18) for name in ("tcp", "ws")]
         still = [reader(authority, made, name, 0, 8 * 1024) for name in ("tcp", "ws")]

@@ -28,8 +28,11 @@ ONCE = ReconnectPolicy(enabled=False)
 @asynccontextmanager
 async def tls_broker(home: Path, tls: TlsSettings, **transport: Any) -> AsyncIterator[tuple[Broker, str]]:
     """A broker whose only transport has TLS, and its address."""
-    made = policy(user("gate", certificate="gate@example.org"), user("maria"),
-                  **{"authentication": "none", "restricted": False, "tls": tls, **transport})
+    made = policy(
+        user("gate", certificate="gate@example.org"),
+        user("maria"),
+        **{"authentication": "none", "restricted": False, "tls": tls, **transport},
+    )
     async with running_broker(home, made) as broker:
         yield broker, f"tcps://127.0.0.1:{broker.statistics.transports[0]['port']}"
 
@@ -44,8 +47,10 @@ async def refused(address: str, tls: Any) -> str:
 async def test_messages_go_both_ways_in_order_and_more_than_buffers_hold(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with tls_broker(tmp_path / "home", authority.transport()) as (_, address):
-        async with AsyncClient(address, "c", tls=authority.certificate) as client, \
-                AsyncClient(address, "slow", tls=str(authority.certificate), max_held=10_000) as slow:
+        async with (
+            AsyncClient(address, "c", tls=authority.certificate) as client,
+            AsyncClient(address, "slow", tls=str(authority.certificate), max_held=10_000) as slow,
+        ):
             subscription = await slow.subscribe("a", bookmark=EPOCH)
             bodies = [b"%06d" % number + b"x" * 50_000 for number in range(200)]
             await client.publish_many("a", bodies)
@@ -67,7 +72,9 @@ async def test_a_client_that_does_not_trust_the_broker_does_not_log_on(tmp_path:
         assert not broker.engine.roster.clients
 
 
-async def test_a_plain_peer_on_a_tls_transport_and_the_other_way_round_are_turned_away(tmp_path: Path) -> None:
+async def test_a_plain_peer_on_a_tls_transport_and_the_other_way_round_are_turned_away(
+    tmp_path: Path,
+) -> None:
     authority = Authority(tmp_path)
     async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
         assert await refused(address.replace("tcps:", "tcp:"), None) == "broker_away"
@@ -89,7 +96,9 @@ async def test_a_certificate_says_who_it_is(tmp_path: Path) -> None:
             await client.flush()
         unknown = tls_context(authority.certificate, *authority.sign("stranger"))
         assert await refused(address, unknown) == "bad_logon"
-        expired = tls_context(authority.certificate, *authority.sign("late", "gate@example.org", days=(-9, -2)))
+        expired = tls_context(
+            authority.certificate, *authority.sign("late", "gate@example.org", days=(-9, -2))
+        )
         foreign = tls_context(authority.certificate, *other.sign("foreign", "gate@example.org"))
         for wrong in (expired, foreign, authority.certificate):
             assert await refused(address, wrong) == "broker_away"
@@ -110,12 +119,22 @@ async def test_files_that_cannot_be_used_are_named_and_nothing_changes(tmp_path:
     authority = Authority(tmp_path)
     tls = authority.transport()
     (tmp_path / "text.pem").write_text("not a key")
-    keys = {"missing": tmp_path / "gone.pem", "text": tmp_path / "text.pem", "another key": authority.sign("another")[1],
-            "passphrase": authority.locked_key()}
+    keys = {
+        "missing": tmp_path / "gone.pem",
+        "text": tmp_path / "text.pem",
+        "another key": authority.sign("another")[1],
+        "passphrase": authority.locked_key(),
+    }
     async with tls_broker(tmp_path / "home", tls) as (broker, address):
         async with AsyncClient(address, "c", tls=authority.certificate) as client:
-            bad = replace(broker.engine.policy, revision=2, transports=tuple(
-                replace(t, tls=replace(tls, key=str(keys[wrong]))) for t in broker.engine.policy.transports))
+            bad = replace(
+                broker.engine.policy,
+                revision=2,
+                transports=tuple(
+                    replace(t, tls=replace(tls, key=str(keys[wrong])))
+                    for t in broker.engine.policy.transports
+                ),
+            )
             with pytest.raises(AssertionError, match="bad_certificate"):
                 await ask(broker, "apply", policy=bad.to_dict())
             assert client.connected and client.connections == 1
@@ -126,8 +145,13 @@ async def test_turning_tls_on_takes_the_transport_down_and_up_again(tmp_path: Pa
     plain = policy(user("maria"), authentication="none", restricted=False)
     async with running_broker(tmp_path / "home", plain) as broker:
         port = broker.statistics.transports[0]["port"]
-        await ask(broker, "apply", policy=replace(plain, revision=2, transports=(
-            replace(plain.transports[0], tls=authority.transport()),)).to_dict())
+        await ask(
+            broker,
+            "apply",
+            policy=replace(
+                plain, revision=2, transports=(replace(plain.transports[0], tls=authority.transport()),)
+            ).to_dict(),
+        )
         port = broker.statistics.transports[0]["port"]
         async with AsyncClient(f"tcps://127.0.0.1:{port}", "c", tls=authority.certificate) as client:
             assert client.connected
@@ -139,8 +163,17 @@ async def test_the_command_line_uses_tls_and_a_token(tmp_path: Path) -> None:
 
         async def command(*words: str, token: str = "maria") -> tuple[int, bytes, bytes]:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "broker_core.client", *words, "--address", address, "--ca", str(authority.certificate),
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
+                sys.executable,
+                "-m",
+                "broker_core.client",
+                *words,
+                "--address",
+                address,
+                "--ca",
+                str(authority.certificate),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=ROOT,
                 env={**os.environ, "SLUICE_TOKEN": token},
             )
             out, error = await process.communicate()

@@ -22,7 +22,9 @@ def test_a_name_fits_as_a_glob_does(pattern: str, name: str) -> None:
 
 
 @given(PATTERNS, PATTERNS, TOPICS)
-def test_a_pattern_within_another_names_nothing_that_the_other_doesn_t(outer: str, inner: str, topic: str) -> None:
+def test_a_pattern_within_another_names_nothing_that_the_other_doesn_t(
+    outer: str, inner: str, topic: str
+) -> None:
     if topic_within(outer, inner) and TopicPattern.parse(inner).matches(topic):
         assert TopicPattern.parse(outer).matches(topic)
 

@@ -17,14 +17,24 @@ def test_a_size_is_read(text: str, nbytes: int | None) -> None:
     assert SizeField(required=False).clean(text) == nbytes
 
 
-@pytest.mark.parametrize(("nbytes", "text"), [
-    (10**7, "10MB"), (2**30, "1GiB"), (1_500, "1500"), (2_000, "2KB"), (1_024_000, "1000KiB"), (0, "0"),
-])
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (10**7, "10MB"),
+        (2**30, "1GiB"),
+        (1_500, "1500"),
+        (2_000, "2KB"),
+        (1_024_000, "1000KiB"),
+        (0, "0"),
+    ],
+)
 def test_a_size_is_shown_in_the_largest_unit_that_is_exact(nbytes: int, text: str) -> None:
     assert SizeField().prepare_value(nbytes) == text
 
 
-@pytest.mark.parametrize(("text", "ms"), [("30s", 30_000), ("1h", 3_600_000), ("250ms", 250), ("10 min", 600_000), ("", None)])
+@pytest.mark.parametrize(
+    ("text", "ms"), [("30s", 30_000), ("1h", 3_600_000), ("250ms", 250), ("10 min", 600_000), ("", None)]
+)
 def test_an_interval_is_read(text: str, ms: int | None) -> None:
     assert IntervalField(required=False).clean(text) == ms
 

@@ -15,7 +15,10 @@ from console.forms.journaled_topics import JournaledTopicsField, read_line, writ
     ("line", "entry"),
     [
         ("orders.>", "orders.>"),
-        ("fix.orders as fix where /35 = 'D'", {"topic": "fix.orders", "message_type": "fix", "filter": "/35 = 'D'"}),
+        (
+            "fix.orders as fix where /35 = 'D'",
+            {"topic": "fix.orders", "message_type": "fix", "filter": "/35 = 'D'"},
+        ),
         ("a as nvfix by |", {"topic": "a", "message_type": "nvfix", "separator": "|"}),
         (r"a as fix by \x02", {"topic": "a", "message_type": "fix", "separator": "\x02"}),
         ("a where /b = ' where '", {"topic": "a", "filter": "/b = ' where '"}),
@@ -26,7 +29,9 @@ def test_a_line_is_read(line, entry):
     assert read_line(line) == entry
 
 
-@pytest.mark.parametrize("text", ["a as", "a b", "a as fix as json", "{", "a as xml", "a by |", "a as binary where /b = 1"])
+@pytest.mark.parametrize(
+    "text", ["a as", "a b", "a as fix as json", "{", "a as xml", "a by |", "a as binary where /b = 1"]
+)
 def test_what_means_nothing_is_refused(text):
     with pytest.raises(ValidationError):
         JournaledTopicsField().clean(text)

@@ -51,7 +51,11 @@ def test_a_second_of_the_ring_before_is_not_taken_for_one_of_this(link: Any) -> 
 
 def test_a_client_at_rest_is_written_every_ten_seconds(link: Any) -> None:
     resting = ("client", make_client("idle", rate_out_messages=0.0))
-    assert [ring.write("sluice-1", START + second, [resting], link) for second in range(11)] == [1, *[0] * 9, 1]
+    assert [ring.write("sluice-1", START + second, [resting], link) for second in range(11)] == [
+        1,
+        *[0] * 9,
+        1,
+    ]
 
 
 def test_without_redis_the_reader_is_told_what_to_ask_for() -> None:

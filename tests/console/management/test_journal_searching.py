@@ -29,8 +29,14 @@ def place(tmp_path: Path) -> list[str]:
     journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive")
     for number in range(1, 11):
         body = b'{"n": %d}' % number if number % 2 else b"35=D\x0138=%d\x01" % number
-        batch = Batch.parse(build(f"p{number % 3}", ["json" if number % 2 else "fix"], [body], first_publisher_sequence=number))
-        batch.stamp(origin=journal.origin, epoch=1, first_sequence=number, accepted_at=400_000 * HOUR + number * HOUR)
+        batch = Batch.parse(
+            build(
+                f"p{number % 3}", ["json" if number % 2 else "fix"], [body], first_publisher_sequence=number
+            )
+        )
+        batch.stamp(
+            origin=journal.origin, epoch=1, first_sequence=number, accepted_at=400_000 * HOUR + number * HOUR
+        )
         journal.write([batch])
     journal.close()
     return ["--instance=a", f"--directory={tmp_path / 'journal'}", f"--archive={tmp_path / 'archive'}"]
@@ -60,7 +66,14 @@ def test_grep(place: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--limit", "0"), ("--since", "yesterday"), ("--from", "x|"), ("--message-type", "xml"), ("--since", "0")]
+    "words",
+    [
+        ("--limit", "0"),
+        ("--since", "yesterday"),
+        ("--from", "x|"),
+        ("--message-type", "xml"),
+        ("--since", "0"),
+    ],
 )
 def test_what_grep_does_not_understand(place: list[str], words: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):
@@ -91,9 +104,13 @@ def test_find(place: list[str]) -> None:
 def test_stat(place: list[str]) -> None:
     text = run("stat", *place)
     assert [line.split()[0] for line in text.splitlines() if line][:4] == ["topic", "fix", "json", "2"]
-    rows = [json.loads(line) for line in run("stat", *place, "--by", "topic,publisher", "--json").splitlines()]
+    rows = [
+        json.loads(line) for line in run("stat", *place, "--by", "topic,publisher", "--json").splitlines()
+    ]
     assert sum(row["records"] for row in rows) == 10
-    assert {(row["topic"], row["publisher"]) for row in rows} == {(t, f"p{n}") for t in ("fix", "json") for n in range(3)}
+    assert {(row["topic"], row["publisher"]) for row in rows} == {
+        (t, f"p{n}") for t in ("fix", "json") for n in range(3)
+    }
     assert "2015-08-19T17:00Z" in text
     assert "8 not shown" in run("stat", *place, "--by", "hour", "--top", "2")
     with pytest.raises(CommandError):
@@ -117,7 +134,9 @@ def test_the_policy_says_where_the_log_is(place: list[str], instance: Instance, 
     assert "0 segments" in run("ls", "--instance", instance.name)
 
 
-def test_bodies_are_read_as_the_policy_of_the_log_says(instance: Instance, actor: Actor, tmp_path: Path) -> None:
+def test_bodies_are_read_as_the_policy_of_the_log_says(
+    instance: Instance, actor: Actor, tmp_path: Path
+) -> None:
     journal = Journal.open(tmp_path / "j", instance.name, tmp_path / "k")
     bodies = [b"Symbol=IBM|Price=1|", b"Symbol=MSFT|Price=2|", b'{"Symbol":"IBM","Price":"3"}']
     batch = Batch.parse(build("p", ["legacy.a", "legacy.b", "orders"], bodies))
@@ -128,7 +147,10 @@ def test_bodies_are_read_as_the_policy_of_the_log_says(instance: Instance, actor
         {"topic": "legacy.>", "message_type": "nvfix", "separator": "|"}, ">",
     ]}})  # fmt: skip
     Instance.objects.filter(pk=instance.pk).update(journal_directory=str(tmp_path / "j"))
-    by_policy, copy = ["--instance", instance.name], ["--instance", instance.name, "--directory", str(tmp_path / "j")]
+    by_policy, copy = (
+        ["--instance", instance.name],
+        ["--instance", instance.name, "--directory", str(tmp_path / "j")],
+    )
     wanted = ["--filter", "/Symbol = 'IBM'"]
     assert found(*by_policy, *wanted) == [1, 3]
     assert found(*copy, *wanted) == [3]
@@ -139,7 +161,9 @@ def test_bodies_are_read_as_the_policy_of_the_log_says(instance: Instance, actor
 def test_a_reader_that_has_enough_is_no_error(place: list[str]) -> None:
     """As with `| head -1`; the environment is that of the tests."""
     words = [sys.executable, "manage.py", "journal", "grep", *place]
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()

@@ -45,5 +45,9 @@ def test_the_entries_are_those_of_a_policy_and_of_the_form() -> None:
     document = default_policy("one").to_dict()
     document["instance"]["journaled_topics"] = entries
     assert PolicyDocument.from_dict(document).to_dict()["instance"]["journaled_topics"] == entries
-    lines = [line.strip() for line in PAGE.split("one entry a line:\n")[1].split("\n*")[0].splitlines() if line.strip()]
+    lines = [
+        line.strip()
+        for line in PAGE.split("one entry a line:\n")[1].split("\n*")[0].splitlines()
+        if line.strip()
+    ]
     assert [read_line(line) for line in lines] == entries

@@ -62,20 +62,30 @@ def test_check_says_what_is_wrong_and_what_is_unwise(exported: Path) -> None:
         run("check", str(exported))
 
 
-def test_another_brokers_file_is_laid_over_the_policy(broker: FakeBroker, instance: Instance, tmp_path: Path) -> None:
+def test_another_brokers_file_is_laid_over_the_policy(
+    broker: FakeBroker, instance: Instance, tmp_path: Path
+) -> None:
     path = tmp_path / "activemq.xml"
     path.write_text(ACTIVEMQ)
     out, err, _ = run("import", str(path), "--from", "activemq")
     assert "Revision 2" in out
-    assert "taken: line 3 /broker/destinationPolicy/policyMap/policyEntries/policyEntry[1]/pendingMessageLimitStrategy/" in err
+    assert (
+        "taken: line 3 /broker/destinationPolicy/policyMap/policyEntries/policyEntry[1]/pendingMessageLimitStrategy/"
+        in err
+    )
     assert "@limit: limit=50: activemq >: constant_pending_message_limit_strategy" in err
-    assert "left out: line 2 " in err and "producerFlowControl=false: Passing it makes ActiveMQ hold up producers" in err
+    assert (
+        "left out: line 2 " in err
+        and "producerFlowControl=false: Passing it makes ActiveMQ hold up producers" in err
+    )
     document = policies.document_in_force(instance.name)
     assert [entry["topic"] for entry in document["activemq"]] == [">", "prices.*"]
     assert document["client_policy"]["client_max_capacity"] == 50
 
 
-def test_actions_of_amps_are_made_and_switched_off(broker: FakeBroker, instance: Instance, tmp_path: Path) -> None:
+def test_actions_of_amps_are_made_and_switched_off(
+    broker: FakeBroker, instance: Instance, tmp_path: Path
+) -> None:
     path = tmp_path / "config.xml"
     path.write_text(AMPS)
     out, _, _ = run("import", str(path), "--from", "amps", "--draft")
@@ -83,7 +93,8 @@ def test_actions_of_amps_are_made_and_switched_off(broker: FakeBroker, instance:
     assert PolicyDraft.objects.get().document["transports"][-1]["name"] == "any-tcp"
     assert policies.newest_of(instance).number == 1
     assert dict(Action.objects.exclude(name="weekly archive").values_list("name", "enabled")) == {
-        "weekly": False, "archive_journals": False,
+        "weekly": False,
+        "archive_journals": False,
     }
 
 
@@ -104,9 +115,13 @@ def test_an_import_that_takes_nothing_is_refused_with_the_reasons(
     assert not PolicyDraft.objects.exists()
 
 
-def test_what_cant_be_published_can_be_a_draft(broker: FakeBroker, instance: Instance, tmp_path: Path) -> None:
+def test_what_cant_be_published_can_be_a_draft(
+    broker: FakeBroker, instance: Instance, tmp_path: Path
+) -> None:
     path = tmp_path / "amps.xml"
-    path.write_text(AMPS.replace("<Transports>", "<Authentication><Module>ldap</Module></Authentication><Transports>"))
+    path.write_text(
+        AMPS.replace("<Transports>", "<Authentication><Module>ldap</Module></Authentication><Transports>")
+    )
     with pytest.raises(CommandError, match=r"no user has a password.*--draft"):
         run("import", str(path), "--from", "amps")
     assert policies.newest_of(instance).number == 1
@@ -115,9 +130,11 @@ def test_what_cant_be_published_can_be_a_draft(broker: FakeBroker, instance: Ins
     assert PolicyDraft.objects.get().document["transports"][-1]["authentication"] == "password"
 
 
-def test_a_file_of_actions_alone_makes_no_revision(broker: FakeBroker, instance: Instance, tmp_path: Path) -> None:
+def test_a_file_of_actions_alone_makes_no_revision(
+    broker: FakeBroker, instance: Instance, tmp_path: Path
+) -> None:
     path = tmp_path / "actions.xml"
-    path.write_text(AMPS[AMPS.index("<Actions>"): AMPS.index("</AMPSConfig>")])
+    path.write_text(AMPS[AMPS.index("<Actions>") : AMPS.index("</AMPSConfig>")])
     out, _, _ = run("import", str(path), "--from", "amps")
     assert ("Revision" not in out, "Action 'weekly' is made and switched off" in out) == (True, True)
     assert policies.newest_of(instance).number == 1
@@ -138,7 +155,12 @@ def test_a_file_that_is_no_policy_is_refused(broker: FakeBroker, tmp_path: Path,
 def test_hashes_are_exported_when_asked_for_and_kept_when_they_arent_in_the_file(
     broker: FakeBroker, instance: Instance, actor: Actor, tmp_path: Path
 ) -> None:
-    user = {"name": "maria", "password": hash_password("open sesame"), "token": hash_token("t"), "clients": ["desk-*"]}
+    user = {
+        "name": "maria",
+        "password": hash_password("open sesame"),
+        "token": hash_token("t"),
+        "clients": ["desk-*"],
+    }
     policies.change_instance_policy(actor, {"access": {"users": [user]}})
     path = tmp_path / "policy.yaml"
     path.write_text(run("export")[0])
@@ -147,7 +169,10 @@ def test_hashes_are_exported_when_asked_for_and_kept_when_they_arent_in_the_file
     path.write_text(path.read_text().replace("client_max_capacity: 50", "client_max_capacity: 40"))
     run("import", str(path))
     newest = policies.newest_of(instance).document
-    assert (newest["client_policy"]["client_max_capacity"], newest["access"]["users"][0]["password"]) == (40, user["password"])
+    assert (newest["client_policy"]["client_max_capacity"], newest["access"]["users"][0]["password"]) == (
+        40,
+        user["password"],
+    )
     assert newest["access"]["users"][0]["clients"] == ["desk-*"]
     path.write_text(run("export", "--with-secrets")[0])
     assert user["password"] in path.read_text()

@@ -33,7 +33,9 @@ def test_what_was_recorded_cannot_be_changed(instance: Instance, model: Any, att
 def test_database_refuses_a_second_transport_at_one_address(instance: Instance) -> None:
     taken = instance.transports.first()
     with pytest.raises(IntegrityError), transaction.atomic():
-        Transport.objects.create(instance=instance, name="other", kind="tcp", host=taken.host, port=taken.port)
+        Transport.objects.create(
+            instance=instance, name="other", kind="tcp", host=taken.host, port=taken.port
+        )
 
 
 def test_database_refuses_a_second_revision_of_one_number(instance: Instance) -> None:

@@ -62,8 +62,12 @@ def test_an_order_that_there_is_not_is_refused() -> None:
 
 
 @pytest.mark.serial
-def test_a_page_of_ten_thousand_clients_is_answered_in_a_fifth_of_a_second(broker: FakeBroker, api: APIClient) -> None:
-    broker.clients = [make_client(f"client-{number:05d}", lag=number * 7919 % 1000) for number in range(10_000)]
+def test_a_page_of_ten_thousand_clients_is_answered_in_a_fifth_of_a_second(
+    broker: FakeBroker, api: APIClient
+) -> None:
+    broker.clients = [
+        make_client(f"client-{number:05d}", lag=number * 7919 % 1000) for number in range(10_000)
+    ]
     query = {"search": "client-0", "sort": "-lag_messages", "page_size": 100, "page": 40}
     spent = []
     for _ in range(3):

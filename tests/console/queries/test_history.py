@@ -26,7 +26,9 @@ def test_longer_step_keeps_the_worst(instance: Instance) -> None:
 
 def test_range_ends_before_its_end(instance: Instance) -> None:
     store(instance, 1, 2, 3)
-    points = history.client_samples(instance, "one", START + timedelta(seconds=10), START + timedelta(seconds=20))
+    points = history.client_samples(
+        instance, "one", START + timedelta(seconds=10), START + timedelta(seconds=20)
+    )
     assert [point["lag_messages"] for point in points] == [2]
 
 

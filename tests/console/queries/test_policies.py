@@ -32,7 +32,9 @@ def test_broker_behind_is_named_with_its_revision(instance: Instance) -> None:
     assert "revision 9" in state["why"]
 
 
-def test_many_instances_take_no_more_queries_than_one(instance: Instance, django_assert_num_queries: Any) -> None:
+def test_many_instances_take_no_more_queries_than_one(
+    instance: Instance, django_assert_num_queries: Any
+) -> None:
     now = timezone.now()
     for number in range(2, 7):
         other = services.ensure_instance(f"sluice-{number}")

@@ -33,7 +33,9 @@ def make(when: list[dict[str, str]]) -> None:
 
 @sync_to_async
 def runs() -> list[tuple[str, dict[str, str]]]:
-    return [(run.trigger["on"], run.parameters["variables"]) for run in ActionRun.objects.order_by("created_at")]
+    return [
+        (run.trigger["on"], run.parameters["variables"]) for run in ActionRun.objects.order_by("created_at")
+    ]
 
 
 @asynccontextmanager
@@ -96,7 +98,9 @@ async def test_an_action_made_while_the_broker_runs_is_heard(tmp_path: Path) -> 
     assert (on, variables["AMPS_CLIENT_NAME"]) == ("disconnect", "feed")
 
 
-async def test_a_file_system_that_fills_up_fires_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_that_fills_up_fires_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used = 50.0
     monkeypatch.setattr("console.services.actions.watching.percent_used", lambda place: used)
     await make([{"on": "file_system", "place": "spool", "above": "85"}])

@@ -12,7 +12,9 @@ from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
 
 
-def test_a_draft_changes_nothing_until_it_is_published(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
+def test_a_draft_changes_nothing_until_it_is_published(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
     draft = drafts.make(actor, "smaller")
     drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
     assert policies.document_in_force(instance.name)["client_policy"]["client_max_capacity"] == 50
@@ -25,7 +27,9 @@ def test_a_draft_changes_nothing_until_it_is_published(broker: FakeBroker, actor
     assert {"draft.create", "draft.change", "policy.publish"} <= actions
 
 
-def test_a_preview_says_what_differs_whom_it_touches_and_who_is_acted_on(broker: FakeBroker, actor: Actor) -> None:
+def test_a_preview_says_what_differs_whom_it_touches_and_who_is_acted_on(
+    broker: FakeBroker, actor: Actor
+) -> None:
     draft = drafts.make(actor, "tiny")
     drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}})
     preview = drafts.preview(drafts.draft_numbered(draft.pk))
@@ -40,7 +44,9 @@ def test_a_preview_says_what_differs_whom_it_touches_and_who_is_acted_on(broker:
 
 def test_a_draft_may_be_wrong_and_says_so_before_it_is_published(broker: FakeBroker, actor: Actor) -> None:
     draft = drafts.make(actor, "wrong")
-    drafts.edit(actor, draft.pk, {"client_policy": {"client_max_capacity": 500}, "qpid": [{"topic": "a", "depth": 0}]})
+    drafts.edit(
+        actor, draft.pk, {"client_policy": {"client_max_capacity": 500}, "qpid": [{"topic": "a", "depth": 0}]}
+    )
     preview = drafts.preview(drafts.draft_numbered(draft.pk))
     assert len(preview.problems) == 2
     assert preview.effect is None
@@ -55,7 +61,10 @@ def test_what_contradicts_itself_is_refused_everywhere(broker: FakeBroker, actor
     draft = drafts.make(actor, "never")
     drafts.edit(actor, draft.pk, never)
     assert "nobody is ever aborted" in drafts.preview(drafts.draft_numbered(draft.pk)).problems[0]
-    for save in (lambda: drafts.publish(actor, draft.pk, reason=""), lambda: policies.change_instance_policy(actor, never)):
+    for save in (
+        lambda: drafts.publish(actor, draft.pk, reason=""),
+        lambda: policies.change_instance_policy(actor, never),
+    ):
         with pytest.raises(OperatorError, match="nobody is ever aborted"):
             save()
 
@@ -81,7 +90,9 @@ def test_two_who_edit_one_draft_dont_overwrite_each_other(broker: FakeBroker, ac
     assert caught.value.code == "draft_changed"
 
 
-def test_a_draft_of_an_older_revision_isnt_published_over_a_newer_one(broker: FakeBroker, actor: Actor) -> None:
+def test_a_draft_of_an_older_revision_isnt_published_over_a_newer_one(
+    broker: FakeBroker, actor: Actor
+) -> None:
     draft = drafts.make(actor, "late")
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 40}})
     with pytest.raises(OperatorError) as caught:
@@ -90,7 +101,9 @@ def test_a_draft_of_an_older_revision_isnt_published_over_a_newer_one(broker: Fa
     assert PolicyDraft.objects.filter(pk=draft.pk).exists()
 
 
-def test_a_draft_cant_rename_the_instance_or_hold_unknown_parts(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
+def test_a_draft_cant_rename_the_instance_or_hold_unknown_parts(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
     draft = drafts.make(actor, "x")
     drafts.edit(actor, draft.pk, {"instance": {"name": "another"}})
     assert drafts.draft_numbered(draft.pk).document["instance"]["name"] == instance.name
@@ -98,7 +111,9 @@ def test_a_draft_cant_rename_the_instance_or_hold_unknown_parts(broker: FakeBrok
         drafts.edit(actor, draft.pk, {"policys": {}})
 
 
-def test_transports_are_added_changed_and_taken_away_by_name(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
+def test_transports_are_added_changed_and_taken_away_by_name(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
     draft = drafts.make(actor, "transports")
     drafts.edit(actor, draft.pk, {"transports": {
         "tcp": {"pool": {"message_memory_limit": 1_000_000}}, "websocket": None,

@@ -38,7 +38,13 @@ def test_the_installations_directories_are_the_default(instance: Instance, tmp_p
 
 def test_the_policy_overrides_them(instance: Instance, actor: Actor, tmp_path: Path) -> None:
     change = policies.change_instance_policy(
-        actor, {"instance": {"journal_directory": str(tmp_path / "fast"), "archive_directory": str(tmp_path / "far")}}
+        actor,
+        {
+            "instance": {
+                "journal_directory": str(tmp_path / "fast"),
+                "archive_directory": str(tmp_path / "far"),
+            }
+        },
     )
     assert change.revision.document["instance"]["journal_directory"] == str(tmp_path / "fast")
     assert journal_places.directories_of(instance.name) == (tmp_path / "fast", tmp_path / "far")
@@ -46,7 +52,9 @@ def test_the_policy_overrides_them(instance: Instance, actor: Actor, tmp_path: P
         policies.change_instance_policy(actor, {"instance": {"journal_directory": "fast"}})
 
 
-def test_a_broker_does_not_start_an_empty_log_beside_its_own(instance: Instance, actor: Actor, tmp_path: Path) -> None:
+def test_a_broker_does_not_start_an_empty_log_beside_its_own(
+    instance: Instance, actor: Actor, tmp_path: Path
+) -> None:
     write_log(tmp_path / "journal", instance)
     for place in ("fast", "faster"):
         policies.change_instance_policy(actor, {"instance": {"journal_directory": str(tmp_path / place)}})
@@ -60,7 +68,9 @@ def test_a_broker_does_not_start_an_empty_log_beside_its_own(instance: Instance,
     assert journal_places.directories_to_open(instance.name).journal == tmp_path / "faster"
 
 
-def test_journaled_topics_with_types_and_filters_are_saved_and_bad_ones_refused(instance: Instance, actor: Actor) -> None:
+def test_journaled_topics_with_types_and_filters_are_saved_and_bad_ones_refused(
+    instance: Instance, actor: Actor
+) -> None:
     entries = ["orders.>", {"topic": "fix.>", "message_type": "fix", "filter": "/35 = 'D'"}]
     change = policies.change_instance_policy(actor, {"instance": {"journaled_topics": entries}})
     assert change.revision.document["instance"]["journaled_topics"] == entries

@@ -131,10 +131,17 @@ def test_a_removal_leaves_a_receipt(broker: JournalBroker, actor: Actor) -> None
     assert [file["name"] for file in receipt["files"]] == [one.name for one in gone]
     assert [file["sha256"] for file in receipt["files"]] == digests
     assert [file["bytes"] for file in receipt["files"]] == [one.nbytes for one in gone]
-    assert receipt["records"] == sum(one.records for one in gone) == sum(file["records"] for file in receipt["files"])
+    assert (
+        receipt["records"]
+        == sum(one.records for one in gone)
+        == sum(file["records"] for file in receipt["files"])
+    )
     assert receipt["bytes"] == sum(one.nbytes for one in gone)
     name = broker.journal.instance
-    assert receipt["gone"] == {"from": f"{name}|{gone[0].first_sequence}|", "to": f"{name}|{gone[-1].last_sequence}|"}
+    assert receipt["gone"] == {
+        "from": f"{name}|{gone[0].first_sequence}|",
+        "to": f"{name}|{gone[-1].last_sequence}|",
+    }
     assert receipt["oldest_left"] == f"{name}|{gone[-1].last_sequence + 1}|"
     assert receipt["accepted"] == {"from": gone[0].first_at, "to": gone[-1].last_at}
 

@@ -21,7 +21,15 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 def entered(at: datetime, client: str = "c", rule: str = "limit") -> list[dict[str, object]]:
     """What a broker's ledger has after one discarded delivery."""
     made = Ledger()
-    made.enter(int(at.timestamp()) * 10**9, client, "s", "t.>", Cause.DISCARDED, rule, tally_of([entry(9, sequence=5, count=3)]))
+    made.enter(
+        int(at.timestamp()) * 10**9,
+        client,
+        "s",
+        "t.>",
+        Cause.DISCARDED,
+        rule,
+        tally_of([entry(9, sequence=5, count=3)]),
+    )
     return [loss_entry(loss, "sluice-1") for loss in made.close_intervals()]
 
 
@@ -30,7 +38,12 @@ def test_an_interval_is_stored_as_the_broker_tells_it() -> None:
     assert ledger.record_losses(entered(NOW), "sluice-1") == 1
     loss = Loss.objects.get()
     assert (loss.instance, loss.at, loss.client, loss.messages, loss.bytes) == (instance, NOW, "c", 3, 3)
-    assert (loss.first, loss.last, loss.cause, loss.rule) == ("sluice-1|5|", "sluice-1|7|", "discarded", "limit")
+    assert (loss.first, loss.last, loss.cause, loss.rule) == (
+        "sluice-1|5|",
+        "sluice-1|7|",
+        "discarded",
+        "limit",
+    )
 
 
 def test_they_are_found_by_client_rule_and_time_within_a_scope() -> None:
@@ -39,7 +52,10 @@ def test_they_are_found_by_client_rule_and_time_within_a_scope() -> None:
         ledger.record_losses(entered(NOW - timedelta(hours=hours), client, rule), "sluice-1")
     assert [one.client for one in read.losses(instance)] == ["desk-1", "desk-2", "web-1"]
     assert [one.client for one in read.losses(instance, rule="a", patterns=["desk-*"])] == ["desk-1"]
-    assert [one.client for one in read.losses(instance, since=NOW - timedelta(minutes=90))] == ["desk-1", "desk-2"]
+    assert [one.client for one in read.losses(instance, since=NOW - timedelta(minutes=90))] == [
+        "desk-1",
+        "desk-2",
+    ]
 
 
 def test_decisions_and_losses_are_forgotten_after_thirty_days() -> None:

@@ -51,8 +51,11 @@ async def test_wrong_passwords_become_one_denied_event_of_their_address(tmp_path
 
 
 async def test_name_that_a_user_may_not_take_is_in_it_too(tmp_path: Path) -> None:
-    rules = policy(user("maria", password=PASSWORDS.access.users[0].password, clients=("feed-*",)),
-                   authentication="password", restricted=False)
+    rules = policy(
+        user("maria", password=PASSWORDS.access.users[0].password, clients=("feed-*",)),
+        authentication="password",
+        restricted=False,
+    )
     async with running_broker(tmp_path, rules) as broker:
         await refuse(address_of(broker), user="maria", password="right")
         (entry,) = broker.engine.logons.refusals.take(2**60)

@@ -29,7 +29,9 @@ def test_password_of_a_new_operator_works_and_is_not_stored() -> None:
 
 
 def test_token_is_stored_as_a_hash_and_found_by_its_text(operator: Any, actor: Actor) -> None:
-    token, text = operators.create_token(actor, operator, "ci", lifetime=DAY, scope=[Permission.VIEW, Permission.RUN_ACTIONS])
+    token, text = operators.create_token(
+        actor, operator, "ci", lifetime=DAY, scope=[Permission.VIEW, Permission.RUN_ACTIONS]
+    )
     row = ApiToken.objects.get()
     assert text.rpartition("_")[2] not in (row.digest, row.prefix)
     assert operators.token_of(text) == token
@@ -61,7 +63,9 @@ def test_token_ends_when_it_expires_is_revoked_or_its_account_is_closed(operator
 
 def test_viewer_gets_no_token_that_may_change(viewer: Any, actor: Actor) -> None:
     with pytest.raises(OperatorError):
-        operators.create_token(actor, viewer, "x", lifetime=DAY, scope=[Permission.VIEW, Permission.RUN_ACTIONS])
+        operators.create_token(
+            actor, viewer, "x", lifetime=DAY, scope=[Permission.VIEW, Permission.RUN_ACTIONS]
+        )
 
 
 @pytest.mark.parametrize("lifetime", [timedelta(0), timedelta(days=367)])

@@ -24,17 +24,24 @@ def test_new_person_may_log_in_and_nothing_else(operator: Any, actor: Actor) -> 
         people.create(actor, "no spaces please")
 
 
-def test_a_role_holds_from_its_grant_to_its_revocation_and_both_are_audited(operator: Any, viewer: Any, actor: Actor) -> None:
+def test_a_role_holds_from_its_grant_to_its_revocation_and_both_are_audited(
+    operator: Any, viewer: Any, actor: Actor
+) -> None:
     made = people.grant(actor, viewer, Role.OPERATOR, client_pattern="desk-*")
     assert access_of(viewer).allows(Permission.ACT_ON_CLIENTS, instance="sluice-1", client="desk-7")
     assert not access_of(viewer).allows(Permission.ACT_ON_CLIENTS, instance="sluice-1", client="board-1")
     people.revoke(actor, made)
     assert not access_of(viewer).allows(Permission.ACT_ON_CLIENTS, instance="sluice-1", client="desk-7")
     events = AuditEvent.objects.filter(object="operator vera").order_by("pk")
-    assert [(event.action, event.actor) for event in events] == [("grant.create", "maria"), ("grant.revoke", "maria")]
-    assert events[0].after == events[1].before == {
-        "role": "operator", "instance": "", "client_pattern": "desk-*", "topic_pattern": ""
-    }
+    assert [(event.action, event.actor) for event in events] == [
+        ("grant.create", "maria"),
+        ("grant.revoke", "maria"),
+    ]
+    assert (
+        events[0].after
+        == events[1].before
+        == {"role": "operator", "instance": "", "client_pattern": "desk-*", "topic_pattern": ""}
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,9 @@ def test_a_role_holds_from_its_grant_to_its_revocation_and_both_are_audited(oper
     [{"role": "king"}, {"client_pattern": "desk/1"}, {"topic_pattern": "~("}, {"instance": "nowhere"}, {}],
     ids=["role", "client pattern", "topic pattern", "instance", "twice"],
 )
-def test_a_grant_that_means_nothing_is_refused(given: dict[str, str], viewer: Any, instance: Instance, actor: Actor) -> None:
+def test_a_grant_that_means_nothing_is_refused(
+    given: dict[str, str], viewer: Any, instance: Instance, actor: Actor
+) -> None:
     with pytest.raises(OperatorError):
         people.grant(actor, viewer, **{"role": Role.VIEWER, **given})
     assert Grant.objects.count() == 1
@@ -77,14 +86,19 @@ def test_the_system_may_and_an_actor_without_rights_may_not(actor: Actor) -> Non
 def test_the_database_itself_keeps_the_audit(actor: Actor) -> None:
     kept = audit.record(actor, "policy.change", "sluice-1")
     rows = AuditEvent.objects.filter(pk=kept.pk)
-    for act in (lambda: rows._raw_delete("default"), lambda: super(type(rows), rows).update(actor="somebody else")):
+    for act in (
+        lambda: rows._raw_delete("default"),
+        lambda: super(type(rows), rows).update(actor="somebody else"),
+    ):
         with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
             act()
     assert AuditEvent.objects.get().actor == "maria"
 
 
 @pytest.mark.django_db
-def test_events_are_forgotten_after_their_action_s_retention_and_not_before(actor: Actor, settings: Any) -> None:
+def test_events_are_forgotten_after_their_action_s_retention_and_not_before(
+    actor: Actor, settings: Any
+) -> None:
     settings.SLUICE_AUDIT_RETENTION_DAYS = {"*": 0, "login": 30, "login.failed": -1}
     audit.record(actor, "login")
     audit.record(actor, "policy.change")

@@ -29,7 +29,15 @@ def carried_out(run: ActionRun, script: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_job_is_a_process_of_its_own_with_its_options(run: ActionRun) -> None:
-    assert pipeline.command_of(run) == [sys.executable, "-m", "pipeline", "lake", "--json", "--start=100", "--skip-gaps=yes"]
+    assert pipeline.command_of(run) == [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "lake",
+        "--json",
+        "--start=100",
+        "--skip-gaps=yes",
+    ]
 
 
 def test_job_reports_progress_notes_and_its_result(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +54,21 @@ def test_job_reports_progress_notes_and_its_result(run: ActionRun, monkeypatch: 
 
 
 def test_error_of_the_job_is_the_error_of_the_run(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = {"event": "error", "code": "no_java", "message": "Java is missing.", "fix": "Install 17.", "details": {}}
+    error = {
+        "event": "error",
+        "code": "no_java",
+        "message": "Java is missing.",
+        "fix": "Install 17.",
+        "details": {},
+    }
     done = carried_out(run, f"import sys; print({json.dumps(json.dumps(error))}); sys.exit(1)", monkeypatch)
     assert done.state == RunState.FAILED
-    assert done.error == {"code": "no_java", "message": "Java is missing.", "fix": "Install 17.", "details": {}}
+    assert done.error == {
+        "code": "no_java",
+        "message": "Java is missing.",
+        "fix": "Install 17.",
+        "details": {},
+    }
 
 
 def test_job_that_fails_says_its_last_line(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +114,16 @@ def _state(pid: int) -> str:
 
 @pytest.mark.parametrize(
     ("job", "options"),
-    [("shell", {}), ("lake", {"home": "/etc"}), ("lake", {"start": "1 --home=/etc"}), ("lake", {"start": ["x"]})],
+    [
+        ("shell", {}),
+        ("lake", {"home": "/etc"}),
+        ("lake", {"start": "1 --home=/etc"}),
+        ("lake", {"start": ["x"]}),
+    ],
 )
-def test_what_cannot_be_a_command_line_is_refused(instance: Instance, actor: Actor, job: str, options: dict[str, str]) -> None:
+def test_what_cannot_be_a_command_line_is_refused(
+    instance: Instance, actor: Actor, job: str, options: dict[str, str]
+) -> None:
     with pytest.raises(OperatorError):
         pipeline.request(actor, job, options)
     assert ActionRun.objects.count() == 0

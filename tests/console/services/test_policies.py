@@ -21,7 +21,9 @@ def test_new_instance_gets_the_default_policy_and_a_weekly_archive() -> None:
 
 
 def test_change_makes_a_revision_that_the_broker_takes_up(broker: FakeBroker, actor: Actor) -> None:
-    change = policies.change_transport(actor, "tcp", {"pool": {"message_memory_limit": 1_000_000}}, reason="smaller")
+    change = policies.change_transport(
+        actor, "tcp", {"pool": {"message_memory_limit": 1_000_000}}, reason="smaller"
+    )
     assert (change.revision.number, change.applied, change.problem) == (2, True, "")
     sent = [request["policy"] for request in broker.asked if request["do"] == "apply"]
     assert sent == [change.revision.document]
@@ -32,7 +34,9 @@ def test_change_makes_a_revision_that_the_broker_takes_up(broker: FakeBroker, ac
 
 
 def test_change_is_audited_with_before_after_author_and_reason(broker: FakeBroker, actor: Actor) -> None:
-    change = policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 30}}, reason="fair")
+    change = policies.change_instance_policy(
+        actor, {"client_policy": {"client_max_capacity": 30}}, reason="fair"
+    )
     event = AuditEvent.objects.filter(action="policy.change").get()
     assert (event.actor, event.source, event.request_id, event.reason) == ("maria", "127.0.0.1", "r1", "fair")
     assert event.before["client_policy"]["client_max_capacity"] == 50
@@ -82,7 +86,9 @@ def test_edit_of_an_older_revision_is_refused(broker: FakeBroker, actor: Actor) 
     ],
     ids=["port", "memory", "capacity", "unknown", "kind", "taken port", "path", "shape"],
 )
-def test_bad_setting_is_refused_and_nothing_is_kept(broker: FakeBroker, actor: Actor, changes: dict[str, object]) -> None:
+def test_bad_setting_is_refused_and_nothing_is_kept(
+    broker: FakeBroker, actor: Actor, changes: dict[str, object]
+) -> None:
     with pytest.raises(OperatorError) as refused:
         policies.change_transport(actor, "tcp", changes)
     assert refused.value.code == "bad_policy"

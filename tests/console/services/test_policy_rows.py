@@ -28,7 +28,12 @@ def whole(**changes: Any) -> dict[str, Any]:
 
 RICH: dict[str, Any] = {
     "rules": [
-        {"name": "slow", "signal": "oldest_age", "limit": 5_000, "ladder": [{"action": "warn"}, {"action": "disconnect", "after_ms": 1_000}]},
+        {
+            "name": "slow",
+            "signal": "oldest_age",
+            "limit": 5_000,
+            "ladder": [{"action": "warn"}, {"action": "disconnect", "after_ms": 1_000}],
+        },
         {"name": "slow", "scope": {"client": "desk-*"}, "limit": 60_000, "mode": "enforce"},
     ],
     "xap": [{"enabled": True}, {"transport": "tcp", "throughput": 1_000}],
@@ -36,7 +41,9 @@ RICH: dict[str, Any] = {
     "qpid": [{"topic": "stocks.*", "depth": 1_000}],
     "access": {
         "users": [{"name": "maria", "token": hash_token("secret"), "groups": ["desk"]}],
-        "entitlements": [{"who": ["group:desk"], "publish": ["orders.*"], "subscribe": [">"], "filter": "/a = 1"}],
+        "entitlements": [
+            {"who": ["group:desk"], "publish": ["orders.*"], "subscribe": [">"], "filter": "/a = 1"}
+        ],
     },
 }
 
@@ -52,7 +59,9 @@ def test_every_list_of_a_document_survives_the_rows(instance: Instance) -> None:
 
 def test_writing_replaces_what_was_there(instance: Instance) -> None:
     policy_rows.write(instance, whole(**RICH))
-    policy_rows.write(instance, whole(qpid=[{"topic": "a", "depth": 1}], rules=[], xap=[], activemq=[], access={}))
+    policy_rows.write(
+        instance, whole(qpid=[{"topic": "a", "depth": 1}], rules=[], xap=[], activemq=[], access={})
+    )
     assert [entry.key for entry in PolicyEntry.objects.all()] == ["a"]
     assert not BrokerUser.objects.exists()
 
@@ -84,14 +93,17 @@ def test_lists_are_changed_one_by_one(instance: Instance) -> None:
     assert len(change.revision.document["activemq"]) == 1
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"qpid": [{"topic": "a", "depth": 0}]}, "depth"),
-    ({"activemq": [{"prefetch": 1}]}, "topic must be"),
-    ({"rules": [{"name": "x", "signal": "oldest_age"}]}, "x"),
-    ({"xap": [{"enabled": True}, {"enabled": False}]}, "two entries"),
-    ({"access": {"users": [{"name": "a b"}]}}, "a b"),
-    ({"access": {"entitlements": [{"who": []}]}}, "who must name"),
-])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"qpid": [{"topic": "a", "depth": 0}]}, "depth"),
+        ({"activemq": [{"prefetch": 1}]}, "topic must be"),
+        ({"rules": [{"name": "x", "signal": "oldest_age"}]}, "x"),
+        ({"xap": [{"enabled": True}, {"enabled": False}]}, "two entries"),
+        ({"access": {"users": [{"name": "a b"}]}}, "a b"),
+        ({"access": {"entitlements": [{"who": []}]}}, "who must name"),
+    ],
+)
 def test_what_a_broker_wouldnt_take_is_refused_and_nothing_changes(
     instance: Instance, changes: dict[str, Any], said: str
 ) -> None:
@@ -111,7 +123,9 @@ def test_what_a_broker_wouldnt_take_is_refused_and_nothing_changes(
 
 def test_a_transports_proof_is_checked_and_part_of_the_document(instance: Instance) -> None:
     by_token = {"authentication": "token", "restricted": True}
-    with pytest.raises(OperatorError, match="no user has a token"):  # nobody could log on, and the broker refuses it too
+    with pytest.raises(
+        OperatorError, match="no user has a token"
+    ):  # nobody could log on, and the broker refuses it too
         policies.change_transport(SYSTEM, "tcp", by_token, instance_name="sluice-1")
     users = {"access": {"users": [{"name": "maria", "token": hash_token("t")}]}}
     policies.change_instance_policy(SYSTEM, users, instance_name="sluice-1")

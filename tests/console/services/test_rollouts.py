@@ -23,10 +23,14 @@ def staged(actor: Actor, **plan: Any) -> policies.Change:
 
 def decide(instance: Instance, revision: int, number: int) -> None:
     for _ in range(number):
-        Decision.objects.create(instance=instance, at=timezone.now(), client="desk-1", revision=revision, action="offline")
+        Decision.objects.create(
+            instance=instance, at=timezone.now(), client="desk-1", revision=revision, action="offline"
+        )
 
 
-def test_the_broker_is_told_both_revisions_and_whom_the_new_one_is_for(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
+def test_the_broker_is_told_both_revisions_and_whom_the_new_one_is_for(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
     change = staged(actor, client="desk-*", most_decisions=3)
     sent = [request for request in broker.asked if request["do"] == "apply"][-1]
     assert sent["policy"]["revision"] == 1
@@ -40,12 +44,17 @@ def test_the_broker_is_told_both_revisions_and_whom_the_new_one_is_for(broker: F
 def test_promoting_puts_it_in_force_everywhere(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
     staged(actor, share=10)
     rollouts.promote(actor, instance)
-    assert policies.orders(instance.name) == {"policy": policies.document_in_force(instance.name), "staged": None}
+    assert policies.orders(instance.name) == {
+        "policy": policies.document_in_force(instance.name),
+        "staged": None,
+    }
     assert [request for request in broker.asked if request["do"] == "apply"][-1]["policy"]["revision"] == 2
     assert PolicyRollout.objects.get().state == "published"
 
 
-def test_too_many_decisions_bring_the_revision_before_back(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
+def test_too_many_decisions_bring_the_revision_before_back(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
     staged(actor, client="desk-*", most_decisions=2)
     decide(instance, 2, 2)
     decide(instance, 1, 50)  # of others, by the revision that stays
@@ -60,18 +69,25 @@ def test_too_many_decisions_bring_the_revision_before_back(broker: FakeBroker, a
     assert rollouts.check(instance) is None
 
 
-def test_stopping_gives_the_revision_before_back(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
+def test_stopping_gives_the_revision_before_back(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
     staged(actor, share=50)
     change = rollouts.stop(actor, instance, reason="enough")
     assert change.revision.document["client_policy"]["client_max_capacity"] == 50
     assert (PolicyRollout.objects.get().state, PolicyRollout.objects.get().why) == ("stopped", "enough")
-    for again in (lambda: rollouts.promote(actor, instance), lambda: rollouts.stop(actor, instance, reason="")):
+    for again in (
+        lambda: rollouts.promote(actor, instance),
+        lambda: rollouts.stop(actor, instance, reason=""),
+    ):
         with pytest.raises(OperatorError) as caught:
             again()
         assert caught.value.code == "no_rollout"
 
 
-def test_a_newer_revision_takes_the_place_of_a_staged_one(broker: FakeBroker, actor: Actor, instance: Instance) -> None:
+def test_a_newer_revision_takes_the_place_of_a_staged_one(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
     staged(actor, share=50)
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
     assert PolicyRollout.objects.get().state == "stopped"

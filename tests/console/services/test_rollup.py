@@ -50,7 +50,9 @@ def test_minutes_that_nobody_rolled_up_are_made_up_for(instance: Instance) -> No
     assert ClientMinute.objects.count() == 45
 
 
-@pytest.mark.parametrize(("model", "kept"), [(ClientSample, timedelta(hours=24)), (ClientMinute, timedelta(days=14))])
+@pytest.mark.parametrize(
+    ("model", "kept"), [(ClientSample, timedelta(hours=24)), (ClientMinute, timedelta(days=14))]
+)
 def test_what_was_kept_long_enough_goes(model: Any, kept: timedelta, instance: Instance) -> None:
     for age in (kept - MINUTE, kept + MINUTE):
         model.objects.create(instance=instance, client="one", at=START - age, state="live")
@@ -74,14 +76,22 @@ def test_a_long_range_is_answered_from_minutes_and_a_short_one_from_samples(inst
     now = START + 4 * MINUTE
     rollup.roll_up(now)
     fine = series(instance, "client", "one", START, now, 10, now)
-    assert (fine["source"], [point["lag_messages"] for point in fine["points"]]) == ("samples", [1, 11, 11, 21, 21, 31])
+    assert (fine["source"], [point["lag_messages"] for point in fine["points"]]) == (
+        "samples",
+        [1, 11, 11, 21, 21, 31],
+    )
     coarse = series(instance, "client", "one", START, now, 60, now)
-    assert (coarse["source"], [point["lag_messages"] for point in coarse["points"]]) == ("minutes", [11, 21, 31])
+    assert (coarse["source"], [point["lag_messages"] for point in coarse["points"]]) == (
+        "minutes",
+        [11, 21, 31],
+    )
     old = series(instance, "pool", "instance", START - timedelta(days=10), now, 10, now)
     assert (old["source"], old["step"] >= 432, len(old["points"])) == ("minutes", True, 1)
 
 
-def test_without_redis_seconds_are_answered_from_samples(instance: Instance, settings: Any, monkeypatch: Any) -> None:
+def test_without_redis_seconds_are_answered_from_samples(
+    instance: Instance, settings: Any, monkeypatch: Any
+) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1"
     monkeypatch.setattr("console.live.redis_link._link", None)
     report(0, make_client("one", lag=5))

@@ -9,12 +9,17 @@ import pytest
 from console.units.format import duration, epoch_ms, number, percent, size, with_unit
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (1536, "1.50 KiB"), (2**40, "1.00 TiB"), (None, "–"), (134_217_728, "128 MiB")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (1536, "1.50 KiB"), (2**40, "1.00 TiB"), (None, "–"), (134_217_728, "128 MiB")],
+)
 def test_sizes(value: int | None, text: str) -> None:
     assert size(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0"), (12_345, "12,345"), (1_336_776, "1.34 M"), (None, "–")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (12_345, "12,345"), (1_336_776, "1.34 M"), (None, "–")]
+)
 def test_counts(value: int | None, text: str) -> None:
     assert number(value) == text
 
@@ -30,7 +35,10 @@ def test_shares_keep_a_decimal_where_it_matters() -> None:
     assert [percent(value) for value in (0, 0.4, 50, None)] == ["0 %", "0.4 %", "50 %", "–"]
 
 
-@pytest.mark.parametrize(("value", "unit", "text"), [(2048, "bytes", "2.00 KiB"), (1500, "ms", "1.5 s"), (7, "", "7"), (None, "ms", "–")])
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(2048, "bytes", "2.00 KiB"), (1500, "ms", "1.5 s"), (7, "", "7"), (None, "ms", "–")],
+)
 def test_a_value_with_the_unit_that_was_named(value: int | None, unit: str, text: str) -> None:
     assert with_unit(value, unit) == text
 

@@ -39,7 +39,10 @@ def test_an_action_shows_its_parts_and_five_firings(browser: Client, weekly: Act
 
 
 def test_a_schedule_is_shown_while_it_is_typed(browser: Client, weekly: Action) -> None:
-    assert browser.get("/actions/firings/", {"when-3-every": "00:30Z"}).content.decode().count("00:30 +0000") == 5
+    assert (
+        browser.get("/actions/firings/", {"when-3-every": "00:30Z"}).content.decode().count("00:30 +0000")
+        == 5
+    )
     assert "is not a schedule" in browser.get("/actions/firings/", {"when-0-every": "noon"}).content.decode()
 
 
@@ -47,10 +50,17 @@ def test_saving_stores_a_new_version(browser: Client, weekly: Action) -> None:
     answer = browser.post("/actions/save/", form_of(weekly, **{"steps-0-age": "3d", "needs_approval": "on"}))
     assert (answer.status_code, answer["Location"]) == (302, f"/actions/{weekly.pk}/")
     weekly.refresh_from_db()
-    assert (weekly.steps, weekly.version, weekly.needs_approval, weekly.changed_by) == ([{"do": "archive", "age": "3d"}], 2, True, "maria")
+    assert (weekly.steps, weekly.version, weekly.needs_approval, weekly.changed_by) == (
+        [{"do": "archive", "age": "3d"}],
+        2,
+        True,
+        "maria",
+    )
 
 
-def test_an_edit_of_an_older_version_is_refused_and_keeps_what_was_typed(browser: Client, weekly: Action) -> None:
+def test_an_edit_of_an_older_version_is_refused_and_keeps_what_was_typed(
+    browser: Client, weekly: Action
+) -> None:
     browser.post("/actions/save/", form_of(weekly, **{"steps-0-age": "3d"}))
     answer = browser.post("/actions/save/", form_of(weekly, **{"steps-0-age": "9d"}))
     assert answer.status_code == 422
@@ -77,7 +87,9 @@ def test_a_part_that_cannot_be_saved_says_why_beside_itself(browser: Client, wee
 def test_the_buttons_of_the_editor_change_the_draft_alone(
     browser: Client, weekly: Action, button: str, more: dict[str, str], expected: list[str]
 ) -> None:
-    answer = browser.post("/actions/draft/", {**form_of(weekly), **more, "edit": button}, headers={"HX-Request": "true"})
+    answer = browser.post(
+        "/actions/draft/", {**form_of(weekly), **more, "edit": button}, headers={"HX-Request": "true"}
+    )
     (steps,) = [group for group in answer.context["groups"] if group["name"] == "steps"]
     assert [part.kind.name for part in steps["parts"]] == expected
     weekly.refresh_from_db()
@@ -125,7 +137,15 @@ def administrator_too(db: None) -> Client:
 
 
 def test_deleting_keeps_the_runs(browser: Client, weekly: Action) -> None:
-    ActionRun.objects.create(instance=weekly.instance, kind="action", action=weekly, parameters={"action": weekly.name, "steps": []}, state="failed", actor="x", actor_kind="person")
+    ActionRun.objects.create(
+        instance=weekly.instance,
+        kind="action",
+        action=weekly,
+        parameters={"action": weekly.name, "steps": []},
+        state="failed",
+        actor="x",
+        actor_kind="person",
+    )
     browser.post(f"/actions/{weekly.pk}/delete/")
     assert not Action.objects.exists()
     assert ActionRun.objects.get().parameters["action"] == WEEKLY_ARCHIVE

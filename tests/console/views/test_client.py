@@ -21,7 +21,9 @@ def test_a_logged_on_client_is_shown_with_its_subscriptions(browser: Client, bro
     assert "184,220" in text
 
 
-def test_a_client_that_logged_off_keeps_its_page(browser: Client, broker: FakeBroker, instance: Instance) -> None:
+def test_a_client_that_logged_off_keeps_its_page(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
     seed_decisions(instance)
     text = browser.get("/clients/old-dashboard/").content.decode()
     assert "Not connected" in text
@@ -75,10 +77,15 @@ def test_a_client_that_went_meanwhile_is_said(browser: Client, broker: FakeBroke
 
 def test_an_onlooker_may_not_disconnect(onlooker: Client, broker: FakeBroker) -> None:
     assert onlooker.post("/clients/board-jfk/disconnect/", {"reason": "x"}).status_code == 403
-    assert b"Disconnect" not in onlooker.get("/clients/board-jfk/").content.split(b"<h1>")[1].split(b"Connection")[0]
+    assert (
+        b"Disconnect"
+        not in onlooker.get("/clients/board-jfk/").content.split(b"<h1>")[1].split(b"Connection")[0]
+    )
 
 
-def test_its_subscriptions_are_paused_and_resumed_and_it_is_offlined(browser: Client, broker: FakeBroker) -> None:
+def test_its_subscriptions_are_paused_and_resumed_and_it_is_offlined(
+    browser: Client, broker: FakeBroker
+) -> None:
     assert b"are paused" in browser.post("/clients/carrier-aa/pause/", follow=True).content
     text = browser.get("/clients/carrier-aa/slow/").content.decode()
     assert "Resume" in text and "/pause/" not in text and "sub-1" in text
@@ -87,14 +94,26 @@ def test_its_subscriptions_are_paused_and_resumed_and_it_is_offlined(browser: Cl
     assert "Resume" not in text and "Pause" in text
     assert b"was offlined" in browser.post("/clients/carrier-aa/offline/", follow=True).content
     assert b"is offlined already" in browser.post("/clients/carrier-aa/offline/", follow=True).content
-    assert [one["do"] for one in broker.asked if one["do"] in ("pause", "resume", "offline")] == ["pause", "resume", "offline", "offline"]
-    results = AuditEvent.objects.filter(action__startswith="client.").order_by("at").values_list("action", "result")
+    assert [one["do"] for one in broker.asked if one["do"] in ("pause", "resume", "offline")] == [
+        "pause",
+        "resume",
+        "offline",
+        "offline",
+    ]
+    results = (
+        AuditEvent.objects.filter(action__startswith="client.").order_by("at").values_list("action", "result")
+    )
     assert list(results) == [
-        ("client.pause", "done"), ("client.resume", "done"), ("client.offline", "done"), ("client.offline", "failed")
+        ("client.pause", "done"),
+        ("client.resume", "done"),
+        ("client.offline", "done"),
+        ("client.offline", "failed"),
     ]
 
 
-def test_the_slow_section_asks_for_itself_and_an_onlooker_gets_no_buttons(onlooker: Client, broker: FakeBroker) -> None:
+def test_the_slow_section_asks_for_itself_and_an_onlooker_gets_no_buttons(
+    onlooker: Client, broker: FakeBroker
+) -> None:
     text = onlooker.get("/clients/carrier-aa/").content.decode()
     assert 'hx-get="/clients/carrier-aa/slow/"' in text and 'hx-trigger="every 2s"' in text
     assert "/pause/" not in text

@@ -47,7 +47,9 @@ def stored(draft: PolicyDraft) -> dict[str, Any]:
     return dict(draft.document)
 
 
-def test_a_draft_is_made_previewed_and_published(browser: Client, broker: FakeBroker, instance: Instance) -> None:
+def test_a_draft_is_made_previewed_and_published(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
     answer = browser.post("/policies/drafts/new/", {"title": "tighter"})
     draft = PolicyDraft.objects.get()
     assert answer["Location"] == at(draft)
@@ -69,7 +71,9 @@ def test_without_scripts_the_preview_is_on_the_drafts_page(browser: Client, draf
     assert "<html" in answer and "What differs from the newest revision" in answer
 
 
-def test_a_rollout_shows_itself_and_is_promoted(browser: Client, broker: FakeBroker, draft: PolicyDraft, instance: Instance) -> None:
+def test_a_rollout_shows_itself_and_is_promoted(
+    browser: Client, broker: FakeBroker, draft: PolicyDraft, instance: Instance
+) -> None:
     drafts.edit(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
     send(browser, draft, "publish/", reason="carefully", whom="client", client="desk-*", most_decisions="3")
     page = browser.get("/policies/").content.decode()
@@ -77,7 +81,10 @@ def test_a_rollout_shows_itself_and_is_promoted(browser: Client, broker: FakeBro
     assert "It has made <b>0</b> decisions; with more than 3" in page
     assert policies.orders(instance.name)["staged"]["client"] == "desk-*"
     assert b"which rollout" in browser.post("/policies/rollout/promote/", follow=True).content
-    assert b"Revision 2 is staged, not 1" in browser.post("/policies/rollout/promote/", {"revision": "1"}, follow=True).content
+    assert (
+        b"Revision 2 is staged, not 1"
+        in browser.post("/policies/rollout/promote/", {"revision": "1"}, follow=True).content
+    )
     browser.post("/policies/rollout/promote/", {"revision": "2"})
     assert policies.orders(instance.name)["staged"] is None
     assert "for the others" not in browser.get("/policies/").content.decode()
@@ -91,8 +98,17 @@ def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft,
     assert policies.newest_of(instance).document["client_policy"]["client_max_capacity"] == 50
 
 
-@pytest.mark.parametrize("form", [{"reason": "", "whom": "all"}, {"reason": "x", "whom": "client"}, {"reason": "x", "whom": "share", "share": "100"}])
-def test_publishing_asks_for_what_it_needs(browser: Client, draft: PolicyDraft, instance: Instance, form: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"reason": "", "whom": "all"},
+        {"reason": "x", "whom": "client"},
+        {"reason": "x", "whom": "share", "share": "100"},
+    ],
+)
+def test_publishing_asks_for_what_it_needs(
+    browser: Client, draft: PolicyDraft, instance: Instance, form: dict[str, str]
+) -> None:
     assert send(browser, draft, "publish/", **form).status_code == 422
     assert policies.newest_of(instance).number == 1
 
@@ -114,12 +130,21 @@ def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft
     assert len(stored(draft)["rules"]) == 1
 
 
-def test_a_form_brings_no_new_problem_and_says_it_in_the_brokers_words(browser: Client, draft: PolicyDraft) -> None:
+def test_a_form_brings_no_new_problem_and_says_it_in_the_brokers_words(
+    browser: Client, draft: PolicyDraft
+) -> None:
     answer = send(browser, draft, "rules/new/", name="x", signal="backlog_bytes", limit="1MiB", **RUNGS)
     assert answer.status_code == 422
     assert b"it needs a ladder of at least one action" in answer.content
     assert send(browser, draft, "rules/new/", **{**RULE, "limit": "much"}).status_code == 422
-    never = send(browser, draft, "activemq/new/", topic=">", abort_slow_consumer_strategy="true", max_slow_duration="-1")
+    never = send(
+        browser,
+        draft,
+        "activemq/new/",
+        topic=">",
+        abort_slow_consumer_strategy="true",
+        max_slow_duration="-1",
+    )
     assert b"nobody is ever aborted" in never.content
     assert stored(draft)["rules"] == stored(draft)["activemq"] == []
 
@@ -146,36 +171,71 @@ def test_entries_are_in_the_words_and_units_of_their_documents(
 
 
 def test_limits_and_transports_are_edited_in_the_draft(browser: Client, draft: PolicyDraft) -> None:
-    limits = {"journaled_topics": "orders.>", "journal_size": "128MiB", "preallocated_files": "2", "message_memory_limit": "512MiB"}
+    limits = {
+        "journaled_topics": "orders.>",
+        "journal_size": "128MiB",
+        "preallocated_files": "2",
+        "message_memory_limit": "512MiB",
+    }
     assert send(browser, draft, "limits/", **limits).status_code == 302
     assert stored(draft)["pool"]["message_memory_limit"] == 512 * 2**20
     assert stored(draft)["instance"]["journaled_topics"] == ["orders.>"]
-    listener = {"name": "risk", "kind": "tcp", "host": "127.0.0.1", "port": "9107", "enabled": "on", "authentication": "none"}
+    listener = {
+        "name": "risk",
+        "kind": "tcp",
+        "host": "127.0.0.1",
+        "port": "9107",
+        "enabled": "on",
+        "authentication": "none",
+    }
     assert send(browser, draft, "transports/new/", **listener).status_code == 302
     tls = {"certificate": "/etc/c.pem", "key": "/etc/k.pem", "restricted": "on"}
     assert send(browser, draft, "transports/risk/", **{**listener, **tls}).status_code == 302
     made = {one["name"]: one for one in stored(draft)["transports"]}["risk"]
     assert (made["restricted"], made["tls"]["key"], made["port"]) == (True, "/etc/k.pem", 9107)
     assert send(browser, draft, "transports/new/", **listener).status_code == 422
-    assert send(browser, draft, "transports/risk/", **{**listener, "authentication": "certificate"}).status_code == 422
+    assert (
+        send(browser, draft, "transports/risk/", **{**listener, "authentication": "certificate"}).status_code
+        == 422
+    )
     send(browser, draft, "transports/risk/delete/")
     assert "risk" not in str(stored(draft)["transports"])
 
 
-def test_secrets_are_typed_or_made_once_and_never_shown_again(browser: Client, draft: PolicyDraft, instance: Instance) -> None:
+def test_secrets_are_typed_or_made_once_and_never_shown_again(
+    browser: Client, draft: PolicyDraft, instance: Instance
+) -> None:
     answer = send(
-        browser, draft, "users/new/", name="maria", password_change="new", password="open sesame", token_change="new", groups="desk")
+        browser,
+        draft,
+        "users/new/",
+        name="maria",
+        password_change="new",
+        password="open sesame",
+        token_change="new",
+        groups="desk",
+    )
     user = stored(draft)["access"]["users"][0]
     assert password_matches("open sesame", user["password"])
     token = answer.content.decode().split("data-secret>")[1].split("<")[0]
     assert hash_token(token) == user["token"]
-    send(browser, draft, "users/0/", name="maria", password_change="keep", token_change="keep", groups="desk\nrisk")
+    send(
+        browser,
+        draft,
+        "users/0/",
+        name="maria",
+        password_change="keep",
+        token_change="keep",
+        groups="desk\nrisk",
+    )
     assert stored(draft)["access"]["users"][0] == {**user, "groups": ["desk", "risk"]}
     pages = [browser.get(at(draft)), browser.get(at(draft, "users/0/")), browser.post(at(draft, "preview/"))]
     send(browser, draft, "publish/", reason="users", whom="all")
     pages += [browser.get("/policies/"), browser.get("/audit/")]
     assert policies.newest_of(instance).document["access"]["users"][0]["password"] == user["password"]
-    told = "".join(page.content.decode() for page in pages) + json.dumps(list(AuditEvent.objects.values("before", "after")))
+    told = "".join(page.content.decode() for page in pages) + json.dumps(
+        list(AuditEvent.objects.values("before", "after"))
+    )
     assert "open sesame" not in told and token not in told
     assert user["password"] not in told and user["token"] not in told
 
@@ -188,7 +248,12 @@ def test_a_form_shows_every_field_it_reads(browser: Client, draft: PolicyDraft, 
 
 
 def test_a_password_must_be_typed_to_be_set(browser: Client, draft: PolicyDraft) -> None:
-    assert send(browser, draft, "users/new/", name="maria", password_change="new", token_change="keep").status_code == 422
+    assert (
+        send(
+            browser, draft, "users/new/", name="maria", password_change="new", token_change="keep"
+        ).status_code
+        == 422
+    )
 
 
 def test_somebody_elses_edit_meanwhile_stops_a_form(browser: Client, draft: PolicyDraft) -> None:
@@ -201,18 +266,27 @@ def test_somebody_elses_edit_meanwhile_stops_a_form(browser: Client, draft: Poli
     assert PolicyDraft.objects.filter(pk=draft.pk).exists()
 
 
-def test_a_configuration_is_pasted_or_uploaded(browser: Client, broker: FakeBroker, instance: Instance) -> None:
-    pasted = browser.post("/policies/drafts/import/", {"system": "activemq", "text": ACTIVEMQ}).content.decode()
+def test_a_configuration_is_pasted_or_uploaded(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
+    pasted = browser.post(
+        "/policies/drafts/import/", {"system": "activemq", "text": ACTIVEMQ}
+    ).content.decode()
     assert "producerFlowControl=false" in pasted and "prices.*" in pasted
     assert "Taken over: 7" in pasted and "Left out: 5" in pasted and "Not about policy: 0" in pasted
     file = SimpleUploadedFile("config.xml", AMPS.encode())
-    uploaded = browser.post("/policies/drafts/import/", {"system": "amps", "file": file, "title": "from amps"}).content.decode()
+    uploaded = browser.post(
+        "/policies/drafts/import/", {"system": "amps", "file": file, "title": "from amps"}
+    ).content.decode()
     assert "is made and switched off" in uploaded
     assert set(Action.objects.exclude(name="weekly archive").values_list("enabled", flat=True)) == {False}
     assert policies.newest_of(instance).number == 1
 
 
-@pytest.mark.parametrize("form", [{"system": "activemq", "text": "<a"}, {"system": "yaml", "text": ""}, {"system": "cobol", "text": "x"}])
+@pytest.mark.parametrize(
+    "form",
+    [{"system": "activemq", "text": "<a"}, {"system": "yaml", "text": ""}, {"system": "cobol", "text": "x"}],
+)
 def test_what_cant_be_imported_is_said(browser: Client, broker: FakeBroker, form: dict[str, str]) -> None:
     assert browser.post("/policies/drafts/import/", form).status_code == 422
     assert not PolicyDraft.objects.exists()
@@ -232,14 +306,18 @@ def test_an_upload_over_a_mebibyte_is_refused(browser: Client, broker: FakeBroke
     assert b"The file is over 1 MiB." in answer.content
 
 
-def test_an_older_revision_comes_back_by_a_draft(browser: Client, broker: FakeBroker, instance: Instance, actor: Actor) -> None:
+def test_an_older_revision_comes_back_by_a_draft(
+    browser: Client, broker: FakeBroker, instance: Instance, actor: Actor
+) -> None:
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
     browser.post("/policies/drafts/new/", {"title": "Back to revision 1", "revision": "1"})
     draft = PolicyDraft.objects.get()
     assert (draft.base, draft.document["client_policy"]["client_max_capacity"]) == (2, 50)
 
 
-def test_a_draft_that_a_newer_revision_overtook_says_so(browser: Client, draft: PolicyDraft, actor: Actor) -> None:
+def test_a_draft_that_a_newer_revision_overtook_says_so(
+    browser: Client, draft: PolicyDraft, actor: Actor
+) -> None:
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
     assert b"make a new one" in browser.get(at(draft)).content
 
@@ -263,7 +341,16 @@ def test_a_draft_with_wrong_values_is_shown_all_the_same(browser: Client, draft:
         "access": {"users": [{"groups": 3}], "entitlements": [{"who": 1}]},
     }  # fmt: skip
     drafts.edit(Actor("person", "maria"), draft.pk, wrong)
-    for rest in ("", "limits/", "rules/0/", "qpid/0/", "xap/0/", "users/0/", "entitlements/0/", "transports/t/"):
+    for rest in (
+        "",
+        "limits/",
+        "rules/0/",
+        "qpid/0/",
+        "xap/0/",
+        "users/0/",
+        "entitlements/0/",
+        "transports/t/",
+    ):
         assert browser.get(at(draft, rest)).status_code == 200, rest
 
 
@@ -273,7 +360,10 @@ def test_a_draft_of_many_entries_asks_no_more_queries(
     browser.get(at(draft))
     with CaptureQueriesContext(connection) as few:
         browser.get(at(draft))
-    many = {"qpid": [{"topic": f"t.{n}", "depth": 5} for n in range(100)], "access": {"users": [{"name": f"u{n}"} for n in range(100)]}}
+    many = {
+        "qpid": [{"topic": f"t.{n}", "depth": 5} for n in range(100)],
+        "access": {"users": [{"name": f"u{n}"} for n in range(100)]},
+    }
     drafts.edit(Actor("person", "maria"), draft.pk, many)
     with django_assert_num_queries(len(few)):
         browser.get(at(draft))

@@ -8,7 +8,9 @@ from console.models import AuditEvent
 from tests.support.fake_broker import FakeBroker
 
 
-def test_it_lists_them_furthest_behind_first_also_of_clients_that_are_away(browser: Client, broker: FakeBroker) -> None:
+def test_it_lists_them_furthest_behind_first_also_of_clients_that_are_away(
+    browser: Client, broker: FakeBroker
+) -> None:
     text = browser.get("/durables/").content.decode()
     assert 0 < text.index("auditor") < text.index("board-jfk")
     assert "902" in text and "Not connected" in text and "sluice-1|900|" in text
@@ -16,13 +18,18 @@ def test_it_lists_them_furthest_behind_first_also_of_clients_that_are_away(brows
     assert "auditor" in found and "board-jfk" not in found
 
 
-def test_one_is_deleted_after_a_confirmation_and_it_is_in_the_audit(browser: Client, broker: FakeBroker) -> None:
-    assert b"<details><summary aria-label=\"Delete night of auditor" in browser.get("/durables/").content
+def test_one_is_deleted_after_a_confirmation_and_it_is_in_the_audit(
+    browser: Client, broker: FakeBroker
+) -> None:
+    assert b'<details><summary aria-label="Delete night of auditor' in browser.get("/durables/").content
     answer = browser.post("/clients/auditor/durables/night/delete/", follow=True)
     assert b"night of auditor was deleted" in answer.content
     assert [one["name"] for one in broker.durables] == ["orders"]
     assert AuditEvent.objects.get(action="client.durable_delete").result == "done"
-    assert b"has no durable subscription" in browser.post("/clients/auditor/durables/night/delete/", follow=True).content
+    assert (
+        b"has no durable subscription"
+        in browser.post("/clients/auditor/durables/night/delete/", follow=True).content
+    )
 
 
 def test_an_onlooker_sees_them_and_deletes_none(onlooker: Client, broker: FakeBroker) -> None:

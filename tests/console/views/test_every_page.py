@@ -11,8 +11,32 @@ from django.urls import reverse
 from console.models import Instance
 from tests.support.fake_broker import FakeBroker
 
-PAGES = ("overview", "clients", "decisions", "policies", "policies_in_force", "drafts", "journals", "replays", "replays_list", "actions", "actions_new", "actions_firings", "runs", "runs_list")
-CHANGES = ("policies_instance", "drafts_new", "drafts_import", "rollout_promote", "rollout_stop", "journals_plan", "journals_apply", "runs_pipeline")
+PAGES = (
+    "overview",
+    "clients",
+    "decisions",
+    "policies",
+    "policies_in_force",
+    "drafts",
+    "journals",
+    "replays",
+    "replays_list",
+    "actions",
+    "actions_new",
+    "actions_firings",
+    "runs",
+    "runs_list",
+)
+CHANGES = (
+    "policies_instance",
+    "drafts_new",
+    "drafts_import",
+    "rollout_promote",
+    "rollout_stop",
+    "journals_plan",
+    "journals_apply",
+    "runs_pipeline",
+)
 
 
 @pytest.mark.parametrize("name", PAGES)

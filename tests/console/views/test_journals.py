@@ -28,7 +28,9 @@ def test_segments_are_listed_newest_first_with_who_needs_them(browser: Client, b
 
 
 def test_a_plan_says_what_is_chosen_what_is_not_and_why(browser: Client, broker: FakeBroker) -> None:
-    answer = browser.post("/journals/plan/", {"action": "archive", "age": "7d"}, headers={"HX-Request": "true"})
+    answer = browser.post(
+        "/journals/plan/", {"action": "archive", "age": "7d"}, headers={"HX-Request": "true"}
+    )
     text = answer.content.decode()
     assert CHOSEN in text
     assert "needed by replay of lake-loader and by the spool of board-jfk" in text
@@ -41,12 +43,16 @@ def test_a_plan_without_scripts_is_a_whole_page(browser: Client, broker: FakeBro
 
 
 def test_an_age_that_cant_be_read_is_said(browser: Client, broker: FakeBroker) -> None:
-    answer = browser.post("/journals/plan/", {"action": "archive", "age": "soon"}, headers={"HX-Request": "true"})
+    answer = browser.post(
+        "/journals/plan/", {"action": "archive", "age": "soon"}, headers={"HX-Request": "true"}
+    )
     assert b"is not an age" in answer.content
 
 
 def test_nothing_old_enough_offers_nothing_to_apply(browser: Client, broker: FakeBroker) -> None:
-    answer = browser.post("/journals/plan/", {"action": "archive", "age": "52w"}, headers={"HX-Request": "true"})
+    answer = browser.post(
+        "/journals/plan/", {"action": "archive", "age": "52w"}, headers={"HX-Request": "true"}
+    )
     assert b"No segment is older" in answer.content
     assert b"/journals/apply/" not in answer.content
 

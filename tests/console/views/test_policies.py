@@ -21,7 +21,9 @@ def instance_form(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_change_makes_a_revision_that_the_broker_takes_up(browser: Client, broker: FakeBroker, instance: Instance) -> None:
+def test_a_change_makes_a_revision_that_the_broker_takes_up(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
     answer = browser.post("/policies/instance/", instance_form(message_memory_limit="512MiB"), follow=True)
     newest = read.newest_revision(instance)
     assert newest is not None
@@ -38,7 +40,9 @@ def test_a_change_while_the_broker_is_away_is_kept_and_said(browser: Client, ins
     assert b"in force on 0 of 1 instance" in answer.content
 
 
-def test_someone_elses_revision_meanwhile_stops_the_edit(browser: Client, broker: FakeBroker, instance: Instance) -> None:
+def test_someone_elses_revision_meanwhile_stops_the_edit(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
     browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
     answer = browser.post("/policies/instance/", instance_form(client_max_capacity="30"))
     assert answer.status_code == 422
@@ -46,7 +50,9 @@ def test_someone_elses_revision_meanwhile_stops_the_edit(browser: Client, broker
     assert PolicyRevision.objects.filter(instance=instance).count() == 2
 
 
-def test_saving_what_is_there_makes_no_revision(browser: Client, broker: FakeBroker, instance: Instance) -> None:
+def test_saving_what_is_there_makes_no_revision(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
     answer = browser.post("/policies/instance/", instance_form(), follow=True)
     assert b"none was made" in answer.content
     assert PolicyRevision.objects.filter(instance=instance).count() == 1
@@ -59,7 +65,10 @@ def test_a_value_that_cant_be_read_is_said_at_its_field(browser: Client, broker:
 
 
 def test_a_reason_is_needed(browser: Client, broker: FakeBroker, instance: Instance) -> None:
-    assert browser.post("/policies/instance/", instance_form(reason="", client_max_capacity="10")).status_code == 422
+    assert (
+        browser.post("/policies/instance/", instance_form(reason="", client_max_capacity="10")).status_code
+        == 422
+    )
     assert PolicyRevision.objects.filter(instance=instance).count() == 1
 
 
@@ -79,8 +88,16 @@ def test_a_transport_gets_limits_of_its_own(browser: Client, broker: FakeBroker,
 
 
 def test_a_diff_names_what_changed_in_the_words_of_the_page() -> None:
-    before = {"revision": 1, "pool": {"message_memory_limit": None}, "transports": [{"name": "tcp", "enabled": True, "port": 1}]}
-    after = {"revision": 2, "pool": {"message_memory_limit": 2**30}, "transports": [{"name": "tcp", "enabled": False, "port": 1}]}
+    before = {
+        "revision": 1,
+        "pool": {"message_memory_limit": None},
+        "transports": [{"name": "tcp", "enabled": True, "port": 1}],
+    }
+    after = {
+        "revision": 2,
+        "pool": {"message_memory_limit": 2**30},
+        "transports": [{"name": "tcp", "enabled": False, "port": 1}],
+    }
     assert [tuple(change) for change in changes(before, after)] == [
         ("pool.message_memory_limit", "default", "1.00 GiB"),
         ("tcp.enabled", "true", "false"),
@@ -93,7 +110,10 @@ def test_a_transport_that_is_new_shows_as_not_there_before() -> None:
 
 
 def test_an_entry_is_known_by_what_it_is_for_and_a_secret_only_by_being_set() -> None:
-    before = {"rules": [{"name": "behind", "limit": 1}], "access": {"users": [{"name": "m", "password": "scrypt$old", "token": None}]}}
+    before = {
+        "rules": [{"name": "behind", "limit": 1}],
+        "access": {"users": [{"name": "m", "password": "scrypt$old", "token": None}]},
+    }
     ladder = [{"action": "warn"}, {"action": "refuse", "for_ms": 30_000}]
     after = {
         "rules": [{"name": "new", "limit": 2}, {"name": "behind", "limit": 1, "ladder": ladder}],

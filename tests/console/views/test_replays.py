@@ -11,7 +11,13 @@ def test_it_shows_progress_time_left_and_what_can_be_done(browser: Client, broke
     text = browser.get("/replays/").content.decode()
     assert 'aria-valuenow="61"' in text
     assert "12 min" in text
-    for label in ("Pause nightly", "Resume audit-2026", "Set rate of nightly", "Cancel nightly", "Take off the list: last-week"):
+    for label in (
+        "Pause nightly",
+        "Resume audit-2026",
+        "Set rate of nightly",
+        "Cancel nightly",
+        "Take off the list: last-week",
+    ):
         assert f'aria-label="{label}"' in text
     assert "Resume nightly" not in text
     assert 'hx-trigger="every 2s"' in text
@@ -29,8 +35,12 @@ def test_the_buttons_do_what_they_say(browser: Client, broker: FakeBroker) -> No
     browser.post("/replays/nightly/rate/", {"rate": "8X", "rate_max_gap": "10s"})
     browser.post("/replays/nightly/resume/")
     browser.post("/replays/audit-2026/rate/", {"rate": " "})
-    assert [(one["do"], one["name"], one.get("rate")) for one in broker.asked if one["do"] not in ("replays",)] == [
-        ("replay_pause", "nightly", None), ("replay_rate", "nightly", "8X"), ("replay_resume", "nightly", None),
+    assert [
+        (one["do"], one["name"], one.get("rate")) for one in broker.asked if one["do"] not in ("replays",)
+    ] == [
+        ("replay_pause", "nightly", None),
+        ("replay_rate", "nightly", "8X"),
+        ("replay_resume", "nightly", None),
         ("replay_rate", "audit-2026", None),
     ]
     answer = browser.post("/replays/nobody/pause/", follow=True)
@@ -38,7 +48,11 @@ def test_the_buttons_do_what_they_say(browser: Client, broker: FakeBroker) -> No
 
 
 def test_one_is_made_from_the_form(browser: Client, broker: FakeBroker) -> None:
-    answer = browser.post("/replays/new/", {"name": "audit", "client": "board-jfk", "topic": "flights.>", "paused": "on"}, follow=True)
+    answer = browser.post(
+        "/replays/new/",
+        {"name": "audit", "client": "board-jfk", "topic": "flights.>", "paused": "on"},
+        follow=True,
+    )
     assert b"waits for board-jfk" in answer.content
     asked = next(one for one in broker.asked if one["do"] == "replay_create")
     assert (asked["client"], asked["bookmark"], asked["paused"]) == ("board-jfk", "0", True)

@@ -31,7 +31,9 @@ def test_cancelling_asks_the_run_to_stop(browser: Client, instance: Instance) ->
     assert run.cancel_requested
 
 
-def test_a_pipeline_job_is_asked_for(browser: Client, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_job_is_asked_for(
+    browser: Client, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runs, "enqueue", lambda run: None)
     browser.post("/runs/pipeline/", {"job": "lake"})
     assert ActionRun.objects.get().parameters["job"] == "lake"
@@ -54,7 +56,14 @@ def test_parameters_are_shown_in_words(parameters: dict[str, object], words: str
 def test_a_decision_explains_itself_whole(browser: Client, instance: Instance) -> None:
     seed_decisions(instance)
     text = browser.get("/decisions/").content.decode()
-    for part in ("amps.message_memory_limit", "pool_memory", "2.40 GiB", "carrier-ua", "20,411 messages in its spool", "sluice-1|990120|"):
+    for part in (
+        "amps.message_memory_limit",
+        "pool_memory",
+        "2.40 GiB",
+        "carrier-ua",
+        "20,411 messages in its spool",
+        "sluice-1|990120|",
+    ):
         assert part in text
 
 
@@ -63,7 +72,9 @@ def test_a_decision_explains_itself_whole(browser: Client, instance: Instance) -
     ("action=disconnect", "old-dashboard", "delay-mailer"),
     ("reason=slow_client_age", "old-dashboard", "delay-mailer"),
 ])  # fmt: skip
-def test_decisions_are_filtered(browser: Client, instance: Instance, query: str, shown: str, hidden: str) -> None:
+def test_decisions_are_filtered(
+    browser: Client, instance: Instance, query: str, shown: str, hidden: str
+) -> None:
     seed_decisions(instance)
     text = browser.get(f"/decisions/?{query}").content.decode()
     assert f"Client {shown} was" in text
@@ -74,7 +85,10 @@ def test_a_filter_that_fits_nothing_says_so(browser: Client, instance: Instance)
     assert b"No decision matches" in browser.get("/decisions/?client=nobody").content
 
 
-@pytest.mark.parametrize(("query", "states"), [("state=failed", {"failed"}), ("state=nonsense", None), ("kind=pipeline&state=failed", set())])
+@pytest.mark.parametrize(
+    ("query", "states"),
+    [("state=failed", {"failed"}), ("state=nonsense", None), ("kind=pipeline&state=failed", set())],
+)
 def test_runs_are_filtered_alike_by_the_page_and_by_the_api(
     browser: Client, instance: Instance, query: str, states: set[str] | None
 ) -> None:
@@ -91,4 +105,6 @@ def test_runs_are_filtered_alike_by_the_page_and_by_the_api(
 
 def test_pager_of_filtered_runs_keeps_the_filter(browser: Client, instance: Instance) -> None:
     seed_runs(instance)
-    assert browser.get("/runs/?state=succeeded&actor=a%26b").context["query"] == "state=succeeded&actor=a%26b&"
+    assert (
+        browser.get("/runs/?state=succeeded&actor=a%26b").context["query"] == "state=succeeded&actor=a%26b&"
+    )

@@ -95,7 +95,9 @@ def test_what_open_pages_ask_by_themselves_is_no_use(maria: Client, clock: Clock
 def test_every_address_that_pages_ask_again_and_again_is_known() -> None:
     polled = set()
     for template in (Path(settings.BASE_DIR) / "templates").rglob("*.html"):
-        for tag in re.findall(r"<\w+[^<]*?hx-trigger=\"[^\"]*every [^>]*", template.read_text(encoding="utf-8")):
+        for tag in re.findall(
+            r"<\w+[^<]*?hx-trigger=\"[^\"]*every [^>]*", template.read_text(encoding="utf-8")
+        ):
             polled |= set(re.findall(r"hx-get=\"\{% url '(\w+)'", tag))
     assert polled == sessions.ASKED_BY_PAGES
     assert {resolve("/runs/list/").url_name} <= polled
@@ -169,6 +171,8 @@ def test_token_s_use_is_a_write_of_the_tick_and_not_of_the_request(db: None, lin
 
 def test_token_works_without_redis(db: None, away: None) -> None:
     user = person("rob", Role.VIEWER)
-    _, text = operators.create_token(SYSTEM, user, "feed", lifetime=timedelta(days=1), scope=[Permission.VIEW])
+    _, text = operators.create_token(
+        SYSTEM, user, "feed", lifetime=timedelta(days=1), scope=[Permission.VIEW]
+    )
     assert Client().get("/api/v1/auth/me", headers={"Authorization": f"Bearer {text}"}).status_code == 200
     assert operators.store_used() == 0

@@ -104,20 +104,42 @@ def compile_rules(document: PolicyDocument, pools: Mapping[str, PoolLimits]) -> 
 def _client_rules(policy: ClientPolicy, transport: str, pool: PoolLimits, revision: int) -> list[Rule]:
     rules = []
     if policy.client_message_age_limit_ms is not None:
-        rules.append(Rule(
-            "amps.client_message_age_limit", "ClientMessageAgeLimit", transport, Signal.OLDEST_AGE,
-            Shape.HARD, policy.client_message_age_limit_ms, Unit.MILLISECONDS, Choice.SELF, (Rung(Action.DISCONNECT),),
-            Reason.AGE, revision,
-        ))
+        rules.append(
+            Rule(
+                "amps.client_message_age_limit",
+                "ClientMessageAgeLimit",
+                transport,
+                Signal.OLDEST_AGE,
+                Shape.HARD,
+                policy.client_message_age_limit_ms,
+                Unit.MILLISECONDS,
+                Choice.SELF,
+                (Rung(Action.DISCONNECT),),
+                Reason.AGE,
+                revision,
+            )
+        )
     percent = policy.client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
     for name, signal, whole, action, reason in (
         ("disk", Signal.SPOOL_BYTES, pool.disk, Action.DISCONNECT, Reason.CAPACITY),
         ("memory", Signal.OUTBOUND_BYTES, pool.memory, Action.OFFLINE, Reason.MEMORY_CAPACITY),
     ):
-        rules.append(Rule(
-            f"amps.client_max_capacity.{name}", "ClientMaxCapacity", transport, signal, Shape.PERCENT_OF,
-            whole * percent // 100, Unit.BYTES, Choice.SELF, (Rung(action),), reason, revision, percent,
-        ))
+        rules.append(
+            Rule(
+                f"amps.client_max_capacity.{name}",
+                "ClientMaxCapacity",
+                transport,
+                signal,
+                Shape.PERCENT_OF,
+                whole * percent // 100,
+                Unit.BYTES,
+                Choice.SELF,
+                (Rung(action),),
+                reason,
+                revision,
+                percent,
+            )
+        )
     return rules
 
 

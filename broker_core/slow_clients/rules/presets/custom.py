@@ -45,7 +45,10 @@ def own_rules(document: PolicyDocument) -> dict[str, Own]:
         named.setdefault(entry.name, []).append(entry)
     return {
         name: Own(
-            [Layer(f"rule {name} ({entry.scope})", entry.scope, set_fields(entry, RULE_FIELDS)) for entry in entries],
+            [
+                Layer(f"rule {name} ({entry.scope})", entry.scope, set_fields(entry, RULE_FIELDS))
+                for entry in entries
+            ],
             is_per_subscription(entries),
             any(entry.signal in POOL_SIGNALS for entry in entries),
         )
@@ -60,7 +63,13 @@ def settings_within(own: Own, scope: Scope) -> dict[str, Any]:
 
 
 def rule(
-    name: str, settings: dict[str, Any], pool: PoolLimits, revision: int, *, scope: str = "", per_subscription: bool = False
+    name: str,
+    settings: dict[str, Any],
+    pool: PoolLimits,
+    revision: int,
+    *,
+    scope: str = "",
+    per_subscription: bool = False,
 ) -> Rule | None:
     """The rule of effective settings; None when what matches doesn't make a whole one, or contradicts itself: entries
     that neither lies within the other's scope are laid over each other only for those whom both are about."""
@@ -72,7 +81,9 @@ def rule(
         whole = pool.disk if signal in (Signal.SPOOL_BYTES, Signal.POOL_DISK) else pool.memory
         limit = whole * percent // 100
     assert limit is not None, "problems_of asks for one"
-    ladder = tuple(Rung(rung.action, rung.at_percent, rung.after_ms, rung.for_ms) for rung in settings["ladder"])
+    ladder = tuple(
+        Rung(rung.action, rung.at_percent, rung.after_ms, rung.for_ms) for rung in settings["ladder"]
+    )
     counted, row = settings["shape"] is Shape.COUNT_IN_WINDOW, SIGNALS[signal]
     return Rule(
         name, name, scope, signal, settings["shape"], limit, Unit.TIMES if counted else row.unit,

@@ -23,7 +23,9 @@ from broker_core.slow_clients.rules.scopes import Layer
 
 DEFAULTS: Final = defaults(QPID)
 _LIMITS: Final = {
-    "depth": Signal.BACKLOG_BYTES, "message_age": Signal.OLDEST_AGE, "message_count": Signal.BACKLOG_MESSAGES,
+    "depth": Signal.BACKLOG_BYTES,
+    "message_age": Signal.OLDEST_AGE,
+    "message_count": Signal.BACKLOG_MESSAGES,
 }
 
 

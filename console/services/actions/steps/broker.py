@@ -24,9 +24,13 @@ MOST_BODY = 1024 * 1024
 def _publish(scene: Scene, options: Options) -> Done:
     body = expand_bytes(options["data"], scene.variables)
     if options["topic"].startswith(OWN):
-        raise OperatorError("topic_refused", "Topics that start with $ are the broker's own.", "Publish on another.")
+        raise OperatorError(
+            "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
+        )
     if len(body) > MOST_BODY:
-        raise OperatorError("message_too_long", f"The message has {len(body):,} bytes, over {MOST_BODY:,}.", "Publish less.")
+        raise OperatorError(
+            "message_too_long", f"The message has {len(body):,} bytes, over {MOST_BODY:,}.", "Publish less."
+        )
     scene.link.call(requests.PublishBytes(topic=options["topic"], body=base64.b64encode(body).decode()))
     return Done({"topic": options["topic"], "bytes": len(body)})
 
@@ -50,7 +54,11 @@ def _shut_down(scene: Scene, options: Options) -> Done:
 
 def _client(options: Options) -> str:
     if not options["client"]:
-        raise OperatorError("unknown_client", "The step names no client: the variable in it is empty.", "Look at the trigger's variables.")
+        raise OperatorError(
+            "unknown_client",
+            "The step names no client: the variable in it is empty.",
+            "Look at the trigger's variables.",
+        )
     return options["client"]
 
 
@@ -59,7 +67,9 @@ def _done(scene: Scene, request: requests.Request[Document]) -> Done:
 
 
 def _plan_publish(instance: Instance, options: Options) -> Planned:
-    return Planned(f"publish a message on {options['topic'][:200]}", details={"data": options["data"][:2_000]})
+    return Planned(
+        f"publish a message on {options['topic'][:200]}", details={"data": options["data"][:2_000]}
+    )
 
 
 STEPS = {

@@ -34,7 +34,11 @@ def _plan(instance: Instance, options: Options) -> Planned:
     rows = {word: sum(rows.count() for rows in found) for word, found in _old(instance, options)}
     words = " and ".join(f"{count:,} rows of {word}" for word, count in rows.items())
     # How many rows there are changes by the second: the promise is what and how old.
-    return Planned(f"delete {words} older than {format_age(parse_age(options['age']))}", [options["what"], parse_age(options["age"])], {"rows": rows})
+    return Planned(
+        f"delete {words} older than {format_age(parse_age(options['age']))}",
+        [options["what"], parse_age(options["age"])],
+        {"rows": rows},
+    )
 
 
 def _perform(scene: Scene, options: Options) -> Done:

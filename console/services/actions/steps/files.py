@@ -20,7 +20,9 @@ Act = Callable[[files.Choice, Callable[[int], None]], tuple[int, int]]
 
 
 def _choose(options: Options, packed: bool) -> files.Choice:
-    return files.choose(options["folder"], options["pattern"], parse_age(options["age"]), time.time_ns(), packed=packed)
+    return files.choose(
+        options["folder"], options["pattern"], parse_age(options["age"]), time.time_ns(), packed=packed
+    )
 
 
 def _plan(word: str, packed: bool, instance: Instance, options: Options) -> Planned:
@@ -28,7 +30,10 @@ def _plan(word: str, packed: bool, instance: Instance, options: Options) -> Plan
     return Planned(
         f"{word} {len(choice.chosen)} file{'' if len(choice.chosen) == 1 else 's'} of {choice.folder}, {choice.nbytes:,} bytes",
         [[found.name, found.nbytes, found.changed_ns] for found in choice.chosen],
-        {"files": [found.name for found in choice.chosen[:200]], "skipped": [{"name": name, "why": why} for name, why in choice.skipped]},
+        {
+            "files": [found.name for found in choice.chosen[:200]],
+            "skipped": [{"name": name, "why": why} for name, why in choice.skipped],
+        },
     )
 
 
@@ -42,7 +47,10 @@ def _perform(act: Act, packed: bool, scene: Scene, options: Options) -> Done:
 
     count, nbytes = act(choice, each)
     scene.progress.log(f"{count} files, {nbytes:,} bytes")
-    return Done({"folder": str(choice.folder), "files": count, "bytes": nbytes}, {"SLUICE_FILES": str(count), "SLUICE_BYTES": str(nbytes)})
+    return Done(
+        {"folder": str(choice.folder), "files": count, "bytes": nbytes},
+        {"SLUICE_FILES": str(count), "SLUICE_BYTES": str(nbytes)},
+    )
 
 
 def _rotate(scene: Scene, options: Options) -> Done:
@@ -51,7 +59,11 @@ def _rotate(scene: Scene, options: Options) -> Done:
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S}"
     logs = [path for path in sorted(home.glob("*.log")) if wanted in ("all", path.stem)]
     if not logs:
-        raise OperatorError("no_log", f"There is no log of {wanted} in {home}.", "`make up` writes logs there; other supervisors rotate their own.")
+        raise OperatorError(
+            "no_log",
+            f"There is no log of {wanted} in {home}.",
+            "`make up` writes logs there; other supervisors rotate their own.",
+        )
     made = []
     for path in logs:
         if path.stat().st_size:

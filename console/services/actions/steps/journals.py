@@ -43,8 +43,13 @@ def _perform(kind: str, scene: Scene, options: Options) -> Done:
     age_s = parse_age(options["age"])
     part = Part(kind, {"age": options["age"], "age_s": age_s}, scene.instance, scene.run.pk)
     result = journals.perform(part, scene.progress)  # type: ignore[arg-type]
-    variables = {"SLUICE_SEGMENTS": str(len(result.get("segments", ()))), "SLUICE_BYTES": str(result.get("bytes", 0))}
+    variables = {
+        "SLUICE_SEGMENTS": str(len(result.get("segments", ()))),
+        "SLUICE_BYTES": str(result.get("bytes", 0)),
+    }
     return Done(result, variables)
 
 
-STEPS = {str(kind): Step(partial(plan_of, str(kind)), partial(_perform, str(kind))) for kind in JOURNAL_ACTIONS}
+STEPS = {
+    str(kind): Step(partial(plan_of, str(kind)), partial(_perform, str(kind))) for kind in JOURNAL_ACTIONS
+}

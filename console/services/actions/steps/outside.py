@@ -38,7 +38,9 @@ def _event(scene: Scene, options: Options) -> Done:
     """Raise a custom event: every action that waits for it gets a run, with this run's variables."""
     depth = int(scene.run.trigger.get("depth", 0)) + 1
     if depth > events.MOST_DEPTH:
-        raise OperatorError("event_loop", f"Events raised each other {depth} times.", "Break the circle of actions.")
+        raise OperatorError(
+            "event_loop", f"Events raised each other {depth} times.", "Break the circle of actions."
+        )
     event = Event("event", {**scene.variables, "SLUICE_EVENT": options["name"]})
     started = events.happened(scene.instance, [event], depth=depth)
     return Done({"event": options["name"], "runs": [str(run.pk) for run in started]})
@@ -58,12 +60,19 @@ def _webhook(scene: Scene, options: Options) -> Done:
         answer = connection.getresponse()
         text = answer.read(MOST_ANSWER).decode("utf-8", "replace")
     except (OSError, http.client.HTTPException, ValueError) as problem:
-        raise OperatorError("webhook_failed", f"{address.hostname} can't be called: {problem}.", "See whether it listens.") from None
+        raise OperatorError(
+            "webhook_failed", f"{address.hostname} can't be called: {problem}.", "See whether it listens."
+        ) from None
     finally:
         connection.close()
     scene.progress.log(f"{address.hostname} answered {answer.status}: {text[:500]}")
     if not 200 <= answer.status < 300:
-        raise OperatorError("webhook_failed", f"{address.hostname} answered {answer.status}.", "See the run's log.", status=answer.status)
+        raise OperatorError(
+            "webhook_failed",
+            f"{address.hostname} answered {answer.status}.",
+            "See the run's log.",
+            status=answer.status,
+        )
     return Done({"status": answer.status, "answer": text[:2_000]}, {"SLUICE_STATUS": str(answer.status)})
 
 
@@ -72,9 +81,14 @@ def _body(scene: Scene, template: str) -> tuple[bytes, str]:
         body = expand_bytes(template, scene.variables)
         kind = "application/json" if body.lstrip()[:1] in (b"{", b"[") else "text/plain; charset=utf-8"
     else:
-        body, kind = json.dumps({"run": str(scene.run.pk), "variables": scene.variables}).encode(), "application/json"
+        body, kind = (
+            json.dumps({"run": str(scene.run.pk), "variables": scene.variables}).encode(),
+            "application/json",
+        )
     if len(body) > MOST_BODY:
-        raise OperatorError("message_too_long", f"The body has {len(body):,} bytes, over {MOST_BODY:,}.", "Send less.")
+        raise OperatorError(
+            "message_too_long", f"The body has {len(body):,} bytes, over {MOST_BODY:,}.", "Send less."
+        )
     return body, kind
 
 

@@ -18,7 +18,10 @@ def _transport(scene: Scene, options: Options) -> Done:
 
 def _revision(scene: Scene, options: Options) -> Done:
     change = policies.restore(
-        scene.actor, int(float(options["number"])), reason=f"action run {scene.run.pk}", instance_name=scene.instance.name
+        scene.actor,
+        int(float(options["number"])),
+        reason=f"action run {scene.run.pk}",
+        instance_name=scene.instance.name,
     )
     return _done(scene, change)
 
@@ -31,7 +34,9 @@ def _done(scene: Scene, change: policies.Change) -> Done:
 
 def _plan_revision(instance: Instance, options: Options) -> Planned:
     wanted, newest = revision_numbered(instance, int(float(options["number"]))), newest_revision(instance)
-    return Planned(f"make revision {wanted.number} the policy again", [wanted.number, newest.number if newest else 0])
+    return Planned(
+        f"make revision {wanted.number} the policy again", [wanted.number, newest.number if newest else 0]
+    )
 
 
 STEPS = {

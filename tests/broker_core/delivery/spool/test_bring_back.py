@@ -23,13 +23,17 @@ class Log:
     """A journal that counts what is read."""
 
     def __init__(self, directory: Path) -> None:
-        self.journal = Journal.open(directory, "i-1", None, JournalOptions(segment_size=64 * 1024, preallocated=1))
+        self.journal = Journal.open(
+            directory, "i-1", None, JournalOptions(segment_size=64 * 1024, preallocated=1)
+        )
         self.reads: list[int] = []
 
     def write(self, size: int = 100) -> tuple[Position, Batch]:
         """A batch of COUNT records, accepted at its first sequence."""
         journal, first = self.journal, self.journal.next_sequence
-        batch = Batch.parse(build_one_topic("p", "t", [b"%08d" % (first + n) + b"x" * size for n in range(COUNT)]))
+        batch = Batch.parse(
+            build_one_topic("p", "t", [b"%08d" % (first + n) + b"x" * size for n in range(COUNT)])
+        )
         batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=first)
         return journal.write([batch])[0], batch
 
@@ -48,12 +52,16 @@ def log(tmp_path: Path) -> Iterator[Log]:
     made.journal.close()
 
 
-def entry(written: list[tuple[Position, Batch]], *, stream: int = 1, at: int = 0, rows: Any = None) -> SpoolEntry:
+def entry(
+    written: list[tuple[Position, Batch]], *, stream: int = 1, at: int = 0, rows: Any = None
+) -> SpoolEntry:
     """A reference to batches that stand behind one another."""
     position, first = written[0]
     length = sum(batch.nbytes for _, batch in written)
     count = len(rows) if rows is not None else COUNT * len(written)
-    return SpoolEntry(stream, "reference", position, length, rows, None, count, length, at or first.accepted_at)
+    return SpoolEntry(
+        stream, "reference", position, length, rows, None, count, length, at or first.accepted_at
+    )
 
 
 def brought(log: Log, *entries: SpoolEntry) -> list[Any]:
@@ -66,7 +74,9 @@ def test_a_run_comes_back_as_the_batches_it_was_made_of(log: Log) -> None:
     found = brought(log, entry(written))
     assert [one.source for one in found] == [position for position, _ in written]
     assert [bytes(one.batch.buf) for one in found] == [bytes(batch.buf) for _, batch in written]
-    assert [(one.count, one.nbytes, one.rows) for one in found] == [(COUNT, b.nbytes, None) for _, b in written]
+    assert [(one.count, one.nbytes, one.rows) for one in found] == [
+        (COUNT, b.nbytes, None) for _, b in written
+    ]
 
 
 def test_each_batch_of_a_run_is_as_old_as_it_is(log: Log) -> None:
@@ -102,7 +112,9 @@ def test_what_stands_between_two_entries_isnt_read(log: Log) -> None:
 def test_entries_of_two_segments_are_two_reads(log: Log) -> None:
     written = [log.write(4_000) for _ in range(5)]
     assert len({position.segment for position, _ in written}) == 2
-    assert [one.batch.first_sequence for one in brought(log, *(entry([one]) for one in written))] == [*range(1, 21, COUNT)]
+    assert [one.batch.first_sequence for one in brought(log, *(entry([one]) for one in written))] == [
+        *range(1, 21, COUNT)
+    ]
     assert len(log.reads) == 2
 
 

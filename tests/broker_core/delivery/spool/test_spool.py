@@ -74,7 +74,10 @@ def test_what_goes_in_comes_out_in_order(spool):
 def joined(spool, start, lengths, *, stream=7, segment=1):
     """Whole batches, one right behind the other from an offset on."""
     for length in lengths:
-        place, batch = Position(segment, start), SimpleNamespace(first_sequence=start, last_sequence=start + 4)
+        place, batch = (
+            Position(segment, start),
+            SimpleNamespace(first_sequence=start, last_sequence=start + 4),
+        )
         if not spool.extend(OutboxEntry(stream, batch, None, place, length, 5, length, start)):
             spool.append_reference(stream, place, length, 5, start, start)
         start += length
@@ -87,7 +90,12 @@ def test_neighbours_in_the_journal_are_one_reference(spool):
     tally = spool.tallies[7]
     assert (tally.messages, tally.nbytes, tally.first, tally.last) == (250, 50_000, 4_096, 4_096 + 49_000 + 4)
     (entry,) = spool.pull(1)
-    assert (entry.position, entry.length, entry.count, entry.accepted_at) == (Position(1, 4_096), 50_000, 250, 4_096)
+    assert (entry.position, entry.length, entry.count, entry.accepted_at) == (
+        Position(1, 4_096),
+        50_000,
+        250,
+        4_096,
+    )
     assert (spool.messages, spool.backlog_bytes, spool.tallies[7].messages) == (0, 0, 0)
 
 
@@ -203,7 +211,9 @@ def test_a_backlog_that_never_empties_gives_its_disk_back(spool, tmp_path, monke
         assert spool.pull(1)[0].accepted_at == number - 6_000 + 1
     assert spool.disk_bytes < 6_000 * 40 + 3 * 64 * 1024
     written = sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert spool.disk_bytes == written + spool._parts.unwritten_bytes + 40, "the newest may still become longer"
+    assert spool.disk_bytes == written + spool._parts.unwritten_bytes + 40, (
+        "the newest may still become longer"
+    )
 
 
 def test_files_go_when_the_spool_is_empty_or_closed(spool, tmp_path):

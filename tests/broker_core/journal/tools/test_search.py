@@ -44,7 +44,9 @@ def place(tmp_path):
     """400 records, four an hour's minute; segments archived, archived and compressed, compressed, sealed, current."""
     journal = open_journal(tmp_path)
     for number in range(100):
-        write(journal, 4, at=(1_000 + number // 25) * HOUR + number, publisher="anna" if number % 2 else "bert")
+        write(
+            journal, 4, at=(1_000 + number // 25) * HOUR + number, publisher="anna" if number % 2 else "bert"
+        )
     journal.finish_sealed()
     names = [segment.name for segment in journal.segments()]
     for name in names[:2]:
@@ -136,7 +138,9 @@ def test_a_line_for_a_record(place):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), min_size=1, max_size=20), st.data())
+@given(
+    st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), min_size=1, max_size=20), st.data()
+)
 def test_law_lines_say_what_records_hold(records, data):
     heads, bodies = zip(*records, strict=True)
     batch = Batch.parse(build("p", ["t"] * len(bodies), bodies, heads))
@@ -200,7 +204,11 @@ def test_moments_and_the_start_are_located(place):
 
 
 def test_what_is_not_there_is_said(place, tmp_path):
-    assert locate(place, f"{INSTANCE}|401|") == {"state": "ahead", "asked": f"{INSTANCE}|401|", "newest": f"{INSTANCE}|400|"}
+    assert locate(place, f"{INSTANCE}|401|") == {
+        "state": "ahead",
+        "asked": f"{INSTANCE}|401|",
+        "newest": f"{INSTANCE}|400|",
+    }
     journal = open_journal(tmp_path)
     journal.remove([journal.segments()[0].name])
     oldest = journal.first_sequence

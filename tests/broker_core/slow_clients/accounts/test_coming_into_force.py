@@ -166,7 +166,14 @@ def test_it_acts_at_once_on_the_quiet_too(rules: dict[str, Any], expected: Actio
 
 
 def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run() -> None:
-    own = {"name": "r", "signal": "oldest_age", "shape": "soft_for", "limit": 1_000, "hold_ms": 3_000, "ladder": NOTIFY}
+    own = {
+        "name": "r",
+        "signal": "oldest_age",
+        "shape": "soft_for",
+        "limit": 1_000,
+        "hold_ms": 3_000,
+        "ladder": NOTIFY,
+    }
     made = guard(policy(BIG, rules=[own]))
     made.queued(made.register("c", "tcp", Still(START)), 10, START)
     said = [one for second in range(8) for one in made.tick(START + second * SECOND)]

@@ -75,11 +75,15 @@ def test_of_a_pool_that_fills_up_only_the_one_who_would_be_chosen_has_a_time() -
     assert (found.value, found.limit, found.fires_in_ms) == (40_000, 100_000, 6_000)
     assert of(made, "small", rule, now).why_none == "big would be chosen first"
     assert of(made, "idle", rule, now).why_none == "it has none of what the pool is short of"
-    assert (first := made.forecast("big", now)) is not None and first.rule == rule, "before its own share of memory"
+    assert (first := made.forecast("big", now)) is not None and first.rule == rule, (
+        "before its own share of memory"
+    )
 
 
 def test_the_protected_are_not_chosen_and_who_comes_after_them_is() -> None:
-    pool = own("pool_memory", 50_000, choose="largest_in_pool", shape="largest_when_pool_over", protected=["ops*"])
+    pool = own(
+        "pool_memory", 50_000, choose="largest_in_pool", shape="largest_when_pool_over", protected=["ops*"]
+    )
     made = guard(policy({"message_memory_limit": 10**9, "message_disk_limit": 10**9}, rules=[pool]))
     uses = [made.register(name, "tcp", Still(START)) for name in ("ops-1", "next")]
     for second in range(4):

@@ -97,7 +97,10 @@ def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
         assert made.queued(made.register(name, "tcp", Still(START - age * SECOND)), 300, START) is None
     other = made.register("new", "tcp", Still(START))
     decision = made.queued(other, 101, START)
-    assert decision is not None and (decision.client, decision.chosen_over) == ("old", Candidate("middle", 300))
+    assert decision is not None and (decision.client, decision.chosen_over) == (
+        "old",
+        Candidate("middle", 300),
+    )
 
 
 def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
@@ -161,7 +164,9 @@ def test_a_decisions_samples_stay_as_they_were() -> None:
     for second in range(4, 99):
         made.tick(START + second * SECOND)
     assert decision.samples == before and before == decision.samples
-    assert before[1:] == decision.samples[1:] and decision.samples[-1] == Sample(START + 3 * SECOND, 600_000, 0, 3_000)
+    assert before[1:] == decision.samples[1:] and decision.samples[-1] == Sample(
+        START + 3 * SECOND, 600_000, 0, 3_000
+    )
     assert decision_json(decision)["samples"][0] == [START // 1_000_000, 100_000, 0, 0, 0]
 
 
@@ -273,7 +278,9 @@ def _essence(decision: Decision) -> tuple[object, ...]:
     return (decision.rule, decision.action, decision.observed, decision.used, after)
 
 
-def _expected(made: SlowClientGuard, uses: list[PoolUse], account: PoolUse, size: int) -> tuple[object, ...] | None:
+def _expected(
+    made: SlowClientGuard, uses: list[PoolUse], account: PoolUse, size: int
+) -> tuple[object, ...] | None:
     """What evaluate() says to all clients once this one has grown."""
     field, total = ("spool_bytes", "disk_used") if account.offlined else ("outbox_bytes", "memory_used")
     clients = [

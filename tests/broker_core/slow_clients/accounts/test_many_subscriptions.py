@@ -20,7 +20,10 @@ def test_what_a_subscription_costs_does_not_grow_with_how_many_there_are() -> No
 
     def of(client: str, numbers: int) -> int:
         use = made.register(client, "tcp", Still(START))
-        views = [SubscriptionSignals(str(number), f"t.{number % 50}.{client}.{number}") for number in range(numbers)]
+        views = [
+            SubscriptionSignals(str(number), f"t.{number % 50}.{client}.{number}")
+            for number in range(numbers)
+        ]
 
         def subscribe() -> None:
             for view in views:
@@ -45,7 +48,9 @@ def test_one_that_comes_or_goes_touches_no_other() -> None:
     first = made.subscribe(use, SubscriptionSignals("1", "t.1.a.b"))
     rules = first.rules
     made.subscribe(use, SubscriptionSignals("2", "t.1.a.c"))
-    assert first.rules is rules and use.narrow["2"].rules is rules, "whoever the same settings hold for shares them"
+    assert first.rules is rules and use.narrow["2"].rules is rules, (
+        "whoever the same settings hold for shares them"
+    )
     made.unsubscribe(use, "2")
     made.unsubscribe(use, "2")
     assert list(use.watched) == list(use.narrow) == ["1"]

@@ -22,8 +22,14 @@ def rules(age_ms: int | None = 30_000, capacity: int = 50, **more: object) -> Ru
 
 def client(name: str, memory: int = 0, disk: int = 0, age_ms: int = 0, **more: object) -> ClientSignals:
     return ClientSignals(
-        name, "tcp", "instance", outbox_bytes=memory, spool_bytes=disk, offlined=disk > 0,
-        oldest_at=START - age_ms * 1_000_000 if age_ms else 0, **more,  # type: ignore[arg-type]
+        name,
+        "tcp",
+        "instance",
+        outbox_bytes=memory,
+        spool_bytes=disk,
+        offlined=disk > 0,
+        oldest_at=START - age_ms * 1_000_000 if age_ms else 0,
+        **more,  # type: ignore[arg-type]
     )
 
 
@@ -137,7 +143,11 @@ def test_shadow_is_judged_as_if_it_were_alone() -> None:
 
 
 def test_of_equals_the_one_with_the_older_backlog() -> None:
-    decisions = judge(client("a", memory=400, age_ms=5), client("b", memory=400, age_ms=9), client("c", memory=400, age_ms=7))
+    decisions = judge(
+        client("a", memory=400, age_ms=5),
+        client("b", memory=400, age_ms=9),
+        client("c", memory=400, age_ms=7),
+    )
     assert (decisions[0].client, decisions[0].chosen_over) == ("b", Candidate("c", 400))
 
 

@@ -18,7 +18,9 @@ from broker_core.slow_clients.rules.rule import Action, Choice, Reason, Rule, Ru
 from tests.support.slow_clients import SECOND, START
 
 
-def rule(signal: Signal = Signal.OUTBOUND_BYTES, limit: int = 100_000, name: str = "r", hold_ms: int = 0) -> Rule:
+def rule(
+    signal: Signal = Signal.OUTBOUND_BYTES, limit: int = 100_000, name: str = "r", hold_ms: int = 0
+) -> Rule:
     return Rule(name, name, "", signal, Shape.SOFT_FOR if hold_ms else Shape.HARD, limit, Unit.BYTES, Choice.SELF,
                 (Rung(Action.OFFLINE),), Reason.MEMORY_CAPACITY, 1, hold_ms=hold_ms)  # fmt: skip
 
@@ -116,17 +118,23 @@ def test_there_is_a_time_or_a_reason_for_each(signal: Signal) -> None:
             assert made.fires_in_ms is None or made.fires_in_ms >= 0
 
 
-@pytest.mark.parametrize("signal", [Signal.WRITE_BLOCKED, Signal.ACK_SILENCE, Signal.WINDOW_FULL, Signal.SPOOL_AGE])
+@pytest.mark.parametrize(
+    "signal", [Signal.WRITE_BLOCKED, Signal.ACK_SILENCE, Signal.WINDOW_FULL, Signal.SPOOL_AGE]
+)
 def test_what_grows_with_the_clock_needs_no_looks(signal: Signal) -> None:
     assert look(rule(signal, 30_000, hold_ms=2_000), 10_000).fires_in_ms == 22_000
     checked = replace(rule(signal, 30_000), check_ms=30_000)
     made = look(checked, 10_000)
-    assert made.fires_in_ms == -(-(START // 1_000_000 + 20_000) // 30_000) * 30_000 - START // 1_000_000, "at the next check after it"
+    assert made.fires_in_ms == -(-(START // 1_000_000 + 20_000) // 30_000) * 30_000 - START // 1_000_000, (
+        "at the next check after it"
+    )
 
 
 def test_while_a_hold_runs_the_time_to_its_end_whatever_the_signal_does() -> None:
     held = rule(hold_ms=10_000)
-    assert look(held, 120_000, 150_000, 101_000, hold=Hold(over_since=START - 4 * SECOND)).fires_in_ms == 6_000
+    assert (
+        look(held, 120_000, 150_000, 101_000, hold=Hold(over_since=START - 4 * SECOND)).fires_in_ms == 6_000
+    )
     clearing = replace(held, shape=Shape.SET_CLEAR, clear=50_000)
     assert look(clearing, 60_000, hold=Hold(over_since=START - 4 * SECOND)).fires_in_ms == 6_000
 
@@ -167,8 +175,13 @@ def test_counts_go_by_their_pace() -> None:
     marks = tuple(START - place * 10 * SECOND for place in range(5, 0, -1))
     made = look(often, 5, hold=Hold(marks=marks))
     assert (made.value, made.limit, made.percent, made.fires_in_ms) == (5, 10, 50.0, 40_000)
-    assert look(replace(often, window_ms=60_000), 5, hold=Hold(marks=marks)).why_none.startswith("at its pace there are never")
-    assert look(often, 2, hold=Hold(marks=marks[-2:])).why_none == "it was counted 2 of 10 times, too few to tell a pace"
+    assert look(replace(often, window_ms=60_000), 5, hold=Hold(marks=marks)).why_none.startswith(
+        "at its pace there are never"
+    )
+    assert (
+        look(often, 2, hold=Hold(marks=marks[-2:])).why_none
+        == "it was counted 2 of 10 times, too few to tell a pace"
+    )
 
 
 def test_whoever_is_spared_has_the_reason_and_no_time() -> None:

@@ -16,14 +16,22 @@ NOW = 1_700_000_010 * SECOND
 """A multiple of 30 s, as checks go by the clock."""
 
 
-def rule(shape: Shape = Shape.HARD, *ladder: Rung, signal: Signal = Signal.OLDEST_AGE, limit: int = 100, **more: Any) -> Rule:
+def rule(
+    shape: Shape = Shape.HARD,
+    *ladder: Rung,
+    signal: Signal = Signal.OLDEST_AGE,
+    limit: int = 100,
+    **more: Any,
+) -> Rule:
     return Rule(
         "r", "r", "", signal, shape, limit, Unit.MILLISECONDS, Choice.SELF, ladder or (Rung(Action.DISCONNECT),),
         Reason.AGE, 1, **more,
     )  # fmt: skip
 
 
-def run(one: Rule, values: list[int], step_s: float = 1.0, sent: list[int] | None = None) -> list[tuple[int, Action]]:
+def run(
+    one: Rule, values: list[int], step_s: float = 1.0, sent: list[int] | None = None
+) -> list[tuple[int, Action]]:
     """At which look which action was due. Looks are made as the guard makes them: when woken or something is held."""
     hold, acts = NO_HOLD, []
     for place, value in enumerate(values):
@@ -51,7 +59,9 @@ def test_a_soft_limit_acts_after_its_hold_and_not_before() -> None:
 
 @pytest.mark.parametrize("dip", [100, 0, NOT_APPLICABLE])
 def test_a_dip_or_an_idle_moment_resets_the_hold(dip: int) -> None:
-    assert [at for at, _ in run(rule(Shape.SOFT_FOR, hold_ms=3_000), [101, 101, dip, 101, 101, 101, 101])] == [6]
+    assert [
+        at for at, _ in run(rule(Shape.SOFT_FOR, hold_ms=3_000), [101, 101, dip, 101, 101, 101, 101])
+    ] == [6]
 
 
 def test_the_narrowest_rung_comes_first_and_each_at_its_time() -> None:
@@ -63,7 +73,9 @@ def test_the_narrowest_rung_comes_first_and_each_at_its_time() -> None:
 
 
 def test_a_jump_past_the_warning_acts_at_once() -> None:
-    assert run(rule(Shape.HARD, Rung(Action.WARN, 60), Rung(Action.DISCONNECT)), [10, 150]) == [(1, Action.DISCONNECT)]
+    assert run(rule(Shape.HARD, Rung(Action.WARN, 60), Rung(Action.DISCONNECT)), [10, 150]) == [
+        (1, Action.DISCONNECT)
+    ]
 
 
 def test_a_dip_between_warning_and_limit_keeps_the_warning_given() -> None:
@@ -107,7 +119,15 @@ def test_times_are_counted_between_two_looks_too() -> None:
 
 
 def test_a_rate_must_stay_low_at_each_look() -> None:
-    slow = rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE, limit=5_000, hold_ms=500, count=3, window_ms=500, check_ms=125)
+    slow = rule(
+        Shape.RATE_BELOW,
+        signal=Signal.DRAIN_RATE,
+        limit=5_000,
+        hold_ms=500,
+        count=3,
+        window_ms=500,
+        check_ms=125,
+    )
     looks = 8
     assert [at for at, _ in run(slow, [10] * looks, 0.125, [0] * looks)] == [4]
     recovering = [0, 0, 0, 700, 700, 700, 700, 700]
@@ -139,7 +159,9 @@ def test_a_request_to_close_is_repeated_while_it_is_ignored_and_said_once_in_sha
 def test_a_wider_rung_follows_a_request_that_is_ignored() -> None:
     ladder = Rung(Action.ASK_TO_CLOSE), Rung(Action.DISCONNECT, after_ms=15_000)
     assert run(rule(Shape.HARD, *ladder), [101] * 40) == [
-        (0, Action.ASK_TO_CLOSE), (10, Action.ASK_TO_CLOSE), (15, Action.DISCONNECT)
+        (0, Action.ASK_TO_CLOSE),
+        (10, Action.ASK_TO_CLOSE),
+        (15, Action.DISCONNECT),
     ]
 
 

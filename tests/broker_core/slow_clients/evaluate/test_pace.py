@@ -18,7 +18,9 @@ def test_a_burst_is_seen_against_what_is_usual() -> None:
 
 def test_lumps_are_evened_out_over_the_minute() -> None:
     pace = Pace()
-    found = [pace.look(START + second * SECOND, second // 20 * 200_000, second * 10_000) for second in range(120)]
+    found = [
+        pace.look(START + second * SECOND, second // 20 * 200_000, second * 10_000) for second in range(120)
+    ]
     assert all(6_000 <= one.taken <= 14_000 for one in found[60:])
 
 

@@ -44,7 +44,20 @@ NARROW = {
 
 def rule(signal: Signal) -> Rule:
     row = SIGNALS[signal]
-    return Rule("r", "r", "", signal, Shape.HARD, 5, row.unit, Choice.SELF, (Rung(Action.NOTIFY),), row.reason, 1, window_ms=9)
+    return Rule(
+        "r",
+        "r",
+        "",
+        signal,
+        Shape.HARD,
+        5,
+        row.unit,
+        Choice.SELF,
+        (Rung(Action.NOTIFY),),
+        row.reason,
+        1,
+        window_ms=9,
+    )
 
 
 @pytest.mark.parametrize("signal", OF_CLIENT)
@@ -59,7 +72,10 @@ def test_a_subscription_is_read(signal: Signal) -> None:
 
 def test_a_pool_is_read() -> None:
     pool = PoolSignals("instance", 100, 30, 7)
-    assert {signal: of_pool(rule(signal), pool) for signal in OF_POOL} == {Signal.POOL_MEMORY: 70, Signal.POOL_DISK: 7}
+    assert {signal: of_pool(rule(signal), pool) for signal in OF_POOL} == {
+        Signal.POOL_MEMORY: 70,
+        Signal.POOL_DISK: 7,
+    }
 
 
 def test_a_member_of_the_vocabulary_without_its_row_fails_where_the_table_is_made() -> None:

@@ -40,14 +40,47 @@ BEHIND = {"waiting_messages": 500, "arrival_rate": 50_000, "taken_rate": 1_000}
         ({**BEHIND, "usual_arrival_rate": 900, "usual_taken_rate": 900}, Cause.BURST),
         ({**BEHIND, "usual_arrival_rate": 40_000, "usual_taken_rate": 900}, Cause.READING_SLOWLY),
         ({**BEHIND, "usual_arrival_rate": 9_000, "usual_taken_rate": 9_000}, Cause.READING_SLOWLY),
-        ({**BEHIND, "usual_arrival_rate": 900, "usual_taken_rate": 900, "write_blocked_ms": 5_000}, Cause.NOT_READING),
+        (
+            {**BEHIND, "usual_arrival_rate": 900, "usual_taken_rate": 900, "write_blocked_ms": 5_000},
+            Cause.NOT_READING,
+        ),
         ({**BEHIND, "network_limited": True}, Cause.SLOW_NETWORK),
         ({**BEHIND, "network_limited": True, "unacked_messages": 9, "window_full_ms": 9}, Cause.SLOW_NETWORK),
         ({**BEHIND, "network_limited": True, "loop_late_ms": 400}, Cause.BROKER_BUSY),
-        ({**BEHIND, "taken_rate": 10_000, "sure_rate": 10_000, "lump_bytes": 400_000, "write_blocked_ms": 79_000}, Cause.READING_SLOWLY),
-        ({**BEHIND, "taken_rate": 10_000, "sure_rate": 10_000, "lump_bytes": 400_000, "write_blocked_ms": 81_000}, Cause.NOT_READING),
-        ({**BEHIND, "taken_rate": 10_000, "lump_bytes": 400_000, "write_blocked_ms": 79_000}, Cause.READING_SLOWLY),
-        ({**BEHIND, "taken_rate": 90_000, "sure_rate": 80_000, "lump_bytes": 400_000, "write_blocked_ms": 11_000}, Cause.NOT_READING),
+        (
+            {
+                **BEHIND,
+                "taken_rate": 10_000,
+                "sure_rate": 10_000,
+                "lump_bytes": 400_000,
+                "write_blocked_ms": 79_000,
+            },
+            Cause.READING_SLOWLY,
+        ),
+        (
+            {
+                **BEHIND,
+                "taken_rate": 10_000,
+                "sure_rate": 10_000,
+                "lump_bytes": 400_000,
+                "write_blocked_ms": 81_000,
+            },
+            Cause.NOT_READING,
+        ),
+        (
+            {**BEHIND, "taken_rate": 10_000, "lump_bytes": 400_000, "write_blocked_ms": 79_000},
+            Cause.READING_SLOWLY,
+        ),
+        (
+            {
+                **BEHIND,
+                "taken_rate": 90_000,
+                "sure_rate": 80_000,
+                "lump_bytes": 400_000,
+                "write_blocked_ms": 11_000,
+            },
+            Cause.NOT_READING,
+        ),
         ({**BEHIND, "sure_rate": 10, "lump_bytes": 400_000, "write_blocked_ms": 81_000}, Cause.NOT_READING),
     ],
 )
@@ -73,5 +106,14 @@ def test_there_is_always_one_verdict_with_figures(seen: Evidence) -> None:
 
 
 def test_a_steady_reader_is_never_said_not_to_read() -> None:
-    steady = Evidence(waiting_messages=5, taken_rate=10_000, arrival_rate=50_000, lump_bytes=400_000, write_blocked_ms=39_999)
-    assert why_slow(steady).sentence == "A slow network, or slow reading: it takes 10,000 bytes/s, and 50,000 bytes/s come for it."
+    steady = Evidence(
+        waiting_messages=5,
+        taken_rate=10_000,
+        arrival_rate=50_000,
+        lump_bytes=400_000,
+        write_blocked_ms=39_999,
+    )
+    assert (
+        why_slow(steady).sentence
+        == "A slow network, or slow reading: it takes 10,000 bytes/s, and 50,000 bytes/s come for it."
+    )

@@ -38,7 +38,9 @@ def pend(made: SlowClientGuard, account: PoolUse, one: Watched, count: int) -> D
     return made.waiting(account, one, START) if count > one.alarm_messages else None
 
 
-def slow_until(made: SlowClientGuard, one: Watched, seconds: int, start: int = GRID + 7 * SECOND) -> list[tuple[int, Decision]]:
+def slow_until(
+    made: SlowClientGuard, one: Watched, seconds: int, start: int = GRID + 7 * SECOND
+) -> list[tuple[int, Decision]]:
     """The window stays full from `start` on; the guard ticks each second."""
     seen = figures(one)
     seen.window_full_since, seen.unacked_messages = start, seen.prefetch
@@ -77,7 +79,11 @@ def test_a_multiple_of_the_prefetch() -> None:
 
 
 def test_the_lower_of_both_strategies_counts() -> None:
-    both = {"topic": ">", "constant_pending_message_limit_strategy": 4, "prefetch_rate_pending_message_limit_strategy": 2}
+    both = {
+        "topic": ">",
+        "constant_pending_message_limit_strategy": 4,
+        "prefetch_rate_pending_message_limit_strategy": 2,
+    }
     _, _, one = scene(both, prefetch=3)
     assert one.alarm_messages == 4
 
@@ -99,21 +105,28 @@ def test_the_defaults_abort_after_more_than_30_s_at_the_next_check_by_asking() -
     """Trap 5: with both at 30 s it comes 30 to 60 s after the consumer became slow."""
     made, account, one = scene({"topic": ">", "abort_slow_consumer_strategy": True}, prefetch=10)
     ((second, decision),) = slow_until(made, one, 80)
-    assert (decision.action, decision.reason, decision.setting) == (Action.ASK_TO_CLOSE, Reason.WINDOW_FULL, "maxSlowDuration")
+    assert (decision.action, decision.reason, decision.setting) == (
+        Action.ASK_TO_CLOSE,
+        Reason.WINDOW_FULL,
+        "maxSlowDuration",
+    )
     assert 30 < second <= 60 and decision.observed > 30_000
     assert decision.worst_case_ms == 31_000 and not account.closing
 
 
 def test_abort_connection_closes_it() -> None:
     made, account, one = scene(
-        {"topic": ">", "abort_slow_consumer_strategy": True, "abort_connection": True, "check_period": 1_000}, prefetch=10
+        {"topic": ">", "abort_slow_consumer_strategy": True, "abort_connection": True, "check_period": 1_000},
+        prefetch=10,
     )
     ((second, decision),) = slow_until(made, one, 60)
     assert decision.action is Action.DISCONNECT and account.closing and second in (31, 32)
 
 
 def test_dispatch_that_resumes_ends_slowness() -> None:
-    made, _, one = scene({"topic": ">", "abort_slow_consumer_strategy": True, "check_period": 1_000}, prefetch=10)
+    made, _, one = scene(
+        {"topic": ">", "abort_slow_consumer_strategy": True, "check_period": 1_000}, prefetch=10
+    )
     assert slow_until(made, one, 29) == []
     figures(one).window_full_since = 0
     assert made.tick(GRID + 37 * SECOND) == []
@@ -121,7 +134,13 @@ def test_dispatch_that_resumes_ends_slowness() -> None:
 
 
 def test_slow_that_many_times_is_aborted() -> None:
-    entry = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_count": 30, "check_period": 1_000, "max_slow_duration": -1}
+    entry = {
+        "topic": ">",
+        "abort_slow_consumer_strategy": True,
+        "max_slow_count": 30,
+        "check_period": 1_000,
+        "max_slow_duration": -1,
+    }
     made, account, one = scene(entry, prefetch=10)
     acts: list[Decision] = []
     for number in range(1, 31):
@@ -132,7 +151,12 @@ def test_slow_that_many_times_is_aborted() -> None:
         made.acknowledged(account, one, at + 2 * SECOND)
         acts += made.tick(at + 2 * SECOND)
         assert bool(acts) == (number == 30)
-    assert (acts[0].setting, acts[0].observed, acts[0].limit, acts[0].unit) == ("maxSlowCount", 30, 30, "times")
+    assert (acts[0].setting, acts[0].observed, acts[0].limit, acts[0].unit) == (
+        "maxSlowCount",
+        30,
+        30,
+        "times",
+    )
     assert "passed the limit 30 times, reaching maxSlowCount (30 times)" in sentence(acts[0])
 
 
@@ -157,7 +181,9 @@ def test_the_most_specific_policy_entry_wins_field_by_field(topic: str, limit: i
 
 def test_one_slow_subscription_leaves_the_clients_others_alone() -> None:
     """Trap 9."""
-    made, account, one = scene({"topic": "prices.>", "constant_pending_message_limit_strategy": 1}, prefetch=3)
+    made, account, one = scene(
+        {"topic": "prices.>", "constant_pending_message_limit_strategy": 1}, prefetch=3
+    )
     other = made.subscribe(account, SubscriptionSignals("s2", "orders.>", backlog_messages=99))
     decision = pend(made, account, one, 2)
     assert decision is not None and decision.subscription == "s1" and not other.judged
@@ -171,13 +197,23 @@ def test_a_reader_that_has_stopped_is_aborted_without_a_window_too() -> None:
         figures(one).blocked_since = begun
         acts += [(second, decision) for decision in made.tick(begun + second * SECOND)]
     ((second, decision),) = acts
-    assert (decision.action, decision.reason, decision.setting) == (Action.DISCONNECT, Reason.WRITE_BLOCKED, "maxSlowDuration")
+    assert (decision.action, decision.reason, decision.setting) == (
+        Action.DISCONNECT,
+        Reason.WRITE_BLOCKED,
+        "maxSlowDuration",
+    )
     assert 30 < second <= 60 and account.closing
     assert "its connection has taken nothing for" in sentence(decision)
 
 
 def test_without_a_window_one_that_stops_for_more_than_a_second_that_many_times_is_aborted() -> None:
-    entry = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_count": 3, "max_slow_duration": -1, "check_period": 60_000}
+    entry = {
+        "topic": ">",
+        "abort_slow_consumer_strategy": True,
+        "max_slow_count": 3,
+        "max_slow_duration": -1,
+        "check_period": 60_000,
+    }
     made, _, one = scene(entry)
     acts: list[Decision] = []
     for number in range(1, 4):
@@ -191,7 +227,13 @@ def test_without_a_window_one_that_stops_for_more_than_a_second_that_many_times_
 
 
 def test_without_a_window_a_busy_socket_that_takes_something_each_second_is_never_slow() -> None:
-    entry = {"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_count": 1, "max_slow_duration": 1_000, "check_period": 1_000}
+    entry = {
+        "topic": ">",
+        "abort_slow_consumer_strategy": True,
+        "max_slow_count": 1,
+        "max_slow_duration": 1_000,
+        "check_period": 1_000,
+    }
     made, _, one = scene(entry)
     for second in range(100):
         figures(one).blocked_since = START + second * SECOND - 900_000_000

@@ -45,7 +45,11 @@ def test_a_limit_of_the_instance_touches_everybody_with_both_origins() -> None:
 
 def test_a_rule_for_some_touches_them_alone() -> None:
     rule = RuleSettings(
-        "age", Scope(client="desk-*"), signal=Signal.OLDEST_AGE, limit=1_000, ladder=(RungSettings(Action.DISCONNECT),)
+        "age",
+        Scope(client="desk-*"),
+        signal=Signal.OLDEST_AGE,
+        limit=1_000,
+        ladder=(RungSettings(Action.DISCONNECT),),
     )
     touched = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK, OTHER])
     assert [one.client for one in touched] == ["desk-1"]

@@ -40,7 +40,9 @@ def test_so_many_as_are_too_many_at_their_mean_size_where_the_limit_is_in_bytes(
 
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
-def test_what_is_in_flight_or_on_disk_cannot_be_discarded_and_there_is_no_decision_that_discards_nothing(mode: str) -> None:
+def test_what_is_in_flight_or_on_disk_cannot_be_discarded_and_there_is_no_decision_that_discards_nothing(
+    mode: str,
+) -> None:
     made, watched = scene("backlog_messages", 20, mode, backlog_messages=50, unacked_messages=50)
     assert made.tick(START) == [] and made.tick(START + SECOND) == []
     assert isinstance(watched.view, SubscriptionSignals)
@@ -53,6 +55,7 @@ def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
            "ladder": [{"action": "discard_oldest", "at_percent": 50}]}  # fmt: skip
     made = guard(policy(rules=[own]))
     made.subscribe(
-        made.register("c", "tcp", Still(START)), SubscriptionSignals("s", "t", backlog_messages=15, outbox_messages=15)
+        made.register("c", "tcp", Still(START)),
+        SubscriptionSignals("s", "t", backlog_messages=15, outbox_messages=15),
     )
     assert made.tick(START) == []

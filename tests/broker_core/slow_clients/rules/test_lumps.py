@@ -47,11 +47,18 @@ LUMPS = st.integers(8 * KIB, 400_000)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from([10_000, 20_000, 50_000, 100_000]), LUMPS, st.floats(0, 1, exclude_max=True), st.sampled_from([1, 5, 100]))
+@given(
+    st.sampled_from([10_000, 20_000, 50_000, 100_000]),
+    LUMPS,
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from([1, 5, 100]),
+)
 @example(10_000, 400_000, 0.0, 100)
 @example(10_000, 400_000, 0.999, 1)
 @example(10_000, 8 * KIB, 0.0, 5)
-def test_a_steady_reader_above_the_floor_is_never_acted_on(rate: int, lump: int, phase: float, times: int) -> None:
+def test_a_steady_reader_above_the_floor_is_never_acted_on(
+    rate: int, lump: int, phase: float, times: int
+) -> None:
     assert acted_after(Reader(rate, lump, phase, arriving=rate * times), 3 * lump / FLOOR + 90) is None
 
 
@@ -61,7 +68,11 @@ def test_a_steady_reader_above_the_floor_is_never_acted_on(rate: int, lump: int,
 @example(300_000, 0.999)
 @example(8 * KIB, 0.5)
 def test_one_below_the_floor_is_acted_on_within_the_stated_worst_case(lump: int, phase: float) -> None:
-    (rule,) = [rule for rule in rule_book(policy(xap=[{"enabled": True}])).of_client(Subject("tcp")) if rule.name == "xap.throughput"]
+    (rule,) = [
+        rule
+        for rule in rule_book(policy(xap=[{"enabled": True}])).of_client(Subject("tcp"))
+        if rule.name == "xap.throughput"
+    ]
     worst = rule.worst_case_ms(0, lump) / 1_000
     reader = Reader(1_000, lump, phase, arriving=100_000)
     at = acted_after(reader, worst + 1)
@@ -101,4 +112,6 @@ def test_the_memory_of_a_client_stays_within_two_and_three_quarters_kib() -> Non
     assert len(use.history.values(SAMPLES)) == SAMPLES * 5 and len(use.history.marks()) <= 19
     assert 8 * (SAMPLES * 5 + 2 * len(use.history.marks())) <= 2.75 * KIB
     oldest = use.history.marks()[0]
-    assert START + 399 * SECOND - oldest.at >= 80 * SECOND, "they reach as far back as a lump at the floor takes"
+    assert START + 399 * SECOND - oldest.at >= 80 * SECOND, (
+        "they reach as far back as a lump at the floor takes"
+    )

@@ -22,7 +22,9 @@ from tests.support.slow_clients import SECOND, START, Still, guard, policy
 STOCKS = {"topic": "stocks.us.*", "depth": 4_235_264, "message_age": 600_000, "message_count": 50}
 
 
-def scene(*topics: dict[str, Any], topic: str = "stocks.us.ibm", **subscription: Any) -> tuple[SlowClientGuard, PoolUse, Watched]:
+def scene(
+    *topics: dict[str, Any], topic: str = "stocks.us.ibm", **subscription: Any
+) -> tuple[SlowClientGuard, PoolUse, Watched]:
     made = guard(policy(qpid=list(topics)))
     account = made.register("c", "tcp", Still(START))
     return made, account, made.subscribe(account, SubscriptionSignals("s1", topic, **subscription))
@@ -48,7 +50,11 @@ def test_any_one_of_the_three_ends_the_session_with_506(figures: dict[str, int],
     made, account, one = scene(STOCKS)
     decision = judged(made, account, one, **figures)
     assert decision is not None and account.closing
-    assert (decision.action, decision.reason, decision.setting) == (Action.DISCONNECT, Reason.RESOURCE_ERROR, setting)
+    assert (decision.action, decision.reason, decision.setting) == (
+        Action.DISCONNECT,
+        Reason.RESOURCE_ERROR,
+        setting,
+    )
     assert sentence(decision).startswith("506 resource error. Client c was disconnected: ")
     assert decision.topic == "stocks.us.ibm"
 
@@ -67,7 +73,9 @@ def test_other_topics_are_left_alone() -> None:
 
 def test_the_most_specific_key_wins_field_by_field() -> None:
     _, _, one = scene(
-        {"topic": "#", "message_count": 9, "depth": 90}, {"topic": "stocks.us.ibm", "message_count": 5}, STOCKS | {"message_count": 7}
+        {"topic": "#", "message_count": 9, "depth": 90},
+        {"topic": "stocks.us.ibm", "message_count": 5},
+        STOCKS | {"message_count": 7},
     )
     assert (one.alarm_messages, one.alarm_bytes) == (5, 4_235_264)
 

@@ -50,7 +50,9 @@ def test_the_defaults_have_nothing_against_them() -> None:
         ({"qpid": [{"topic": "a", "depth": 5_000, "delete_persistent": True, "confirm_delete": True}]}, "warn", "are deleted"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_said_in_a_sentence(settings: dict[str, Any], severity: str, words: str) -> None:
+def test_what_cannot_be_meant_is_said_in_a_sentence(
+    settings: dict[str, Any], severity: str, words: str
+) -> None:
     found = findings(64 << 30, **settings)
     assert [(one.severity.value, words in one.sentence) for one in found] == [(severity, True)], found
     assert found[0].where and found[0].fix.endswith(".") and found[0].sentence.endswith(".")
@@ -69,7 +71,9 @@ def test_a_shadow_rule_with_a_lower_limit_or_another_scope_is_not_masked() -> No
 
 
 def test_qpids_and_activemqs_wildcards_are_patterns() -> None:
-    assert findings(activemq=[{"topic": ">", "prefetch": 5}], qpid=[{"topic": "stocks.#", "depth": 5_000}]) == []
+    assert (
+        findings(activemq=[{"topic": ">", "prefetch": 5}], qpid=[{"topic": "stocks.#", "depth": 5_000}]) == []
+    )
 
 
 def test_what_refuses_comes_first() -> None:

@@ -28,7 +28,14 @@ BIG = {"message_memory_limit": 10**9, "message_disk_limit": 10**9}
 
 
 def rule(signal: str, limit: int, *ladder: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"name": "own", "signal": signal, "limit": limit, "mode": "enforce", "ladder": list(ladder), **more}
+    return {
+        "name": "own",
+        "signal": signal,
+        "limit": limit,
+        "mode": "enforce",
+        "ladder": list(ladder),
+        **more,
+    }
 
 
 def do(action: str, **more: int) -> dict[str, Any]:
@@ -45,7 +52,11 @@ def test_a_hard_limit_of_ones_own_acts_in_the_same_moment() -> None:
     made, account, _ = scene(rule("outbound_bytes", 1_000, do("offline")))
     assert made.queued(account, 1_000, START) is None
     decision = made.queued(account, 1, START)
-    assert decision is not None and (decision.rule, decision.action, decision.worst_case_ms) == ("own", Action.OFFLINE, 0)
+    assert decision is not None and (decision.rule, decision.action, decision.worst_case_ms) == (
+        "own",
+        Action.OFFLINE,
+        0,
+    )
     assert account.offlined
     made.released(account, 1_001)
     made.returned(account)
@@ -75,12 +86,18 @@ def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
 
 
 def test_the_blocked_socket() -> None:
-    made, account, backlog = scene(rule("write_blocked", 5_000, do("refuse", for_ms=30_000), shape="duration_without"))
+    made, account, backlog = scene(
+        rule("write_blocked", 5_000, do("refuse", for_ms=30_000), shape="duration_without")
+    )
     made.queued(account, 10, START)
     backlog.blocked_since = START
     assert [one for n in range(6) for one in made.tick(START + n * SECOND)] == []
     (decision,) = made.tick(START + 6 * SECOND)
-    assert (decision.action, decision.for_ms, decision.reason) == (Action.REFUSE, 30_000, Reason.WRITE_BLOCKED)
+    assert (decision.action, decision.for_ms, decision.reason) == (
+        Action.REFUSE,
+        30_000,
+        Reason.WRITE_BLOCKED,
+    )
     assert "disconnected and its name refused for 30.0 s" in sentence(decision)
 
 
@@ -148,14 +165,18 @@ def test_a_new_policy_forgets_what_its_rules_dont_know() -> None:
 
 def test_users_and_client_names_have_their_own_limits() -> None:
     made, account, _ = scene(
-        rule("outbound_bytes", 1_000, do("offline")), {"name": "own", "scope": {"user": "ann"}, "limit": 5_000}
+        rule("outbound_bytes", 1_000, do("offline")),
+        {"name": "own", "scope": {"user": "ann"}, "limit": 5_000},
     )
     assert made.queued(account, 4_000, START) is None
     other = made.register("d", "tcp", Still(START), user="bob")
     assert made.queued(other, 4_000, START) is not None
     found = made.effective("c")
     assert found is not None
-    assert {one.setting: (one.value, one.origin) for one in found.settings}["own.limit"] == (5_000, "rule own (user ann)")
+    assert {one.setting: (one.value, one.origin) for one in found.settings}["own.limit"] == (
+        5_000,
+        "rule own (user ann)",
+    )
 
 
 def test_the_forecast_of_a_client_that_fills_up() -> None:
@@ -184,7 +205,9 @@ def test_in_parts_a_round_looks_at_everybody_once_a_second() -> None:
 # Shadow and enforce on one trace.
 
 TRACE = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 2_000), st.integers(0, 9_000), st.integers(0, 30)), min_size=1, max_size=40
+    st.tuples(st.integers(0, 3), st.integers(0, 2_000), st.integers(0, 9_000), st.integers(0, 30)),
+    min_size=1,
+    max_size=40,
 )
 RULE = st.sampled_from([
     rule("outbound_bytes", 1_000, do("warn", at_percent=50), do("offline")),
@@ -207,7 +230,9 @@ def replay(own: dict[str, Any], mode: str, trace: list[tuple[int, int, int, int]
         now = START + second * SECOND
         figures["abcd"[number]] = (memory, age, messages)
         clients = [client(name, now, *values, holds.get(name, {})) for name, values in figures.items()]
-        pool = PoolSignals("instance", sum(one.outbox_bytes for one in clients), 0, 0, pool_holds.get("instance", {}))
+        pool = PoolSignals(
+            "instance", sum(one.outbox_bytes for one in clients), 0, 0, pool_holds.get("instance", {})
+        )
         verdict = evaluate(book, clients, [pool], now)
         decisions += verdict.decisions
         holds |= verdict.holds
@@ -215,7 +240,9 @@ def replay(own: dict[str, Any], mode: str, trace: list[tuple[int, int, int, int]
     return decisions
 
 
-def client(name: str, now: int, memory: int, age: int, messages: int, holds: dict[tuple[str, str], Any]) -> ClientSignals:
+def client(
+    name: str, now: int, memory: int, age: int, messages: int, holds: dict[tuple[str, str], Any]
+) -> ClientSignals:
     one = SubscriptionSignals("s", "a.b", backlog_messages=messages, outbox_messages=messages, unacked_messages=messages,
                               oldest_at=now - age * 1_000_000 if age else 0)  # fmt: skip
     return ClientSignals(
@@ -226,7 +253,9 @@ def client(name: str, now: int, memory: int, age: int, messages: int, holds: dic
 
 @settings(max_examples=150, deadline=None)
 @given(RULE, TRACE)
-def test_shadow_and_enforce_act_on_the_same_clients(own: dict[str, Any], trace: list[tuple[int, int, int, int]]) -> None:
+def test_shadow_and_enforce_act_on_the_same_clients(
+    own: dict[str, Any], trace: list[tuple[int, int, int, int]]
+) -> None:
     enforced, shadow = replay(own, "enforce", trace), replay(own, "shadow", trace)
     assert {(one.client, one.subscription, one.action) for one in enforced} == {
         (one.client, one.subscription, one.action) for one in shadow

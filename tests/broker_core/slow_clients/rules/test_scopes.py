@@ -49,7 +49,9 @@ from tests.support.slow_clients import policy, rule_book
         ("~x", "~x", True),
     ],
 )
-def test_a_pattern_covers_a_subscription_when_it_names_all_its_topics(pattern: str, topic: str, expected: bool) -> None:
+def test_a_pattern_covers_a_subscription_when_it_names_all_its_topics(
+    pattern: str, topic: str, expected: bool
+) -> None:
     assert covers(pattern, topic) is expected
 
 
@@ -69,7 +71,13 @@ def test_everything_that_is_set_must_match() -> None:
     assert matches(Scope(), subject)
     assert matches(Scope("ws", "prices.>", "ann", "trader-*", "s1"), subject)
     assert matches(Scope(subscription="book"), subject), "a durable subscription is known by its name"
-    for other in (Scope(transport="tcp"), Scope(user="bob"), Scope(client="x*"), Scope(topic="fx.>"), Scope(subscription="s2")):
+    for other in (
+        Scope(transport="tcp"),
+        Scope(user="bob"),
+        Scope(client="x*"),
+        Scope(topic="fx.>"),
+        Scope(subscription="s2"),
+    ):
         assert not matches(other, subject)
     assert not matches(Scope(topic=">"), Subject("ws", "ann", "trader-7")), "a client isn't a subscription"
 
@@ -88,11 +96,19 @@ def test_of_equally_specific_entries_the_later_counts() -> None:
     assert [layer.origin for layer in by_specificity([other, one])] == ["2", "1"]
 
 
-OLD = {"name": "old", "signal": "oldest_age", "limit": 5_000, "mode": "enforce", "ladder": [{"action": "disconnect"}]}
+OLD = {
+    "name": "old",
+    "signal": "oldest_age",
+    "limit": 5_000,
+    "mode": "enforce",
+    "ladder": [{"action": "disconnect"}],
+}
 
 
 def book(**more: object) -> RuleBook:
-    return rule_book(policy(transports={"tcp": {"client_policy": {"client_max_capacity": 30}}, "ws": {}}, **more))  # type: ignore[arg-type]
+    return rule_book(
+        policy(transports={"tcp": {"client_policy": {"client_max_capacity": 30}}, "ws": {}}, **more)
+    )  # type: ignore[arg-type]
 
 
 def test_the_most_specific_wins_field_by_field() -> None:
@@ -135,7 +151,10 @@ def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() 
     made = book(rules=[OLD, {"name": "old", "scope": {"topic": "bulk.>"}, "limit": 60_000}])
     assert all(rule.name != "old" for rule in made.of_client(Subject("tcp")))
     limits = {
-        topic: [rule.limit for rule in made.of_subscription(Subject("tcp", client="c", topic=topic, subscription="1"))]
+        topic: [
+            rule.limit
+            for rule in made.of_subscription(Subject("tcp", client="c", topic=topic, subscription="1"))
+        ]
         for topic in ("bulk.x", "prices.x")
     }
     assert limits == {"bulk.x": [60_000], "prices.x": [5_000]}
@@ -148,17 +167,44 @@ def test_clients_of_the_same_settings_share_their_rules() -> None:
 
 
 def test_a_percent_is_of_the_pool_of_the_clients_transport() -> None:
-    half = {"name": "half", "signal": "outbound_bytes", "shape": "percent_of", "percent": 10, "ladder": [{"action": "warn"}]}
+    half = {
+        "name": "half",
+        "signal": "outbound_bytes",
+        "shape": "percent_of",
+        "percent": 10,
+        "ladder": [{"action": "warn"}],
+    }
     made = rule_book(policy(
         {"message_memory_limit": 1_000}, transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}}, rules=[half],
     ))  # fmt: skip
-    limits = [rule.limit for name in ("a", "b") for rule in made.of_client(Subject(name)) if rule.name == "half"]
+    limits = [
+        rule.limit for name in ("a", "b") for rule in made.of_client(Subject(name)) if rule.name == "half"
+    ]
     assert limits == [100, 500]
 
 
 # What the layers of one name come to, whoever asks: as documented, one by one.
 
-TOPICS = st.sampled_from(["", "a", "a.b", "a.b.c", "a.*", "*.b", "a.>", ">", "a.*.c", "a.b.#", "#", "~a\\..*", "$S.x", "$S.>", "*", "x.y"])
+TOPICS = st.sampled_from(
+    [
+        "",
+        "a",
+        "a.b",
+        "a.b.c",
+        "a.*",
+        "*.b",
+        "a.>",
+        ">",
+        "a.*.c",
+        "a.b.#",
+        "#",
+        "~a\\..*",
+        "$S.x",
+        "$S.>",
+        "*",
+        "x.y",
+    ]
+)
 SCOPES = st.builds(
     Scope, st.sampled_from(["", "tcp", "ws"]), TOPICS, st.sampled_from(["", "ann"]), st.sampled_from(["", "t*", "t-1"]),
     st.sampled_from(["", "s1", "book"]),
@@ -170,9 +216,13 @@ SUBJECTS = st.builds(
 
 
 @given(st.lists(SCOPES, max_size=12), SUBJECTS)
-def test_going_down_the_levels_finds_what_looking_at_everything_finds(scopes: list[Scope], subject: Subject) -> None:
+def test_going_down_the_levels_finds_what_looking_at_everything_finds(
+    scopes: list[Scope], subject: Subject
+) -> None:
     layers = [Layer(str(place), scope, {}) for place, scope in enumerate(scopes)]
-    assert Layers(layers).of(subject) == [one for one in by_specificity(layers) if matches(one.scope, subject)]
+    assert Layers(layers).of(subject) == [
+        one for one in by_specificity(layers) if matches(one.scope, subject)
+    ]
 
 
 @settings(max_examples=200, deadline=None)
@@ -181,7 +231,13 @@ def test_going_down_the_levels_finds_what_looking_at_everything_finds(scopes: li
 def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
     entries: list[tuple[Scope, int, str | None]], subject: Subject
 ) -> None:
-    whole = {"name": "own", "signal": "oldest_age", "limit": 100, "mode": "shadow", "ladder": [{"action": "notify"}]}
+    whole = {
+        "name": "own",
+        "signal": "oldest_age",
+        "limit": 100,
+        "mode": "shadow",
+        "ladder": [{"action": "notify"}],
+    }
     rules = [whole, *({"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
                       for scope, limit, mode in entries if scope != Scope())]  # fmt: skip
     made = rule_book(policy(transports={"tcp": {}, "ws": {}}, rules=rules))
@@ -193,7 +249,9 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
     if narrow and not subject.topic:
         return
     found = made.of_subscription(subject) if narrow else made.of_client(subject)
-    assert [(rule.limit, rule.mode.value) for rule in found if rule.name == "own"] == ([(limit, mode)] if mode != "off" else [])
+    assert [(rule.limit, rule.mode.value) for rule in found if rule.name == "own"] == (
+        [(limit, mode)] if mode != "off" else []
+    )
 
 
 def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
@@ -213,7 +271,9 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
     assert old("tcp", "prices.x") == []
 
 
-def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule_there_and_that_is_said_before() -> None:
+def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule_there_and_that_is_said_before() -> (
+    None
+):
     slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below", "window_ms": 500, "limit": 9,
             "ladder": [{"action": "notify"}]}  # fmt: skip
     other = {**OLD, "name": "own", "scope": {"client": "t*"}}

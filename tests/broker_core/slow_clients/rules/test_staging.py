@@ -14,7 +14,9 @@ from broker_core.slow_clients.rules.staging import Stage, read_stage
 from tests.support.slow_clients import SECOND, START, Still
 
 BASE = default_policy("x")
-STRICT = replace(BASE, revision=2, client_policy=ClientPolicy(client_message_age_limit_ms=1_000, client_max_capacity=50))
+STRICT = replace(
+    BASE, revision=2, client_policy=ClientPolicy(client_message_age_limit_ms=1_000, client_max_capacity=50)
+)
 
 
 def guard(stage: Stage | None) -> SlowClientGuard:

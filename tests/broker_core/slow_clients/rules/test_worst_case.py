@@ -34,11 +34,21 @@ def test_a_rules_ladder_layer_by_layer_is_as_the_rule_book_compiles_it() -> None
 def test_the_presets_say_theirs() -> None:
     document = policy(
         xap=[{"enabled": True}, {"transport": "tcp", "latency": 2_000}],
-        activemq=[{"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_duration": 30_000, "check_period": 30_000}],
+        activemq=[
+            {
+                "topic": ">",
+                "abort_slow_consumer_strategy": True,
+                "max_slow_duration": 30_000,
+                "check_period": 30_000,
+            }
+        ],
         qpid=[{"topic": "a.*", "message_age": 600_000}, {"topic": "b"}],
     )
     (usual,), (slower,) = worst_case.of_xap(document)
-    assert (usual.action, round(usual.worst_case_ms, -2)) == (Action.CANCEL_SUBSCRIPTION, 2_600)  # docs/slow-clients.md
+    assert (usual.action, round(usual.worst_case_ms, -2)) == (
+        Action.CANCEL_SUBSCRIPTION,
+        2_600,
+    )  # docs/slow-clients.md
     assert slower.worst_case_ms > usual.worst_case_ms
     (aborted,) = worst_case.of_activemq(document)[0]
     assert aborted.action is Action.ASK_TO_CLOSE and 30_000 < aborted.worst_case_ms <= 61_000

@@ -20,7 +20,9 @@ def scene(**settings: Any) -> tuple[SlowClientGuard, PoolUse, Still]:
     return made, made.register("c", "tcp", backlog), backlog
 
 
-def run(made: SlowClientGuard, backlog: Still, seconds: float, rate: int, start: float = 0) -> list[tuple[float, Decision]]:
+def run(
+    made: SlowClientGuard, backlog: Still, seconds: float, rate: int, start: float = 0
+) -> list[tuple[float, Decision]]:
     """Let the client take `rate` bytes a second, with the guard's eight looks a second."""
     acts = []
     for part in range(int(start * 8), int((start + seconds) * 8)):
@@ -31,18 +33,28 @@ def run(made: SlowClientGuard, backlog: Still, seconds: float, rate: int, start:
 
 
 def test_the_documents_defaults() -> None:
-    (rule,) = [r for r in rule_book(policy(xap=[{"enabled": True}])).of_client(Subject("tcp")) if r.name == "xap.throughput"]
+    (rule,) = [
+        r
+        for r in rule_book(policy(xap=[{"enabled": True}])).of_client(Subject("tcp"))
+        if r.name == "xap.throughput"
+    ]
     assert (rule.limit, rule.hold_ms, rule.count, rule.check_ms) == (5_000, 500, 3, 125)
     assert rule.worst_case_ms() == 2_625
     assert not any(r.name.startswith("xap") for r in rule_book(policy()).of_client(Subject("tcp")))
-    assert not any(r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).of_client(Subject("tcp"))), "enabled is false"
+    assert not any(r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).of_client(Subject("tcp"))), (
+        "enabled is false"
+    )
 
 
 def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() -> None:
     made, account, backlog = scene()
     made.queued(account, 50_000, START)
     ((at, decision),) = run(made, backlog, 6, 1_000)
-    assert (decision.action, decision.reason, decision.subscription) == (Action.CANCEL_SUBSCRIPTION, Reason.DRAIN_RATE, "")
+    assert (decision.action, decision.reason, decision.subscription) == (
+        Action.CANCEL_SUBSCRIPTION,
+        Reason.DRAIN_RATE,
+        "",
+    )
     assert (decision.limit, decision.unit) == (5_000, "bytes/s") and decision.observed < 5_000
     assert not account.closing
     assert at * 1_000 <= decision.worst_case_ms <= 4_000
@@ -97,9 +109,12 @@ def test_a_trickle_that_is_taken_as_it_comes_is_not_slow() -> None:
 
 
 def test_a_transport_may_differ_field_by_field() -> None:
-    book = rule_book(policy(transports={"a": {}, "b": {}}, xap=[{"enabled": True}, {"transport": "b", "throughput": 9}]))
+    book = rule_book(
+        policy(transports={"a": {}, "b": {}}, xap=[{"enabled": True}, {"transport": "b", "throughput": 9}])
+    )
     limits = {
-        name: [r.limit for r in book.of_client(Subject(name)) if r.name == "xap.throughput"] for name in ("a", "b")
+        name: [r.limit for r in book.of_client(Subject(name)) if r.name == "xap.throughput"]
+        for name in ("a", "b")
     }
     assert limits == {"a": [5_000], "b": [9]}
 

@@ -40,13 +40,20 @@ def test_the_documents_example_is_an_action() -> None:
 
 
 def test_no_step_runs_a_command() -> None:
-    assert not any(word in name for name in catalogue.KINDS for word in ("command", "shell", "system", "script"))
+    assert not any(
+        word in name for name in catalogue.KINDS for word in ("command", "shell", "system", "script")
+    )
 
 
 def test_a_definition_is_kept_with_its_defaults() -> None:
-    assert checked_triggers([{"on": "schedule", "every": " Saturday at 00:30 "}]) == [{"on": "schedule", "every": "Saturday at 00:30"}]
+    assert checked_triggers([{"on": "schedule", "every": " Saturday at 00:30 "}]) == [
+        {"on": "schedule", "every": "Saturday at 00:30"}
+    ]
     made = checked_steps([{"if": "file_system", "above": 90}, {"do": "truncate"}])
-    assert made == [{"if": "file_system", "place": "journal", "above": "90"}, {"do": "truncate", "what": "both", "age": "7d"}]
+    assert made == [
+        {"if": "file_system", "place": "journal", "above": "90"},
+        {"do": "truncate", "what": "both", "age": "7d"},
+    ]
     assert exclusives(made) == {"truncate"}
     assert is_destructive(made)
     assert not is_destructive(checked_steps([{"do": "archive", "age": "7d"}]))
@@ -112,7 +119,9 @@ def test_which_events_a_trigger_is_for(trigger: dict[str, str], event: Event, ex
 ])  # fmt: skip
 def test_an_expression_reads_the_variables_and_the_message(expression: str, expected: bool) -> None:
     variables = {"AMPS_CLIENT_NAME": "risk-1", "AMPS_DATA": '{"price": 120.5}', "AMPS_DATA_LENGTH": "16"}
-    assert conditions.holds("expression", {"expression": expression}, variables, lambda place: 0.0) is expected
+    assert (
+        conditions.holds("expression", {"expression": expression}, variables, lambda place: 0.0) is expected
+    )
 
 
 def test_conditions_of_file_systems_clients_and_topics() -> None:

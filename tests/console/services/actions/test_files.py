@@ -23,7 +23,14 @@ def folder(tmp_path: Path, settings: Any) -> Path:
     made = tmp_path / "logs"
     (made / "below").mkdir(parents=True)
     settings.SLUICE_ACTION_FOLDERS = [str(made)]
-    for name in ("a.log", "b.log", "c.txt", "sluice-1.00000000000000000001.journal", "young.log", "below/d.log"):
+    for name in (
+        "a.log",
+        "b.log",
+        "c.txt",
+        "sluice-1.00000000000000000001.journal",
+        "young.log",
+        "below/d.log",
+    ):
         (made / name).write_bytes(b"line\n" * 1000)
         if name != "young.log":
             os.utime(made / name, (OLD, OLD))
@@ -85,7 +92,9 @@ def test_a_file_that_was_replaced_meanwhile_is_left_alone(folder: Path) -> None:
     assert (folder / "a.log").is_symlink()
 
 
-@pytest.mark.parametrize("path", ["{folder}/..", "/", "/etc", "logs", "{folder}/escape", "{folder}/../logs-2", "", "{folder}/none"])
+@pytest.mark.parametrize(
+    "path", ["{folder}/..", "/", "/etc", "logs", "{folder}/escape", "{folder}/../logs-2", "", "{folder}/none"]
+)
 def test_a_path_that_leads_elsewhere_is_refused(folder: Path, path: str) -> None:
     (folder / "escape").symlink_to("/tmp")
     (folder.parent / "logs-2").mkdir()

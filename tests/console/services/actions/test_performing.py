@@ -37,7 +37,13 @@ EVERYTHING = Access((Right(frozenset(Permission)),))
 MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EVERYTHING)
 
 
-def make(instance: Instance, steps: list[dict[str, Any]], name: str = "one", when: list[dict[str, Any]] | None = None, **more: Any) -> Action:
+def make(
+    instance: Instance,
+    steps: list[dict[str, Any]],
+    name: str = "one",
+    when: list[dict[str, Any]] | None = None,
+    **more: Any,
+) -> Action:
     return editing.create(MARIA, instance, {"name": name, "when": when or [], "steps": steps, **more})
 
 
@@ -87,21 +93,27 @@ def test_steps_are_done_in_order_with_the_triggers_variables(instance: Instance,
 
 
 def test_a_condition_that_doesnt_hold_leaves_the_rest_out(instance: Instance, broker: FakeBroker) -> None:
-    action = make(instance, [{"if": "expression", "expression": "/AMPS_CLIENT_NAME = 'x'"}, {"do": "shut_down"}])
+    action = make(
+        instance, [{"if": "expression", "expression": "/AMPS_CLIENT_NAME = 'x'"}, {"do": "shut_down"}]
+    )
     run = run_of(action, AMPS_CLIENT_NAME="y")
     assert (run.state, [step["state"] for step in run.steps]) == (RunState.SUCCEEDED, ["not_held"])
     assert broker.asked == []
 
 
 def test_a_failed_step_stops_the_rest(instance: Instance, broker: FakeBroker) -> None:
-    action = make(instance, [{"do": "disconnect", "client": "nobody"}, {"do": "disconnect", "client": "board-jfk"}])
+    action = make(
+        instance, [{"do": "disconnect", "client": "nobody"}, {"do": "disconnect", "client": "board-jfk"}]
+    )
     run = run_of(action)
     assert (run.state, run.error["code"]) == (RunState.FAILED, "unknown_client")
     assert [step["state"] for step in run.steps] == ["failed"]
     assert len(broker.asked) == 1
 
 
-def test_an_age_that_a_request_gives_is_checked_when_the_step_begins(instance: Instance, broker: FakeBroker) -> None:
+def test_an_age_that_a_request_gives_is_checked_when_the_step_begins(
+    instance: Instance, broker: FakeBroker
+) -> None:
     action = make(instance, [{"do": "archive", "age": "{{AGE}}"}])
     run = run_of(action, AGE="soon")
     assert (run.state, run.error["code"]) == (RunState.FAILED, "bad_action")
@@ -111,11 +123,17 @@ def test_an_age_that_a_request_gives_is_checked_when_the_step_begins(instance: I
 def test_old_samples_and_decisions_go(instance: Instance) -> None:
     now = timezone.now()
     for days in (1, 30):
-        ClientSample.objects.create(instance=instance, client="one", at=now - timedelta(days=days), state="live")
-        ClientMinute.objects.create(instance=instance, client="one", at=now - timedelta(days=days), state="live")
+        ClientSample.objects.create(
+            instance=instance, client="one", at=now - timedelta(days=days), state="live"
+        )
+        ClientMinute.objects.create(
+            instance=instance, client="one", at=now - timedelta(days=days), state="live"
+        )
         PlaceSample.objects.create(instance=instance, kind="pool", name="p", at=now - timedelta(days=days))
         Loss.objects.create(instance=instance, client="one", at=now - timedelta(days=days), messages=1)
-        Decision.objects.create(instance=instance, client="one", at=now - timedelta(days=days), action="disconnect")
+        Decision.objects.create(
+            instance=instance, client="one", at=now - timedelta(days=days), action="disconnect"
+        )
     run = run_of(make(instance, [{"do": "truncate", "what": "statistics", "age": "7d"}]))
     assert run.steps[0]["result"] == {"rows": {"statistics": 4}}
     kept = [model.objects.count() for model in (ClientSample, ClientMinute, PlaceSample, Loss, Decision)]  # type: ignore[attr-defined]
@@ -124,7 +142,9 @@ def test_old_samples_and_decisions_go(instance: Instance) -> None:
     assert run.steps[0]["result"] == {"rows": {"statistics": 0, "decisions": 1}}
 
 
-def test_a_webhook_gets_the_variables_and_a_key_for_repeats(instance: Instance, listener: Any, settings: Any) -> None:
+def test_a_webhook_gets_the_variables_and_a_key_for_repeats(
+    instance: Instance, listener: Any, settings: Any
+) -> None:
     settings.SLUICE_WEBHOOK_HOSTS = [f"127.0.0.1:{listener.server_port}"]
     url = f"http://127.0.0.1:{listener.server_port}/hook?x=1"
     run = run_of(make(instance, [{"do": "webhook", "url": url}]), WHO="x")
@@ -144,7 +164,9 @@ def test_a_webhook_that_is_refused_or_sent_elsewhere_fails(
     assert (run.state, run.error["code"], len(listener.asked)) == (RunState.FAILED, "webhook_failed", 1)
 
 
-def test_a_webhook_whose_host_is_declared_no_longer_is_not_called(instance: Instance, listener: Any, settings: Any) -> None:
+def test_a_webhook_whose_host_is_declared_no_longer_is_not_called(
+    instance: Instance, listener: Any, settings: Any
+) -> None:
     settings.SLUICE_WEBHOOK_HOSTS = ["127.0.0.1:" + str(listener.server_port)]
     action = make(instance, [{"do": "webhook", "url": f"http://127.0.0.1:{listener.server_port}/"}])
     settings.SLUICE_WEBHOOK_HOSTS = []
@@ -165,10 +187,15 @@ def test_events_raise_each_other_only_so_often(instance: Instance) -> None:
     assert depth == events.MOST_DEPTH + 1
 
 
-def test_an_action_with_too_many_runs_waiting_takes_no_more(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_with_too_many_runs_waiting_takes_no_more(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(events, "MOST_WAITING", 2)
     make(instance, [{"do": "event", "name": "x"}], when=[{"on": "logon", "client": "risk-*"}])
-    logons = [Event("logon", {"AMPS_CLIENT_NAME": name}) for name in ("risk-1", "desk-1", "risk-2", "risk-3", "risk-4")]
+    logons = [
+        Event("logon", {"AMPS_CLIENT_NAME": name})
+        for name in ("risk-1", "desk-1", "risk-2", "risk-3", "risk-4")
+    ]
     assert len(events.happened(instance, logons)) == 2
     assert events.refused["one"] >= 2
 
@@ -185,7 +212,9 @@ def test_one_run_of_an_action_at_a_time_and_the_next_follows(instance: Instance)
 
 def test_an_action_waits_for_a_run_of_the_same_kind(instance: Instance, actor: Actor) -> None:
     direct = runs.request(actor, instance, runs.RunKind.ARCHIVE, {"age": "7d", "age_s": 604_800})
-    run = events.start(MARIA, make(instance, [{"do": "archive", "age": "7d"}]), {"on": "hand"}, {}, timezone.now())
+    run = events.start(
+        MARIA, make(instance, [{"do": "archive", "age": "7d"}]), {"on": "hand"}, {}, timezone.now()
+    )
     assert runs.claim(direct.pk, timezone.now()) is not None
     assert runs.claim(run.pk, timezone.now()) is None
     assert RunState(ActionRun.objects.get(pk=run.pk).state) == RunState.WAITING
@@ -196,7 +225,9 @@ def test_a_lost_run_is_repeated_from_the_step_it_was_in(instance: Instance, brok
     run = events.start(MARIA, action, {"on": "hand"}, {}, timezone.now())
     taken = runs.claim(run.pk, timezone.now() - timedelta(minutes=5))
     assert taken is not None
-    ActionRun.objects.filter(pk=run.pk).update(steps=[{"do": "disconnect", "state": "done", "result": {}, "variables": {"A": "1"}}])
+    ActionRun.objects.filter(pk=run.pk).update(
+        steps=[{"do": "disconnect", "state": "done", "result": {}, "variables": {"A": "1"}}]
+    )
     assert [lost.pk for lost in runs.find_lost(timezone.now())] == [run.pk]
     assert RunHold.objects.count() == 0
     run.refresh_from_db()
@@ -227,11 +258,23 @@ def test_a_transport_is_switched_off_as_a_new_revision(instance: Instance, broke
     assert instance.transports.get(name="websocket").enabled
 
 
-def test_a_revision_that_comes_back_brings_its_rules_and_users(instance: Instance, broker: FakeBroker) -> None:
-    rule = {"name": "far-behind", "signal": "oldest_age", "limit": 5000, "scope": {"transport": "tcp"}, "ladder": [{"action": "warn"}]}
+def test_a_revision_that_comes_back_brings_its_rules_and_users(
+    instance: Instance, broker: FakeBroker
+) -> None:
+    rule = {
+        "name": "far-behind",
+        "signal": "oldest_age",
+        "limit": 5000,
+        "scope": {"transport": "tcp"},
+        "ladder": [{"action": "warn"}],
+    }
     user = {"name": "maria", "token": hash_token("a-token"), "clients": ["desk-*"]}
     document = read.newest_revision(instance).document  # type: ignore[union-attr]
-    wanted = {**document, "rules": [rule], "access": {"users": [user], "entitlements": [{"who": ["maria"], "publish": ["a.>"]}]}}
+    wanted = {
+        **document,
+        "rules": [rule],
+        "access": {"users": [user], "entitlements": [{"who": ["maria"], "publish": ["a.>"]}]},
+    }
     policies.publish(MARIA, wanted)
     policies.publish(MARIA, document)
     assert (instance.users.count(), instance.entries.count()) == (0, 0)

@@ -12,12 +12,25 @@ from broker_core.errors import OperatorError
 from console.services.actions.schedule import Calendar, Interval, firings, parse
 
 BERLIN, UTC_ZONE = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")
-ZONES = [BERLIN, UTC_ZONE, ZoneInfo("America/New_York"), ZoneInfo("Australia/Lord_Howe"), ZoneInfo("Asia/Kathmandu")]
+ZONES = [
+    BERLIN,
+    UTC_ZONE,
+    ZoneInfo("America/New_York"),
+    ZoneInfo("Australia/Lord_Howe"),
+    ZoneInfo("Asia/Kathmandu"),
+]
 START = datetime(2026, 1, 1, tzinfo=UTC)
-moments = st.datetimes(datetime(2026, 1, 2), datetime(2028, 1, 1)).map(lambda at: at.replace(tzinfo=UTC, microsecond=0))
+moments = st.datetimes(datetime(2026, 1, 2), datetime(2028, 1, 1)).map(
+    lambda at: at.replace(tzinfo=UTC, microsecond=0)
+)
 texts = st.one_of(
     st.builds("{:02d}:{:02d}".format, st.integers(0, 23), st.integers(0, 59)),
-    st.builds("{} at {:02d}:{:02d}".format, st.sampled_from(["Saturday", "Sunday", "mon"]), st.integers(0, 23), st.integers(0, 59)),
+    st.builds(
+        "{} at {:02d}:{:02d}".format,
+        st.sampled_from(["Saturday", "Sunday", "mon"]),
+        st.integers(0, 23),
+        st.integers(0, 59),
+    ),
     st.sampled_from(["*/15 * * * *", "30 0 * * 6", "0 */6 1 * *", "5 2 * * *", "4h", "1d", "90m"]),
 )
 
@@ -57,7 +70,9 @@ def test_any_text_is_a_schedule_or_a_named_error(text: str) -> None:
 @example("02:30", datetime(2026, 3, 29, 1, 0, tzinfo=UTC), BERLIN)
 @example("02:30", datetime(2026, 10, 25, 0, 30, tzinfo=UTC), BERLIN)
 @example("02:30", datetime(2026, 10, 25, 1, 30, tzinfo=UTC), BERLIN)
-def test_a_moment_lies_between_the_newest_firing_and_the_next(text: str, now: datetime, zone: ZoneInfo) -> None:
+def test_a_moment_lies_between_the_newest_firing_and_the_next(
+    text: str, now: datetime, zone: ZoneInfo
+) -> None:
     schedule = parse(text, zone)
     newest, (following,) = schedule.newest(now, START), firings(schedule, now, START, 1)
     assert following > now
@@ -68,7 +83,9 @@ def test_a_moment_lies_between_the_newest_firing_and_the_next(text: str, now: da
 
 @settings(deadline=None)  # the first use of a zone reads its data
 @given(texts, moments, st.sampled_from(ZONES))
-def test_firings_come_in_order_and_each_is_newest_at_its_own_moment(text: str, now: datetime, zone: ZoneInfo) -> None:
+def test_firings_come_in_order_and_each_is_newest_at_its_own_moment(
+    text: str, now: datetime, zone: ZoneInfo
+) -> None:
     schedule = parse(text, zone)
     found = firings(schedule, now, START)
     assert len(found) == 5
@@ -78,10 +95,15 @@ def test_firings_come_in_order_and_each_is_newest_at_its_own_moment(text: str, n
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 23), st.integers(0, 59), st.sampled_from(ZONES), st.integers(2026, 2029))
-def test_a_daily_time_fires_once_on_every_local_day_of_a_year(hour: int, minute: int, zone: ZoneInfo, year: int) -> None:
+def test_a_daily_time_fires_once_on_every_local_day_of_a_year(
+    hour: int, minute: int, zone: ZoneInfo, year: int
+) -> None:
     begin = datetime(year, 1, 1, tzinfo=zone)
     schedule = parse(f"{hour:02d}:{minute:02d}", zone)
-    days = [due.astimezone(zone).date() for due in islice(schedule.after(begin - timedelta(seconds=1), START), 365)]
+    days = [
+        due.astimezone(zone).date()
+        for due in islice(schedule.after(begin - timedelta(seconds=1), START), 365)
+    ]
     assert days == [begin.date() + timedelta(days=number) for number in range(365)]
 
 

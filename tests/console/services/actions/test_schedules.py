@@ -23,7 +23,12 @@ def weekly(instance: Instance) -> Action:
 def test_schedule_starts_a_run_when_it_is_due(weekly: Action) -> None:
     assert fire_due(SATURDAY - timedelta(seconds=1)) == []
     (run,) = fire_due(SATURDAY)
-    assert (run.kind, run.due_at, run.actor, run.actor_kind) == ("action", SATURDAY, WEEKLY_ARCHIVE, "schedule")
+    assert (run.kind, run.due_at, run.actor, run.actor_kind) == (
+        "action",
+        SATURDAY,
+        WEEKLY_ARCHIVE,
+        "schedule",
+    )
     assert run.parameters["steps"] == [{"do": "archive", "age": "7d"}]
     assert run.trigger == {"on": "schedule", "every": "Saturday at 00:30Z"}
 
@@ -38,7 +43,12 @@ def test_database_refuses_a_second_run_of_one_firing(weekly: Action) -> None:
     (run,) = fire_due(SATURDAY)
     with pytest.raises(IntegrityError), transaction.atomic():
         ActionRun.objects.create(
-            instance=run.instance, kind="action", actor="x", actor_kind="schedule", action=weekly, due_at=SATURDAY
+            instance=run.instance,
+            kind="action",
+            actor="x",
+            actor_kind="schedule",
+            action=weekly,
+            due_at=SATURDAY,
         )
 
 
@@ -74,7 +84,9 @@ def test_action_that_is_switched_off_starts_nothing(weekly: Action) -> None:
 
 
 def test_two_schedules_that_fall_together_run_once(weekly: Action) -> None:
-    Action.objects.update(when=[{"on": "schedule", "every": "Saturday at 00:30Z"}, {"on": "schedule", "every": "00:30Z"}])
+    Action.objects.update(
+        when=[{"on": "schedule", "every": "Saturday at 00:30Z"}, {"on": "schedule", "every": "00:30Z"}]
+    )
     assert len(fire_due(SATURDAY)) == 1
     weekly.refresh_from_db()
     assert next_firings(weekly, SATURDAY, 2) == [SATURDAY + timedelta(days=1), SATURDAY + timedelta(days=2)]

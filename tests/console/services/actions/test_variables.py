@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from console.services.actions.variables import beginning, expand, expand_bytes, refers
 
 AT = datetime(2026, 11, 21, 0, 30, 15, tzinfo=UTC)
-names = st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True).filter(lambda name: not name.startswith("AMPS_BYTE_"))
+names = st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True).filter(
+    lambda name: not name.startswith("AMPS_BYTE_")
+)
 
 
 def test_a_name_becomes_its_value_and_an_unknown_one_nothing() -> None:
@@ -35,10 +37,16 @@ def test_a_text_without_references_stays_as_it_is(text: str, variables: dict[str
 @given(names, st.text(max_size=200))
 def test_a_value_is_never_expanded_again(name: str, value: str) -> None:
     assert expand("{{" + name + "}}", {name: value, "OTHER": "secret"}) == value
-    assert expand("{{A}}", {"A": "{{" + name + "}}", name: "x"}) in ("{{" + name + "}}", "x" if name == "A" else "{{" + name + "}}")
+    assert expand("{{A}}", {"A": "{{" + name + "}}", name: "x"}) in (
+        "{{" + name + "}}",
+        "x" if name == "A" else "{{" + name + "}}",
+    )
 
 
-@given(st.lists(st.one_of(st.text(alphabet="abü {}", max_size=5), names.map(lambda name: "{{" + name + "}}"))), st.dictionaries(names, st.text(max_size=9)))
+@given(
+    st.lists(st.one_of(st.text(alphabet="abü {}", max_size=5), names.map(lambda name: "{{" + name + "}}"))),
+    st.dictionaries(names, st.text(max_size=9)),
+)
 def test_text_and_bytes_expand_alike(parts: list[str], variables: dict[str, str]) -> None:
     template = "".join(parts)
     assert expand_bytes(template, variables) == expand(template, variables).encode()
