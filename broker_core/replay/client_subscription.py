@@ -12,7 +12,7 @@ from broker_core.delivery.conflating import Conflating
 from broker_core.delivery.shared import Shared
 from broker_core.errors import SluiceError
 from broker_core.protocols import commands, replies
-from broker_core.replay.cursor import Cursor
+from broker_core.replay.cursor import Cursor, Reading
 from broker_core.replay.managed import ManagedReplay
 from broker_core.replay.pacer import Rate
 from broker_core.replay.trail import Trail
@@ -116,13 +116,16 @@ class ClientSubscription:
 
     def receive(self, shared: Shared, rows: Rows | None) -> None:
         """A batch has come of which these rows (None: all) are for it."""
-        cursor = self.cursor
-        if cursor.ended or (cursor.span is not None and not shared.journaled):
-            return  # ended: its client was closed while this batch was given to another subscription of it
-        if self.conflating is not None:
-            self.conflating.live(shared.batch, rows)
-        elif cursor.live:
+        cursor, conflating = self.cursor, self.conflating
+        state = cursor.state
+        if cursor.span is not None and not shared.journaled:
+            return
+        if state is Reading.LIVE and conflating is None:  # almost always
             self.peer.backlog.offer(shared.entry(self.subscription.stream, rows))
+        elif state is Reading.ENDED:
+            return  # its client was closed while this batch was given to another subscription of it
+        elif conflating is not None:
+            conflating.live(shared.batch, rows)
         else:
             self.account.match_in_log(shared.part(rows))
 
