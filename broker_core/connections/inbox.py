@@ -34,6 +34,7 @@ class Hold(Enum):
 
     LOGON = "its logon is being checked"
     JOURNAL = "the disk is behind what was published"
+    OWN = "too many of its own batches aren't on the disk yet"
 
 
 class Inbox:
@@ -65,7 +66,9 @@ class Inbox:
         self._settle_reading()
 
     def release(self, why: Hold) -> None:
-        """A reason not to go on is gone."""
+        """A reason not to go on is gone, if it was one."""
+        if why not in self._holds:
+            return
         self._holds.discard(why)
         if not self._scheduled:
             self._hand_over()

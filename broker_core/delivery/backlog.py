@@ -480,6 +480,8 @@ class Backlog:
     def _end(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
         """`waiting` is the sequence of the first record that waits or isn't acknowledged; 0: none."""
         account, first = recipient.account, recipient.first_needed(waiting)
+        if account.untouched:  # of a client's thousand subscriptions that are most
+            return Ending(NOTHING, NOTHING, first)
         kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
         for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
             if not amount.messages:
