@@ -6,11 +6,11 @@ them. Limits in rules are resolved numbers: bytes, bytes a second, messages, or 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from broker_core.config.vocabulary import (
-    FINAL_ACTIONS,
     POOL_SIGNALS,
     SIGNALS,
     Action,
@@ -22,28 +22,6 @@ from broker_core.config.vocabulary import (
     Signal,
     Unit,
 )
-
-__all__ = [
-    "FINAL_ACTIONS",
-    "INSTANCE",
-    "MARKS",
-    "SAMPLES",
-    "TICK_MS",
-    "UNLIMITED",
-    "Action",
-    "Choice",
-    "ClientLimits",
-    "Measured",
-    "Mode",
-    "PoolLimits",
-    "Reason",
-    "Rule",
-    "Rung",
-    "Shape",
-    "Signal",
-    "Unit",
-    "client_limits",
-]
 
 UNLIMITED: Final = 2**63 - 1
 INSTANCE: Final = ""
@@ -194,12 +172,13 @@ class ClientLimits(NamedTuple):
     disk: int = UNLIMITED
 
 
-def client_limits(rules: tuple[Rule, ...]) -> ClientLimits:
+NO_LIMITS: Final = ClientLimits()
+
+
+def client_limits(rules: Iterable[Rule]) -> ClientLimits:
     """What a client's rules mean for the hot path: the lowest limit that is judged at enqueue, in any mode."""
-
-    def lowest(signal: Signal) -> int:
-        return min(
-            (rule.limit for rule in rules if rule.signal is signal and rule.at_enqueue), default=UNLIMITED
-        )
-
-    return ClientLimits(lowest(Signal.OUTBOUND_BYTES), lowest(Signal.SPOOL_BYTES))
+    lowest = dict.fromkeys((Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES), UNLIMITED)
+    for rule in rules:
+        if rule.at_enqueue and rule.signal in lowest:
+            lowest[rule.signal] = min(lowest[rule.signal], rule.limit)
+    return ClientLimits(*lowest.values())

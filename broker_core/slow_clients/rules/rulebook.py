@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from broker_core.config import PolicyDocument, Scope, TransportSettings
-from broker_core.config.vocabulary import Mode
+from broker_core.config.vocabulary import Choice, Mode
 from broker_core.slow_clients.rules.presets import activemq, amps, custom, qpid, xap
-from broker_core.slow_clients.rules.rule import INSTANCE, Choice, PoolLimits, Rule
+from broker_core.slow_clients.rules.rule import INSTANCE, PoolLimits, Rule
 from broker_core.slow_clients.rules.scopes import Effective, Layer, Layers, Subject, effective
 
 MOST_KNOWN: Final = 20_000
@@ -25,7 +25,7 @@ class RuleBook:
     def __init__(self, document: PolicyDocument, pools: Mapping[str, PoolLimits]) -> None:
         self.revision = document.revision
         self._document = document
-        self._pools = pools
+        self.pools = pools
         self._xap = Layers(xap.layers(document))
         self._activemq = Layers(activemq.layers(document))
         self._qpid = Layers(qpid.layers(document))
@@ -122,7 +122,7 @@ class RuleBook:
     # ------------------------------------------------------------------------------------------ compiling
 
     def _pool(self, transport: str) -> PoolLimits:
-        return self._pools.get(transport) or self._pools[INSTANCE]
+        return self.pools.get(transport) or self.pools[INSTANCE]
 
     def _amps_pool_rules(self) -> list[Rule]:
         return [rule for rule in self._amps if rule.choose is Choice.LARGEST_IN_POOL]
@@ -151,7 +151,7 @@ class RuleBook:
 
     def _custom_pool_rules(self) -> Iterator[Rule]:
         """Each pool's, with the settings of the instance or of the transport whose own pool it is."""
-        for limits in {limits.name: limits for limits in self._pools.values()}.values():
+        for limits in {limits.name: limits for limits in self.pools.values()}.values():
             transport = amps.transport_of_pool(limits.name)
             for name, layers in self._pooled.items():
                 settings = _values(effective(layers.of(Subject(transport)), custom.DEFAULTS))

@@ -21,19 +21,9 @@ from typing import Any, Final
 
 from broker_core.config import PolicyDocument, Scope
 from broker_core.config.preset_fields import ACTIVEMQ, MAX_PREFETCH, defaults
-from broker_core.config.vocabulary import SIGNALS
+from broker_core.config.vocabulary import SIGNALS, Action, Choice, Reason, Shape, Signal, Unit
 from broker_core.slow_clients.rules.presets.layers import set_fields
-from broker_core.slow_clients.rules.rule import (
-    TICK_MS,
-    Action,
-    Choice,
-    Reason,
-    Rule,
-    Rung,
-    Shape,
-    Signal,
-    Unit,
-)
+from broker_core.slow_clients.rules.rule import TICK_MS, Rule, Rung
 from broker_core.slow_clients.rules.scopes import Layer
 
 BLOCKED_MS: Final = 1_000

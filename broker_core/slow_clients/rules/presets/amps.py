@@ -21,18 +21,8 @@ from broker_core.config.preset_fields import (
     DEFAULT_DISK_LIMIT,
     DEFAULT_MEMORY_PERCENT,
 )
-from broker_core.slow_clients.rules.rule import (
-    INSTANCE,
-    Action,
-    Choice,
-    PoolLimits,
-    Reason,
-    Rule,
-    Rung,
-    Shape,
-    Signal,
-    Unit,
-)
+from broker_core.config.vocabulary import Action, Choice, Reason, Shape, Signal, Unit
+from broker_core.slow_clients.rules.rule import INSTANCE, PoolLimits, Rule, Rung
 
 INSTANCE_POOL: Final = "instance"
 

@@ -7,15 +7,7 @@ from typing import Any, Final, NamedTuple
 from broker_core.config import PolicyDocument, RuleSettings, Scope
 from broker_core.config.rule_problems import problems_of
 from broker_core.config.rule_settings import RULE_FIELDS, is_per_subscription
-from broker_core.config.vocabulary import (
-    POOL_SIGNALS,
-    SIGNALS,
-    Choice,
-    Mode,
-    Shape,
-    Signal,
-    Unit,
-)
+from broker_core.config.vocabulary import POOL_SIGNALS, SIGNALS, Choice, Mode, Shape, Signal, Unit
 from broker_core.slow_clients.rules.presets.layers import set_fields
 from broker_core.slow_clients.rules.rule import TICK_MS, PoolLimits, Rule, Rung
 from broker_core.slow_clients.rules.scopes import Layer, Layers, effective, subject_of

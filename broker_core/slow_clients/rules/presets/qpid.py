@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from broker_core.config import PolicyDocument, Scope
 from broker_core.config.preset_fields import QPID, defaults
-from broker_core.config.vocabulary import UNIT_OF
+from broker_core.config.vocabulary import UNIT_OF, Action, Choice, Reason, Shape, Signal
 from broker_core.slow_clients.rules.presets.layers import set_fields
-from broker_core.slow_clients.rules.rule import Action, Choice, Reason, Rule, Rung, Shape, Signal
+from broker_core.slow_clients.rules.rule import Rule, Rung
 from broker_core.slow_clients.rules.scopes import Layer
 
 DEFAULTS: Final = defaults(QPID)

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.slow_clients import Sample
-from broker_core.slow_clients.evaluate.forecast import Forecast, Seen, soonest
+from broker_core.config.vocabulary import Action, Choice, Reason, Shape, Signal, Unit
+from broker_core.documents.clients import ForecastEntry
+from broker_core.slow_clients.evaluate.forecast import Seen, soonest
 from broker_core.slow_clients.evaluate.forecast import forecast as forecast_of
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, Hold
 from broker_core.slow_clients.evaluate.signal_table import READINGS
-from broker_core.slow_clients.rules.rule import Action, Choice, Reason, Rule, Rung, Shape, Signal, Unit
+from broker_core.slow_clients.evaluate.signals import Sample
+from broker_core.slow_clients.rules.rule import Rule, Rung
 from tests.support.slow_clients import SECOND, START
 
 
@@ -29,7 +31,7 @@ def samples(*memory: int, spool: int = 0, age: int = 0) -> list[Sample]:
     return [Sample(START + place * SECOND, value, spool, age) for place, value in enumerate(memory)]
 
 
-def forecast(rules: list[Rule], looks: list[Sample]) -> Forecast | None:
+def forecast(rules: list[Rule], looks: list[Sample]) -> ForecastEntry | None:
     """As the guard has it of a client's samples."""
     found = []
     for one in rules if looks else []:
@@ -101,7 +103,7 @@ def test_over_already_is_now() -> None:
 # Every rule and signal has a time, or the reason why there is none.
 
 
-def look(one: Rule, value: int, *before: int, hold: Hold = NO_HOLD, spared: str = "") -> Forecast:
+def look(one: Rule, value: int, *before: int, hold: Hold = NO_HOLD, spared: str = "") -> ForecastEntry:
     """The rule read these values a second apart, the last of them now."""
     values = [*before, value]
     points = [(START - (len(values) - 1 - place) * SECOND, read) for place, read in enumerate(values)]

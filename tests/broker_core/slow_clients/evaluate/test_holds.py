@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Shape, Signal, Unit
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
-from broker_core.slow_clients.rules.rule import Action, Choice, Mode, Reason, Rule, Rung, Shape, Signal, Unit
+from broker_core.slow_clients.rules.rule import Rule, Rung
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_010 * SECOND
