@@ -30,7 +30,6 @@ def decide(
     kept, lost = _cost(action, rule, waiting, subscription)
     if action is Action.DISCARD_OLDEST and not lost:
         return None
-    counted = rule.shape is Shape.COUNT_IN_WINDOW
     return Decision(
         at=now_ns,
         client=client.name,
@@ -45,8 +44,8 @@ def decide(
         choose=rule.choose,
         signal=rule.signal,
         observed=observed,
-        limit=rule.count if counted else rule.limit,
-        unit=Unit.TIMES if counted else rule.unit,
+        limit=rule.count if rule.shape is Shape.COUNT_IN_WINDOW else rule.limit,
+        unit=rule.unit,
         used=used,
         chosen_over=runner_up,
         kept=kept,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.config.vocabulary import SIGNALS, Action, Choice, Measured, Shape, Signal, whole
+from broker_core.config.rule_settings import Rung
+from broker_core.config.vocabulary import SIGNALS, Action, Measured, Shape, Signal, whole
 from broker_core.slow_clients.evaluate.signal_table import (
     OF_CLIENT,
     OF_POOL,
@@ -17,7 +18,7 @@ from broker_core.slow_clients.evaluate.signal_table import (
     of_subscription,
 )
 from broker_core.slow_clients.evaluate.signals import PoolSignals
-from broker_core.slow_clients.rules.rule import Rule, Rung
+from broker_core.slow_clients.rules.rule import Rule
 from tests.support.signals import ClientSignals, SubscriptionSignals
 from tests.support.slow_clients import SECOND, START
 
@@ -44,21 +45,7 @@ NARROW = {
 
 
 def rule(signal: Signal) -> Rule:
-    row = SIGNALS[signal]
-    return Rule(
-        "r",
-        "r",
-        "",
-        signal,
-        Shape.HARD,
-        5,
-        row.unit,
-        Choice.SELF,
-        (Rung(Action.NOTIFY),),
-        row.reason,
-        1,
-        window_ms=9,
-    )
+    return Rule("r", "r", "", signal, Shape.HARD, 5, (Rung(Action.NOTIFY),), 1, window_ms=9)
 
 
 @pytest.mark.parametrize("signal", OF_CLIENT)

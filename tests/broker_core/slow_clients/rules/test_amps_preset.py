@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker_core.config import PolicyDocument
 from broker_core.config.vocabulary import Action, Mode, Reason
-from broker_core.slow_clients.rules.presets.amps import compile_rules, resolve_pools
+from broker_core.slow_clients.rules.presets.amps import client_rules, pool_rules, resolve_pools
 from broker_core.slow_clients.rules.rule import INSTANCE, ClientLimits, Rule, client_limits
 from broker_core.slow_clients.rules.scopes import Subject
 from tests.support.slow_clients import policy, rule_book
@@ -13,9 +14,17 @@ from tests.support.slow_clients import policy, rule_book
 GIB = 1 << 30
 
 
+def compile_rules(document: PolicyDocument) -> list[Rule]:
+    pools = resolve_pools(document, 16 * GIB, None, "/spools")
+    made = [rule for transport, pool in pools.items() for rule in client_rules(document, transport, pool)]
+    return made + [
+        rule for pool in dict.fromkeys(pools.values()) for rule in pool_rules(pool, document.revision)
+    ]
+
+
 def rules_of(**settings: object) -> dict[tuple[str, str], Rule]:
     document = policy(**settings)  # type: ignore[arg-type]
-    compiled = compile_rules(document, resolve_pools(document, 16 * GIB, None, "/spools"))
+    compiled = compile_rules(document)
     return {(rule.name.removeprefix("amps."), rule.scope): rule for rule in compiled}
 
 
@@ -90,7 +99,7 @@ def test_a_transports_client_policy_stands_over_the_instances() -> None:
 
 def test_pool_rules_exist_once_for_each_pool() -> None:
     document = policy(transports={"a": {}, "b": {}, "c": {"pool": {"message_disk_limit": 3 * GIB}}})
-    compiled = compile_rules(document, resolve_pools(document, 16 * GIB, None, "/spools"))
+    compiled = compile_rules(document)
     scopes = [rule.scope for rule in compiled if rule.name == "amps.message_memory_limit"]
     assert sorted(scopes) == ["instance", "transport:c"]
 

@@ -9,7 +9,7 @@ from broker_core.config import (
     ClientPolicy,
     PolicyDocument,
     RuleSettings,
-    RungSettings,
+    Rung,
     Scope,
     default_policy,
 )
@@ -48,7 +48,7 @@ def test_a_rule_for_some_touches_them_alone() -> None:
         Scope(client="desk-*"),
         signal=Signal.OLDEST_AGE,
         limit=1_000,
-        ladder=(RungSettings(Action.DISCONNECT),),
+        ladder=(Rung(Action.DISCONNECT),),
     )
     touched = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK, OTHER])
     assert [one.client for one in touched] == ["desk-1"]
