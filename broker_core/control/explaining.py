@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker_core.control.figures import is_paused
 from broker_core.documents.clients import ForecastEntry, VerdictEntry
-from broker_core.slow_clients.evaluate.forecast import Forecast
 from broker_core.slow_clients.evaluate.pace import Pace
 from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, Evidence, why_slow
 
@@ -66,7 +65,7 @@ class Explaining:
         found = self._judged.settle.guard.forecast(connection.name, now)
         why = why_slow(self._evidence(connection, figures, now))
         return Explained(
-            forecast_entry(found) if found is not None else None,
+            found,
             VerdictEntry(cause=why.cause.value, sentence=why.sentence, evidence=why.evidence),
         )
 
@@ -117,16 +116,6 @@ class Explaining:
             self._paces = {name: known for name, known in self._paces.items() if name in connected}
         for name in [name for name in self._said if name not in connected] if self._said else ():
             del self._said[name]  # it holds on to a connection
-
-
-def forecast_entry(found: Forecast) -> ForecastEntry:
-    """A forecast as the control plane is told it."""
-    return ForecastEntry(
-        rule=found.rule, setting=found.setting, action=found.action.value, mode=found.mode.value,
-        signal=found.signal.value, value=found.value, limit=found.limit, percent=found.percent,
-        per_second=found.per_second, fires_in_ms=found.fires_in_ms, why_none=found.why_none,
-        subscription=found.subscription,
-    )  # fmt: skip
 
 
 def window_full_ms(figures: Mapping[str, Figures], now: int) -> int:

@@ -182,7 +182,6 @@ class Backlog:
             spooled,
             account.unjournaled.waiting.messages + account.unjournaled.in_flight.messages,
             str(Bookmark(self._facilities.instance, first - 1)) if first else "",
-            self.blocked_since,
         )
 
     @property

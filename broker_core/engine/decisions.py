@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, Final
 
+from broker_core.config.vocabulary import Action, Mode
 from broker_core.engine.events import ClientEvents
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.telling import decision_json
-from broker_core.slow_clients.rules.rule import Action, Mode
 
 KEPT: Final = 1_000
 REPEATED: Final = frozenset({Action.DISCARD_OLDEST, Action.CONFLATE})

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from broker_core.config.vocabulary import Action, Mode, Signal, Unit
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.account import NOTHING, Amount
@@ -30,7 +31,6 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
 from broker_core.slow_clients.evaluate.telling import notice_fields
-from broker_core.slow_clients.rules.rule import Action, Mode, Signal, Unit
 from broker_core.subscriptions.keys import parse_key
 
 RETRY_AFTER_MS = 1_000
@@ -160,7 +160,7 @@ class Enforcement:
 
     def _new_spool(self, connection: Member) -> Spool:
         self._spools += 1
-        directory = Path(self._guard.pool_of(connection.transport).disk_path)
+        directory = Path(self._guard.pool_of(connection.transport).limits.disk_path)
         directory.mkdir(parents=True, exist_ok=True)
         return Spool(
             directory / f"{self._services.facilities.instance}.{connection.name}.{self._spools}.spool"

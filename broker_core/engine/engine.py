@@ -72,7 +72,6 @@ class Engine:
         self.clock = clock
         self.policy = policy
         self.started_at = clock.now_ns()
-        self._surroundings = (host_memory, ulimit, str(spool_directory))
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores: asyncio.Task[None] | None = None
         state = spool_directory.parent / "state"
@@ -98,7 +97,7 @@ class Engine:
         )
         self.durables = Durables(self.facilities, self.frontier, self.kept)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self._cancel, self.kept)
-        self.guard = SlowClientGuard(policy, *self._surroundings)
+        self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
         self.settle = Settle(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
         )
@@ -199,7 +198,7 @@ class Engine:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
         self.dispatch.topics = JournaledTopics(policy.instance)
         self.policy = policy
-        self.settle.apply(policy, *self._surroundings, stage)
+        self.settle.apply(policy, stage)
 
     async def close(self) -> None:
         """Tell the clients, finish what they have published, close the journal."""

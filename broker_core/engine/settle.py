@@ -136,16 +136,9 @@ class Settle:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
         self.changed(connection)
 
-    def apply(
-        self,
-        policy: PolicyDocument,
-        host_memory: int,
-        ulimit: int | None,
-        disk_path: str,
-        stage: Stage | None,
-    ) -> None:
+    def apply(self, policy: PolicyDocument, stage: Stage | None) -> None:
         """Put a revision in force, and act on whoever is over its limits."""
-        self.guard.apply_policy(policy, host_memory, ulimit, disk_path, stage)
+        self.guard.apply_policy(policy, stage)
         for connection in self._uses:
             for target in connection.subscriptions.values():
                 self._give_lane(connection, target)

@@ -10,8 +10,6 @@ from broker_core.clock import Clock
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
 from broker_core.control import listing
-from broker_core.control.effective import effective_settings
-from broker_core.control.explaining import forecast_entry
 from broker_core.control.status import Statistics
 from broker_core.delivery.ledger import Ledger
 from broker_core.documents import requests
@@ -81,13 +79,13 @@ class ClientRequests:
 
     async def effective(self, asked: requests.Effective) -> list[EffectiveSetting]:
         """The settings in force for one."""
-        return effective_settings(self._broker.guard, self._connection(asked.name).name)
+        return self._broker.guard.effective(self._connection(asked.name).name)
 
     async def forecasts(self, asked: requests.Forecasts) -> list[ForecastEntry]:
         """Of every rule that looks at one, the one that acts first in front, those without a time last."""
         found = self._broker.guard.forecasts(self._connection(asked.name).name, self._broker.clock.now_ns())
         found.sort(key=lambda one: (one.fires_in_ms is None, one.fires_in_ms or 0, -one.percent))
-        return [forecast_entry(one) for one in found]
+        return found
 
     async def decisions(self, asked: requests.ListDecisions) -> list[DecisionEntry]:
         """The newest about all."""

@@ -13,7 +13,7 @@ from broker_core.config import PolicyDocument
 from broker_core.connections.logons import Logons
 from broker_core.connections.roster import Roster
 from broker_core.documents import requests
-from broker_core.documents.policies import CutOffEntry, PolicyEffect, Running, TouchedEntry
+from broker_core.documents.policies import CutOffEntry, PolicyEffect, Running
 from broker_core.engine.events import decision_entry
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.telling import decision_json
@@ -64,7 +64,7 @@ class PolicyRequests:
         clients = self._broker.roster.clients
         return PolicyEffect(
             clients=sum(1 for subject in subjects if not subject.topic),
-            touched=[msgspec.convert(one.as_dict(), TouchedEntry) for one in touched[:MOST_PREVIEWED]],
+            touched=touched[:MOST_PREVIEWED],
             touched_in_all=len({one.client for one in touched}),
             acted_on=[decision_entry(decision_json(decision)) for decision in decisions[:MOST_PREVIEWED]],
             acted_on_in_all=len(decisions),

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Shape, Signal, Unit
 from broker_core.slow_clients.evaluate.signals import Sample
-from broker_core.slow_clients.rules.rule import Action, Choice, Mode, Reason, Shape, Signal, Unit
 
 
 class Candidate(NamedTuple):
