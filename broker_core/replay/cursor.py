@@ -125,10 +125,6 @@ class Cursor:
         """From that record on nothing was sent after all."""
         self.next_sequence = first
 
-    def missing_before(self, first: int) -> tuple[int, int] | None:
-        """The first and last sequence between the cursor and a record, when something is missing there."""
-        return (self.next_sequence, first - 1) if first > self.next_sequence else None
-
     def caught_up(self, durable: int) -> bool:
         """Whether it has been given everything up to and including that sequence: the moment to go live."""
         return self.next_sequence > durable

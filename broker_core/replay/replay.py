@@ -32,9 +32,8 @@ from broker_core.delivery.ports import Facilities
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
 from broker_core.replay.chunks import Chunk
-from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.client_subscription import DAMAGED, REMOVED, ClientSubscription
 from broker_core.replay.frontier import Frontier
-from broker_core.replay.gaps import DAMAGED, REMOVED, say_completed, say_gap
 from broker_core.replay.pace import Pace
 from broker_core.replay.pacer import Rate
 from broker_core.replay.read_ahead import ReadAhead
@@ -172,8 +171,13 @@ class Replay:
         """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
         journal, at = self._facilities.journal, self._span.not_before
         if at > self._clock.now_ns() and not self._span.ends:
-            say_completed(self.targets)
-        await self._until(at)
+            for target in self.targets:
+                target.say_completed()
+        while True:
+            left = at - self._clock.now_ns()
+            if left <= 0:
+                break
+            await asyncio.sleep(min(left / 1e9, LONGEST_SLEEP_S))
         self._pin = journal.pin(self._position, f"replay of {self._peer.name}")
         for target in self.targets:
             target.unpin()
@@ -185,13 +189,6 @@ class Replay:
         for target in self.targets:
             if target.managed is not None:
                 target.managed.began_at = target.managed.began_at or target.cursor.next_sequence
-
-    async def _until(self, moment: int) -> None:
-        while True:
-            left = moment - self._clock.now_ns()
-            if left <= 0:
-                return
-            await asyncio.sleep(min(left / 1e9, LONGEST_SLEEP_S))
 
     async def _step(self) -> bool:
         """Do what is next; False when nothing is left to do."""
@@ -206,7 +203,8 @@ class Replay:
             await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
             await self._peer.backlog.room(self._streams)
-            say_completed(caught_up)
+            for target in caught_up:
+                target.say_completed()
             durable = self._frontier.durable
         if self._next_sequence <= durable:
             await self._move()
@@ -291,7 +289,7 @@ class Replay:
 
     async def _deliver(self, chunk: Chunk) -> None:
         if chunk.first > self._next_sequence:
-            say_gap(self._facilities.instance, self.targets, self._next_sequence, chunk.first - 1, DAMAGED)
+            self._pass_over(chunk.first - 1, DAMAGED)
         conflated = self._conflated(chunk.pieces)
         if chunk.begun:
             self._span = self._span._replace(not_before=0)
@@ -355,12 +353,20 @@ class Replay:
         oldest = self._facilities.journal.first_sequence
         if error.code != "bookmark_gone" or oldest <= self._next_sequence:
             raise error
-        say_gap(self._facilities.instance, self.targets, self._next_sequence, oldest - 1, REMOVED)
+        self._pass_over(oldest - 1, REMOVED)
+
+    def _pass_over(self, last: int, why: str) -> None:
+        """Each that still needs records up to `last` is told that it will not get them, and goes on behind."""
+        for target in self.targets:
+            if target.cursor.next_sequence <= last:
+                target.say_gap(self._facilities.instance, target.cursor.next_sequence, last, why)
+                target.cursor.given(last + 1)
 
     async def _end(self) -> None:
         """The end point is reached: say so when everything before it was sent, and end the subscriptions."""
         await self._pass(self._conflated([], release=True))
         await self._peer.backlog.room(self._streams)
-        say_completed(self.targets, ended=True)
+        for target in self.targets:
+            target.say_completed(ended=True)
         for target in self.targets:
             self._live.ended(target)
