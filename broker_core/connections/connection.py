@@ -29,7 +29,7 @@ from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
 from broker_core.protocols.names import check_client_name
-from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, parse_command
+from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION
 from broker_core.replay.client_subscription import ClientSubscription
 
 log = structlog.get_logger("sluice.connection")
@@ -88,7 +88,7 @@ class Connection:
                 if self.closed:
                     self._last_words(text)
                 else:
-                    self._command(parse_command(text))
+                    self._command(commands.parse_command(text))
             elif not self.closed:
                 self.publishing.publish_batch(item.payload)
         except ClientError as error:
@@ -101,7 +101,7 @@ class Connection:
     def _last_words(self, payload: bytearray | str) -> None:
         """From a client that is being closed only its answer to the notice counts."""
         with contextlib.suppress(ClientError):
-            command = parse_command(payload)
+            command = commands.parse_command(payload)
             if isinstance(command, commands.Told):
                 self.notices.heard(command.decision)
 

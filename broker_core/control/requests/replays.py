@@ -11,7 +11,6 @@ from broker_core.documents.replays import ReplayEntry, ReplayName
 from broker_core.engine.subscribing import Subscriptions
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name
-from broker_core.protocols.native import parse_command
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.managed import ManagedReplay
 from broker_core.replay.managed_replays import ManagedReplays
@@ -49,7 +48,7 @@ class ReplayRequests:
         client = check_client_name(asked.client)
         options = {key: value for key in _OPTIONS if (value := getattr(asked, key)) not in (None, "", False)}
         subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": asked.name}
-        command = parse_command(msgspec.json.encode(subscribe))
+        command = commands.parse_command(msgspec.json.encode(subscribe))
         assert isinstance(command, commands.Subscribe)
         return await self._stored(
             self._broker.managed.create(client, command, self._broker.subscriptions.span_of(command))
