@@ -8,6 +8,7 @@ are queued, and the log goes on behind the last record they stand for: no gap, a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -34,29 +35,21 @@ def needs_preparing(command: commands.Subscribe) -> bool:
     return command.durable is not None or command.snapshot_key is not None or command.resume is not None
 
 
+@dataclass(slots=True)
 class Preparation:
     """One subscribe that is made ready: what it delivers first, and what the client is told about that."""
 
-    def __init__(
-        self,
-        connection: Member,
-        services: Services,
-        command: commands.Subscribe,
-        stream: int,
-        topics: JournaledTopics,
-    ) -> None:
-        self._connection = connection
-        self._services = services
-        self._journal = services.facilities.journal
-        self._command = command
-        self._stream = stream
-        self._topics = topics
-        self._first: list[OutboxEntry] = []
-        self._resumed: replies.Resumed | None = None
+    connection: Member
+    services: Services
+    command: commands.Subscribe
+    stream: int
+    topics: JournaledTopics
+    first: list[OutboxEntry] = field(default_factory=list)
+    resumed: replies.Resumed | None = None
 
     async def run(self, begin: Begin) -> None:
         """Make ready, and `begin`; or say what is wrong."""
-        connection, command = self._connection, self._command
+        connection, command = self.connection, self.command
         try:
             position = await self._position()
             if connection.closed:
@@ -64,12 +57,12 @@ class Preparation:
             if position is not None:
                 bookmark = self._bookmark(position - 1) if position > 1 else "0"
                 command = msgspec.structs.replace(command, bookmark=bookmark)
-            begin(connection, command, self._stream)
-            for entry in self._first:
+            begin(connection, command, self.stream)
+            for entry in self.first:
                 if entry.stream in connection.backlog.recipients:
                     connection.backlog.offer(entry)
-            if self._resumed is not None:
-                connection.reply(self._resumed)
+            if self.resumed is not None:
+                connection.reply(self.resumed)
             connection.backlog.send()
         except (ClientError, JournalError) as error:
             connection.reply(replies.error_reply(error, of="subscribe", id=command.id))
@@ -80,46 +73,48 @@ class Preparation:
 
     async def _position(self) -> int | None:
         """The first record that it gets from the log; None: what its bookmark says."""
-        command, pattern = self._command, TopicPattern.parse(self._command.topic)
-        if self._topics.covers_nothing(pattern):
+        command, pattern = self.command, TopicPattern.parse(self.command.topic)
+        if self.topics.covers_nothing(pattern):
             raise ClientError(
                 "not_journaled",
                 f"{command.topic} isn't journaled: nothing of it is kept for a subscription.",
                 "Have the topic journaled, or leave durable, snapshot_key and resume out.",
             )
         chosen = compile_filter(command.filter) if command.filter else None
-        granted = self._connection.rights.subscription(pattern, chosen)
+        granted = self.connection.rights.subscription(pattern, chosen)
         subscription = Subscription(
-            None, command.id, self._stream, granted.pattern, granted.filter, self._topics.decoder_of
+            None, command.id, self.stream, granted.pattern, granted.filter, self.topics.decoder_of
         )
         if command.snapshot_key is not None:
             parse_key(command.snapshot_key)  # a policy may conflate by it later, whatever else is asked for
         if command.durable is not None:
             begins_at = await self._begins_at()
-            client = self._connection.name
-            return (await self._services.durables.claim(client, command, lambda: begins_at)).position
-        newest = self._services.frontier.durable
+            client = self.connection.name
+            return (await self.services.durables.claim(client, command, lambda: begins_at)).position
+        newest = self.services.frontier.durable
         if command.resume is not None:
             return await self._resume(command.resume, subscription, newest)
         if command.bookmark is not None:
             # With a bookmark the log itself is delivered; the key only says what conflation would keep.
             return None
-        return await self._fold(subscription, look_back(self._journal, newest), newest, "snapshot")
+        return await self._fold(
+            subscription, look_back(self.services.facilities.journal, newest), newest, "snapshot"
+        )
 
     async def _begins_at(self) -> int:
         """The first record of a durable subscription that is new: from the bookmark given, or now; a moment to come is now."""
-        now = self._services.frontier.durable + 1
-        if self._command.bookmark is None:
+        now = self.services.frontier.durable + 1
+        if self.command.bookmark is None:
             return now
-        span = self._services.subscribing.span_of(self._command)
+        span = self.services.subscribing.span_of(self.command)
         if not span.not_before:
             return span.first
-        reader = self._services.facilities.reader
-        return min(await reader.run(self._journal.sequence_at, span.not_before), now)
+        reader = self.services.facilities.reader
+        return min(await reader.run(self.services.facilities.journal.sequence_at, span.not_before), now)
 
     async def _resume(self, resume: str, subscription: Subscription[object], newest: int) -> int:
-        command, now = self._command, self._services.facilities.clock.now_ns()
-        listed = self._services.tokens.read(resume, self._connection.name, now // 1_000_000)
+        command, now = self.command, self.services.facilities.clock.now_ns()
+        listed = self.services.tokens.read(resume, self.connection.name, now // 1_000_000)
         held = next((held for held in listed if held.id == command.id), None)
         if held is None or (held.topic, held.filter) != (command.topic, command.filter):
             raise ClientError(
@@ -129,32 +124,32 @@ class Preparation:
             )
         how = command.resume_how or "log"
         if how == "conflated":
-            first = max(held.position, self._journal.first_sequence)
+            first = max(held.position, self.services.facilities.journal.first_sequence)
             return await self._fold(subscription, first, newest, how)
         if how == "log":
             self._say(how, 0, held.position, newest, exact=True)
             return held.position
         # Nothing of the interval is delivered; how much that is, is counted where the log still has it.
-        first = max(held.position, look_back(self._journal, newest))
-        stretch, _ = await fold(self._services.facilities, subscription, first, newest, lambda topic, body: 0)
+        first = max(held.position, look_back(self.services.facilities.journal, newest))
+        matched, _ = await fold(self.services.facilities, subscription, first, newest, lambda topic, body: 0)
         uncounted = first - held.position
-        self._say(how, stretch.matched + uncounted, held.position, newest, exact=not uncounted)
+        self._say(how, matched + uncounted, held.position, newest, exact=not uncounted)
         return newest + 1
 
     async def _fold(self, subscription: Subscription[object], first: int, newest: int, how: str) -> int:
         """The last record per key of a stretch, then the log behind it."""
-        key_of = parse_key(self._command.snapshot_key or "topic").of(subscription.decoder_of)
-        stretch, self._first = await fold(self._services.facilities, subscription, first, newest, key_of)
-        missed = stretch.matched - sum(entry.count for entry in self._first)
-        whole = first <= self._journal.first_sequence or how != "snapshot"
+        key_of = parse_key(self.command.snapshot_key or "topic").of(subscription.decoder_of)
+        matched, self.first = await fold(self.services.facilities, subscription, first, newest, key_of)
+        missed = matched - sum(entry.count for entry in self.first)
+        whole = first <= self.services.facilities.journal.first_sequence or how != "snapshot"
         self._say(how, missed, first, newest, exact=whole)
         return newest + 1
 
     def _say(self, how: str, missed: int, first: int, newest: int, *, exact: bool) -> None:
         ends = (self._bookmark(first), self._bookmark(newest)) if first <= newest else ("", "")
-        self._resumed = replies.Resumed(
-            id=self._command.id, how=how, missed=missed, exact=exact, first=ends[0], last=ends[1]
+        self.resumed = replies.Resumed(
+            id=self.command.id, how=how, missed=missed, exact=exact, first=ends[0], last=ends[1]
         )
 
     def _bookmark(self, sequence: int) -> str:
-        return str(Bookmark(self._services.facilities.instance, sequence))
+        return str(Bookmark(self.services.facilities.instance, sequence))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -38,17 +39,17 @@ class Chunk(NamedTuple):
     over: bool
 
 
+@dataclass(slots=True)
 class Way:
     """Where the reading of a replay has come to. The reader thread alone moves it, so chunks can be queued ahead of time.
 
     Each chunk starts where the one before ended, which the loop needn't have seen yet.
     """
 
-    def __init__(self, journal: Journal, readers: Sequence[Reader], span: Span) -> None:
-        self._journal = journal
-        self._readers = readers
-        self._span = span
-        self._ended = False
+    _journal: Journal
+    _readers: Sequence[Reader]
+    _span: Span
+    _ended: bool = False
 
     def chunk(self, upto: int, max_bytes: int, cuts: bool = False) -> Chunk | None:
         """The next chunk, to `upto`, as `read_chunk`. None: nothing is left to read to there, or the chunk before couldn't be read.

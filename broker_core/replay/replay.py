@@ -52,15 +52,12 @@ class Live(Protocol):
     def make_live(self, target: ClientSubscription) -> None:
         """It has everything that was dispatched; from the next batch on it gets what comes."""
 
-    def take_out(self, target: ClientSubscription) -> None:
-        """End its live delivery."""
-
+    def take_out(self, target: ClientSubscription) -> None: ...
     def fell_back(self, target: ClientSubscription) -> int:
         """It reads from the log from now on, and goes on being told what comes, when that is on disk. Up to which sequence
         it was given everything."""
 
-    def ended(self, target: ClientSubscription) -> None:
-        """It has come to its end point."""
+    def ended(self, target: ClientSubscription) -> None: ...
 
 
 class Replay:
@@ -76,7 +73,7 @@ class Replay:
         live: Live,
         targets: Sequence[ClientSubscription],
         span: Span,
-        pace: Pace | None = None,
+        rate: Rate | None,
     ) -> None:
         self._facilities = facilities
         self._clock, self._share = facilities.clock, facilities.share
@@ -85,7 +82,7 @@ class Replay:
         self.targets = list(targets)
         self._peer = targets[0].peer
         self._span = span
-        self.pace = pace
+        self._pace = Pace(rate, facilities.clock.monotonic_ns)
         self._ahead = ReadAhead(facilities, frontier)
         self._waiting: deque[Piece] = deque()
         """Read, and held back by the pace."""
@@ -125,10 +122,7 @@ class Replay:
 
     def set_rate(self, rate: Rate | None) -> None:
         """Another rate, or none, from the next record on."""
-        if self.pace is not None:
-            self.pace.change(rate)
-        elif rate is not None:
-            self.pace = Pace(rate, self._clock.monotonic_ns)
+        self._pace.change(rate)
 
     async def run(self) -> None:
         """Deliver the span, then end or make the subscription live."""
@@ -158,8 +152,11 @@ class Replay:
         if self.task is None or self.task.done():
             return True
         now, span, following = self._clock.now_ns(), self._span, self._next_sequence
-        paced = self.pace is not None and self.pace.rate is not None
-        if paced or span.not_before > now or not self._peer.backlog.has_room_for(self._streams):
+        if (
+            self._pace.rate is not None
+            or span.not_before > now
+            or not self._peer.backlog.has_room_for(self._streams)
+        ):
             return False
         if following <= self._frontier.durable or span.over(following, self._frontier.stamped, now):
             return True
@@ -224,9 +221,7 @@ class Replay:
     @property
     def _follows(self) -> bool:
         """Whether what is new comes this way too."""
-        return (self.pace is not None and self.pace.rate is not None) or any(
-            one.managed for one in self.targets
-        )
+        return self._pace.rate is not None or any(one.managed for one in self.targets)
 
     def _given_early(self, durable: int) -> bool:
         """Whether one of them was given records before they were on disk, which will come once more when they are."""
@@ -251,7 +246,7 @@ class Replay:
         assert self._pin is not None
         self._pin.move(self._position)
         await share.mine()
-        began = self._clock.seconds()
+        began, unpaced = self._clock.seconds(), self._pace.rate is None
         try:
             chunk = await self._ahead.chunk(self.targets, self._span)
         except JournalError as error:
@@ -260,7 +255,7 @@ class Replay:
         if chunk is None:
             return
         await self._deliver(chunk)
-        if self.pace is None:
+        if unpaced and self._pace.rate is None:
             share.took(self._clock.seconds() - began)
         if backlog.has_room_for(self._streams) and self.targets:
             self._ahead.grow()
@@ -299,7 +294,7 @@ class Replay:
             target.cursor.begun, target.cursor.span = target.cursor.begun or chunk.begun, self._span
             if target.conflating is not None:
                 target.cursor.given(chunk.following)
-        if self.pace is None and self.targets:
+        if self._pace.rate is None and self.targets:
             self._ahead.go_on(self.targets, self._span, chunk.following)
         await self._pass(conflated)
         for target in self.targets:
@@ -315,8 +310,9 @@ class Replay:
     async def _pass(self, pieces: Iterable[Piece]) -> None:
         """Queue pieces as the pace allows. A subscription may leave meanwhile, and takes with it what waits for it."""
         self._waiting.extend(pieces)
-        while self.pace is not None and self._waiting and self.targets:
-            self._queue(await self.pace.admit(self._waiting))
+        paced = self._pace.rate is not None  # one whose rate is lifted meanwhile has a batch that was cut
+        while paced and self._waiting and self.targets:
+            self._queue(await self._pace.admit(self._waiting))
             await self._peer.backlog.room(self._streams)
         self._queue(self._waiting)
         self._waiting.clear()

@@ -8,6 +8,7 @@ command at the same place, with the same rate and end, share one replay (seed 00
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from broker_core.bookmark import Bookmark
 from broker_core.delivery.ports import Facilities
@@ -17,19 +18,18 @@ from broker_core.replay.client_subscription import ClientSubscription, Peer
 from broker_core.replay.cursor import Step
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept_positions import KeptPositions
-from broker_core.replay.pace import Pace
 from broker_core.replay.pacer import Rate, parse_rate
 from broker_core.replay.replay import Live, Replay
 
 
+@dataclass(slots=True)
 class ReplayControl:
     """How an instance's bookmark subscriptions move through its log."""
 
-    def __init__(self, facilities: Facilities, frontier: Frontier, live: Live, kept: KeptPositions) -> None:
-        self._facilities = facilities
-        self._frontier = frontier
-        self._live = live
-        self._kept = kept
+    _facilities: Facilities
+    _frontier: Frontier
+    _live: Live
+    _kept: KeptPositions
 
     def command(self, client: Peer, command: commands.Pause | commands.Resume | commands.Rate) -> None:
         """Do what a client asks, to all it names or to none. ClientError unknown_subscription, not_steerable, bad_rate."""
@@ -91,9 +91,7 @@ class ReplayControl:
         first = targets[0].cursor
         assert first.span is not None
         span = first.span._replace(not_before=0) if first.begun else first.span
-        rate = targets[0].rate
-        pace = Pace(rate, self._facilities.clock.monotonic_ns) if rate is not None else None
-        replay = Replay(self._facilities, self._frontier, self._live, targets, span, pace)
+        replay = Replay(self._facilities, self._frontier, self._live, targets, span, targets[0].rate)
         for target in targets:
             target.cursor.step(step, self._frontier.durable)
             target.serving = replay
