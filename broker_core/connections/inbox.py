@@ -57,8 +57,7 @@ class Inbox:
     def put(self, items: Iterable[Item]) -> None:
         """Take what was read: now what the budget allows, the rest in later turns."""
         self._waiting.extend(items)
-        if not self._scheduled:
-            self._hand_over()
+        self._hand_over()
 
     def hold(self, why: Hold) -> None:
         """Take nothing more, also in this turn, until it is released."""
@@ -70,8 +69,7 @@ class Inbox:
         if why not in self._holds:
             return
         self._holds.discard(why)
-        if not self._scheduled:
-            self._hand_over()
+        self._hand_over()
 
     def end(self, ended: Callable[[], None]) -> None:
         """Nothing more will come: `ended` is called when everything has been taken, at the latest in later turns.
@@ -82,12 +80,11 @@ class Inbox:
             self._waiting.clear()
         self._holds.clear()
         self._ended = ended
-        if not self._scheduled:
-            self._hand_over()
+        self._hand_over()
 
     def _hand_over(self) -> None:
-        if self._taking:
-            return  # called by what is being taken
+        if self._taking or self._scheduled:
+            return  # called by what is being taken, or it goes on in the next turn
         self._taking = True
         began = now = self._clock.monotonic_ns()
         spent = max(self._spent_ns - (began - self._stopped_at), 0)

@@ -14,7 +14,6 @@ from broker_core.connections.ports import Services
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 
-
 MOST_UNCOMMITTED = 256
 """Batches of one client that may be on their way to the disk. The log is one line: whoever pours thousands of small batches
 into it would keep everybody behind them waiting. At some 30 µs of the broker's time each, one client's share is below 10 ms."""

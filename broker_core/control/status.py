@@ -37,7 +37,6 @@ from broker_core.documents.instance import (
     Totals,
     TransportEntry,
 )
-from broker_core.documents.replays import ReplayEntry
 from broker_core.engine.decisions import Decisions
 from broker_core.engine.dispatch import Dispatch
 from broker_core.engine.events import SAMPLE_EVERY_MS, ClientEvents, Sample
@@ -274,7 +273,7 @@ class Statistics:
         return self._with_status(self._instance.clock.now_ns())
 
     def _with_status(self, now: int) -> Snapshot:
-        replays = msgspec.convert(self._instance.managed.listed(), list[ReplayEntry])
+        replays = self._instance.managed.listed()
         return Snapshot(at=now // _MS, status=self.status(), clients=self._recent, replays=replays)
 
     def recent_clients(self) -> list[ClientEntry]:

@@ -17,7 +17,7 @@ import structlog
 from broker_core.config.vocabulary import Action, Mode, Signal, Unit
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
-from broker_core.delivery.account import NOTHING, Amount
+from broker_core.delivery.account import NOTHING, Amount, Cause
 from broker_core.delivery.backlog import Ending
 from broker_core.delivery.latest import keep_latest
 from broker_core.delivery.lifecycle import ClientState
@@ -186,7 +186,7 @@ class Enforcement:
         """End the subscription and say so; the client's others go on."""
         decision, kept, lost, first = act.decision, NOTHING, NOTHING, 0
         for target in _targets(connection, decision):
-            ending = connection.cancel(target, decision.rule)
+            ending = connection.end(target, Cause.CANCELLED, decision.rule)
             kept, lost, first = kept.plus(ending.kept), lost.plus(ending.lost), ending.first or first
             connection.reply(
                 replies.Cancelled(

@@ -37,7 +37,6 @@ from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
 from broker_core.protocols import replies
-from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept_file import Earlier
@@ -87,7 +86,6 @@ class Engine:
             journal.instance, clock, journal, self.reader, self.share, self.ledger, self.spawn
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
-        self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions)
         self.kept = KeptPositions(
             journal.directory / f"{self.instance}.kept.json",
             Earlier(
@@ -95,8 +93,9 @@ class Engine:
             ),
             journal.pin,
         )
+        self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions, self.kept)
         self.durables = Durables(self.facilities, self.frontier, self.kept)
-        self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self._cancel, self.kept)
+        self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
         self.settle = Settle(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
@@ -136,11 +135,6 @@ class Engine:
         connection = Connection(self.services, transport, sink)
         self.roster.connected(connection)
         return connection
-
-    def _cancel(self, target: ClientSubscription, rule: str) -> None:
-        client = self.roster.clients.get(target.peer.name)
-        if client is not None:
-            client.cancel(target, rule)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that ends with the instance."""

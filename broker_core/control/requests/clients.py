@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from broker_core.clock import Clock
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
@@ -98,7 +96,7 @@ class ClientRequests:
 
     async def durables(self, asked: requests.ListDurables) -> list[DurableEntry]:
         """Also those whose client is away."""
-        return msgspec.convert(self._broker.durables.listed(), list[DurableEntry])
+        return self._broker.durables.listed()
 
     async def delete_durable(self, asked: requests.DeleteDurable) -> DurableName:
         """Stored when it is answered. OperatorError unknown_durable; JournalError not_kept."""

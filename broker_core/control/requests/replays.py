@@ -6,14 +6,11 @@ from typing import Protocol
 
 import msgspec
 
-from broker_core.clock import Clock
 from broker_core.documents import requests
 from broker_core.documents.replays import ReplayEntry, ReplayName
 from broker_core.engine.subscribing import Subscriptions
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name
-from broker_core.protocols.native import parse_command
-from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.managed import ManagedReplay
 from broker_core.replay.managed_replays import ManagedReplays
@@ -28,10 +25,6 @@ class Replaying(Protocol):
     def managed(self) -> ManagedReplays: ...
     @property
     def subscriptions(self) -> Subscriptions: ...
-    @property
-    def frontier(self) -> Frontier: ...
-    @property
-    def clock(self) -> Clock: ...
     @property
     def kept(self) -> KeptPositions: ...
 
@@ -48,14 +41,14 @@ class ReplayRequests:
 
     async def replays(self, asked: requests.ListReplays) -> list[ReplayEntry]:
         """All, the newest first."""
-        return msgspec.convert(self._broker.managed.listed(), list[ReplayEntry])
+        return self._broker.managed.listed()
 
     async def create(self, asked: requests.CreateReplay) -> ReplayEntry:
         """Checked as a client's own subscribe would be."""
         client = check_client_name(asked.client)
         options = {key: value for key in _OPTIONS if (value := getattr(asked, key)) not in (None, "", False)}
         subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": asked.name}
-        command = parse_command(msgspec.json.encode(subscribe))
+        command = commands.parse_command(msgspec.json.encode(subscribe))
         assert isinstance(command, commands.Subscribe)
         return await self._stored(
             self._broker.managed.create(client, command, self._broker.subscriptions.span_of(command))
@@ -88,5 +81,4 @@ class ReplayRequests:
 
     async def _stored(self, replay: ManagedReplay) -> ReplayEntry:
         await self._broker.kept.save()
-        shown = self._broker.managed.shown(replay, self._broker.frontier.durable, self._broker.clock.now_ns())
-        return msgspec.convert(shown, ReplayEntry)
+        return self._broker.managed.shown(replay)

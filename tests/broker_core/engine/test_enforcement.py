@@ -295,7 +295,7 @@ async def test_a_token_of_somebody_else_or_of_another_subscription_is_refused(tm
         await there.publish(1, 20)
         token = (await there.slow.until("notice"))["resume_token"]
         async with AsyncClient(address_of(there.broker), "thief") as thief:
-            thief._keeper.resume_token = token
+            thief._subscriptions.resume_token = token
             with pytest.raises(ClientError) as caught:
                 await asyncio.wait_for(_resume(there.broker, "thief2", token), 5)
             assert caught.value.code == "bad_resume_token"
