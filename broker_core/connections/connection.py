@@ -54,7 +54,7 @@ class Connection:
         self.user = ""
         self.identity: Identity | None = None
         self.rights = EVERYTHING
-        self.inbox = Inbox(sink, self._take, self._clock)
+        self.inbox = Inbox(sink, self._take, self._clock, services.turns)
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = 0

@@ -37,13 +37,44 @@ class Hold(Enum):
     OWN = "too many of its own batches aren't on the disk yet"
 
 
+class Turns:
+    """The line of an instance's inboxes that have more than their budget: together they may keep the loop for one budget a
+    turn, however many they are, and whoever has had some goes to the line's end."""
+
+    def __init__(self) -> None:
+        self._line: deque[Callable[[], int]] = deque()
+        self._scheduled = False
+
+    def join(self, go_on: Callable[[], int]) -> None:
+        """Call this in a later turn; it says how long it took, in ns."""
+        self._line.append(go_on)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._line and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        spent = 0
+        try:
+            for _ in range(len(self._line)):
+                spent += self._line.popleft()()
+                if spent >= TURN_NS:
+                    break
+        finally:
+            self._schedule()
+
+
 class Inbox:
     """One connection's. `take` is called for each item and may raise nothing."""
 
-    def __init__(self, sink: Sink, take: Callable[[Item], None], clock: Clock) -> None:
+    def __init__(self, sink: Sink, take: Callable[[Item], None], clock: Clock, turns: Turns) -> None:
         self._sink = sink
         self._take = take
         self._clock = clock
+        self._turns = turns
         self._waiting: deque[Item] = deque()
         self._holds: set[Hold] = set()
         self._reading = True
@@ -97,16 +128,17 @@ class Inbox:
         self._spent_ns, self._stopped_at = spent + now - began, now
         if self._waiting and not self._holds:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._turns.join(self._next_turn)
         self._settle_reading()
         if self._ended is not None and not self._waiting:
             ended, self._ended = self._ended, None
             ended()
 
-    def _next_turn(self) -> None:
+    def _next_turn(self) -> int:
         self._scheduled = False
         self._spent_ns = 0
         self._hand_over()
+        return self._spent_ns
 
     def _settle_reading(self) -> None:
         reading = not self._holds and not self._waiting

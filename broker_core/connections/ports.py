@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_core.batch import Batch
+from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.member import Member
@@ -101,6 +102,7 @@ class Services:
     facilities: Facilities
     frontier: Frontier
     roster: Roster
+    turns: Turns
     leases: Leases
     refused: RefusedNames
     tokens: Tokens

@@ -17,6 +17,7 @@ import structlog
 from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
 from broker_core.connections.connection import Connection
+from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.ports import Services
@@ -113,6 +114,7 @@ class Engine:
             self.facilities,
             self.frontier,
             self.roster,
+            Turns(),
             self.leases,
             RefusedNames(),
             Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),

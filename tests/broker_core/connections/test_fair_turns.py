@@ -69,7 +69,7 @@ async def test_a_thousand_subscribes_of_one_client_leave_turns_to_others(tmp_pat
             other, lambda: len(broker.engine.roster.clients["busy"].subscriptions), SUBSCRIBES
         )
         assert (await busy.until("completed"))["id"] == "all"
-        assert len(seen) > 20
+        assert len(seen) > 5, "it held the loop"
         busy.close()
 
 
