@@ -175,9 +175,7 @@ class Enforcement:
     def _pause(self, connection: Member, act: UnderWay) -> None:
         """Send nothing of the subscription, for a time or until it is resumed."""
         for target in _targets(connection, act.decision):
-            pause(connection, target)
-            if act.decision.for_ms:
-                asyncio.get_running_loop().call_later(act.decision.for_ms / 1_000, resume, connection, target)
+            pause(connection, target, act.decision.for_ms)
         self._tell(connection, act)
 
     # What is done to a subscription or a connection.
@@ -249,9 +247,19 @@ class Enforcement:
         )
 
 
-def pause(connection: Member, target: ClientSubscription) -> None:
-    """Send nothing of a subscription until it is resumed. What comes for it waits, and counts."""
-    connection.backlog.lane(target.stream).paused = True
+def pause(connection: Member, target: ClientSubscription, for_ms: int = 0) -> None:
+    """Send nothing of a subscription until it is resumed, or for so long (0: no end). What comes for it waits, and counts. A
+    later pause takes the place of an earlier one, its end too."""
+    lane = connection.backlog.lane(target.stream)
+    lane.paused = True
+    lane.pauses = number = lane.pauses + 1
+
+    def over() -> None:
+        if lane.pauses == number:
+            resume(connection, target)
+
+    if for_ms:
+        asyncio.get_running_loop().call_later(for_ms / 1_000, over)
 
 
 def resume(connection: Member, target: ClientSubscription) -> None:
