@@ -56,11 +56,15 @@ class PolicyRequests:
 
     async def preview(self, asked: requests.Preview) -> PolicyEffect:
         """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""
-        policy, guard = _policy(asked.policy), self._broker.guard
+        policy, stage, guard = _policy(asked.policy), _stage(asked.staged), self._broker.guard
         subjects = guard.subjects()
-        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), subjects)
+        first = [subject for subject in subjects if stage is not None and stage.covers(subject.client)]
+        others = [subject for subject in subjects if stage is None or not stage.covers(subject.client)]
+        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), others)
+        if stage is not None:
+            touched += await asyncio.to_thread(compare, guard.book, guard.book_of(stage.document), first)
         cut_off = self._broker.logons.cut_off(self._broker.policy, policy)
-        decisions = guard.preview(policy, self._broker.clock.now_ns(), leaving=cut_off)
+        decisions = guard.preview(policy, self._broker.clock.now_ns(), stage, leaving=cut_off)
         clients = self._broker.roster.clients
         return PolicyEffect(
             clients=sum(1 for subject in subjects if not subject.topic),
