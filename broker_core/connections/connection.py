@@ -25,7 +25,7 @@ from broker_core.delivery.account import NOTHING, Account, Cause
 from broker_core.delivery.backlog import Backlog, Ending
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.sink import Sink
-from broker_core.errors import ClientError, SluiceError
+from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
 from broker_core.protocols.names import check_client_name
@@ -304,18 +304,28 @@ class Connection:
                 "Use the id it was subscribed with.",
             )
         ending = self.end(target, Cause.UNSUBSCRIBED)
+        answer = replies.Ack(
+            ack="processed",
+            of="unsubscribe",
+            id=command.id,
+            bookmark=self.resume_bookmark(ending),
+            kept=ending.kept.messages or None,
+            lost=ending.lost.messages or None,
+        )
         if target.durable and command.delete:
             self.services.durables.delete(self.name, target.durable)
-        self.reply(
-            replies.Ack(
-                ack="processed",
-                of="unsubscribe",
-                id=command.id,
-                bookmark=self.resume_bookmark(ending),
-                kept=ending.kept.messages or None,
-                lost=ending.lost.messages or None,
-            )
-        )
+            self.services.facilities.spawn(self._answer_when_stored(answer))
+        else:
+            self.reply(answer)
+
+    async def _answer_when_stored(self, answer: replies.Ack) -> None:
+        """What was deleted doesn't come back by a crash after its client was told."""
+        try:
+            await self.services.durables.stored()
+        except JournalError as error:
+            self.reply(replies.error_reply(error, of="unsubscribe", id=answer.id))
+        else:
+            self.reply(answer)
 
     def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
         """End a subscription: what is owed to it is gone, and entered in the ledger. `cause` None: it was given all it asked

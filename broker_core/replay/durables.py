@@ -121,6 +121,10 @@ class Durables:
         self._active.pop((client, name), None)
         return durable
 
+    async def stored(self) -> None:
+        """Wait until what was made and deleted so far is on disk. JournalError not_kept."""
+        await self._kept.save()
+
     # Positions.
 
     def look(self) -> None:
