@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker_core.config.reading import Reader
-from broker_core.names import is_name
 
 AUTHENTICATIONS = ("none", "token", "password", "certificate")
 MAX_USERS = 10_000
@@ -96,7 +95,7 @@ def read_authentication(
 def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings | None:
     if not source:
         return None
-    reader.only(source, tuple(TlsSettings.__dataclass_fields__), f"{where}: tls")
+    reader.only(source, TlsSettings.__dataclass_fields__, f"{where}: tls")
     paths = {key: source.get(key) for key in TlsSettings.__dataclass_fields__}
     for key, path in paths.items():
         if path is None and key == "client_ca":
@@ -109,7 +108,7 @@ def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings |
 
 def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
     """The users and entitlements."""
-    reader.only(source, tuple(AccessSettings.__dataclass_fields__), "access")
+    reader.only(source, AccessSettings.__dataclass_fields__, "access")
     users = tuple(_user(reader, item) for item in _listed(reader, source, "users", MAX_USERS))
     for key in ("name", "token", "certificate"):
         found = Counter(getattr(user, key) for user in users)
@@ -138,13 +137,11 @@ def _listed(reader: Reader, source: Mapping[str, Any], key: str, most: int) -> l
 
 
 def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
-    name = source.get("name", "")
-    where = f"user {name!r}"
-    reader.only(source, tuple(UserSettings.__dataclass_fields__), where)
-    if not isinstance(name, str) or not is_name(name):
-        reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    where = f"user {source.get('name', '')!r}"
+    reader.only(source, UserSettings.__dataclass_fields__, where)
+    name = reader.name(source, where)
     return UserSettings(
-        str(name),
+        name,
         reader.text(source, "password", where),
         reader.text(source, "token", where),
         reader.text(source, "certificate", where),
@@ -155,7 +152,7 @@ def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
 
 def _entitlement(reader: Reader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
     where = f"entitlement {number}"
-    reader.only(source, tuple(EntitlementSettings.__dataclass_fields__), where)
+    reader.only(source, EntitlementSettings.__dataclass_fields__, where)
     who = reader.texts(source, "who", where, (), "names")
     if not who:
         reader.problems.append(f"{where}: who must name somebody, or be ['*']")

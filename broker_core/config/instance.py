@@ -37,7 +37,7 @@ class InstanceSettings:
 def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings:
     """The instance's settings."""
     where = "instance"
-    reader.only(source, tuple(InstanceSettings.__dataclass_fields__), where)
+    reader.only(source, InstanceSettings.__dataclass_fields__, where)
     name = source.get("name", "")
     if not isinstance(name, str) or not is_name(name):
         reader.problems.append("instance.name must be 1 to 64 letters, digits, dots, dashes, underscores")

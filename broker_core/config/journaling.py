@@ -63,7 +63,7 @@ def _read_one(reader: Reader, item: Any, where: str) -> JournaledTopic:
     if not isinstance(item, Mapping):
         reader.problems.append(f"{where} must be a topic pattern or an object")
         return EVERYTHING[0]
-    reader.only(item, tuple(JournaledTopic.__dataclass_fields__), where)
+    reader.only(item, JournaledTopic.__dataclass_fields__, where)
     topic, message_type = _text(reader, item, "topic", where), item.get("message_type", "json")
     if not item.get("topic"):
         reader.problems.append(f"{where}: topic is needed")

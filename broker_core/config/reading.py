@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
+
+from broker_core.names import is_name
 
 _Word = TypeVar("_Word", bound=StrEnum)
 MAX_TEXTS = 1_000
@@ -17,9 +19,16 @@ class Reader:
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    def only(self, source: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    def only(self, source: Mapping[str, Any], known: Collection[str], where: str) -> None:
         """Nothing but these settings may be there."""
         self.problems += [f"{where}: there is no setting {key!r}" for key in source if key not in known]
+
+    def name(self, source: Mapping[str, Any], where: str) -> str:
+        """A name, which must be there."""
+        name = source.get("name", "")
+        if not isinstance(name, str) or not is_name(name):
+            self.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+        return str(name)
 
     def mapping(self, source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         """An object; empty when there is none."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from broker_core.config.reading import Reader
 from broker_core.config.rule_problems import problems_of
 from broker_core.config.rule_settings import (
+    MAX_MS,
     RULE_FIELDS,
     RuleSettings,
     Rung,
@@ -17,11 +18,9 @@ from broker_core.config.rule_settings import (
 )
 from broker_core.config.scopes import Scope
 from broker_core.config.vocabulary import POOL_SIGNALS, Action, Choice, Mode, Shape, Signal
-from broker_core.names import is_name
 
 MAX_RULES: Final = 200
 MAX_RUNGS: Final = 8
-MAX_MS: Final = 366 * 24 * 3_600_000
 
 
 _NUMBERS: Final = {
@@ -53,17 +52,15 @@ def read_rules(reader: Reader, source: Any) -> tuple[RuleSettings, ...]:
 
 
 def _read_rule(reader: Reader, source: Mapping[str, Any]) -> RuleSettings:
-    name = source.get("name", "")
-    where = f"rule {name!r}"
+    where = f"rule {source.get('name', '')!r}"
     reader.only(source, ("name", "scope", *RULE_FIELDS), where)
-    if not isinstance(name, str) or not is_name(name):
-        reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    name = reader.name(source, where)
     numbers = {key: reader.number(source, key, where, *bounds) for key, bounds in _NUMBERS.items()}
     protected = (
         reader.texts(source, "protected", where, (), "client names") if "protected" in source else None
     )
     return RuleSettings(
-        name=str(name),
+        name=name,
         scope=read_scope(reader, reader.mapping(source, "scope"), where),
         mode=reader.choice(source, "mode", where, Mode),
         signal=reader.choice(source, "signal", where, Signal),
@@ -101,7 +98,7 @@ def _read_ladder(reader: Reader, source: Any, where: str) -> tuple[Rung, ...] | 
 
 
 def _read_rung(reader: Reader, source: Mapping[str, Any], where: str) -> Rung | None:
-    reader.only(source, tuple(Rung.__dataclass_fields__), f"{where}: a rung")
+    reader.only(source, Rung.__dataclass_fields__, f"{where}: a rung")
     action = reader.choice(source, "action", where, Action)
     at_percent = reader.number(source, "at_percent", where, 1, 100)
     after_ms = reader.number(source, "after_ms", where, 0, MAX_MS)
