@@ -68,10 +68,30 @@ def compile_filter(text: str) -> Filter:
     if not text.isascii():
         _refuse_surrogates(text)
     tree = parse(text)
-    return shared(to_text(tree), lambda: test_of(tree))
+    return _shared(to_text(tree), lambda: test_of(tree))
 
 
-def shared(normal: str, make: Callable[[], Test]) -> Filter:
+def all_of(*filters: Filter | None) -> Filter | None:
+    """The filter that passes what all of these pass; None passes everything."""
+    return _filter_of([part for part in filters if part is not None], "AND", False)
+
+
+def any_of(*filters: Filter | None) -> Filter | None:
+    """The filter that passes what one of these passes; None passes everything."""
+    parts = [part for part in filters if part is not None]
+    return _filter_of(parts, "OR", True) if len(parts) == len(filters) else None
+
+
+def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | None:
+    """The tests are joined, not the texts: what one of them says can't change what another one means."""
+    parts = list(dict.fromkeys(filters))
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    text = f" {word} ".join(f"({part.text})" for part in parts)
+    return _shared(text, lambda: _joined([part.test for part in parts], decisive))
+
+
+def _shared(normal: str, make: Callable[[], Test]) -> Filter:
     """The filter of this text; it is made when there is none that lives."""
     known = _live.get(normal)
     return _live.setdefault(normal, Filter(normal, make())) if known is None else known
@@ -137,9 +157,9 @@ def test_of(node: Node) -> Test:
     """A function from a message to TRUE, FALSE or unknown."""
     match node:
         case And(parts):
-            return conjunction([test_of(part) for part in parts])
+            return _joined([test_of(part) for part in parts], False)
         case Or(parts):
-            return disjunction([test_of(part) for part in parts])
+            return _joined([test_of(part) for part in parts], True)
         case Not(part):
             return _not(test_of(part))
         case Comparison(sign, left, right):
@@ -147,7 +167,7 @@ def test_of(node: Node) -> Test:
         case Among(value, items):
             return _among(value_of(value), items)
         case Between(value, low, high):
-            return conjunction([_comparison(">=", value, low), _comparison("<=", value, high)])
+            return _joined([_comparison(">=", value, low), _comparison("<=", value, high)], False)
         case Like(value, pattern):
             return _like(value_of(value), _finder(pattern))
         case IsNull(value):
@@ -158,31 +178,16 @@ def test_of(node: Node) -> Test:
             return lambda message: values.truth(get(message))
 
 
-def conjunction(parts: list[Test]) -> Test:
-    """TRUE when all are, FALSE when one is, else unknown."""
+def _joined(parts: list[Test], decisive: bool) -> Test:
+    """The decisive verdict when one of the parts has it, the other when all have that, else unknown. FALSE decides an AND,
+    TRUE an OR."""
 
     def test(message: Any) -> Verdict:
-        verdict: Verdict = True
+        verdict: Verdict = not decisive
         for part in parts:
             found = part(message)
-            if found is False:
-                return False
-            if found is None:
-                verdict = None
-        return verdict
-
-    return test
-
-
-def disjunction(parts: list[Test]) -> Test:
-    """TRUE when one is, FALSE when all are, else unknown."""
-
-    def test(message: Any) -> Verdict:
-        verdict: Verdict = False
-        for part in parts:
-            found = part(message)
-            if found is True:
-                return True
+            if found is decisive:
+                return found
             if found is None:
                 verdict = None
         return verdict

@@ -114,16 +114,18 @@ class _Parser:
     # The grammar.
 
     def _or(self) -> Node:
-        parts = [self._and()]
-        while self._accept("OR"):
-            parts.append(self._and())
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+        parts = self._listed(self._and, "OR")
+        return parts[0] if len(parts) == 1 else Or(parts)
 
     def _and(self) -> Node:
-        parts = [self._not()]
-        while self._accept("AND"):
-            parts.append(self._not())
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+        parts = self._listed(self._not, "AND")
+        return parts[0] if len(parts) == 1 else And(parts)
+
+    def _listed(self, part: Callable[[], Node], between: str) -> tuple[Node, ...]:
+        parts = [part()]
+        while self._accept(between):
+            parts.append(part())
+        return tuple(parts)
 
     def _not(self) -> Node:
         token = self._accept("NOT")
@@ -157,11 +159,9 @@ class _Parser:
     def _set_test(self, left: Node) -> Node:
         if self._accept("IN"):
             self._expect("(", "a list in parentheses")
-            items = [self._sum()]
-            while self._accept(","):
-                items.append(self._sum())
+            items = self._listed(self._sum, ",")
             self._expect(")", "a comma or )")
-            return Among(left, tuple(items))
+            return Among(left, items)
         if self._accept("BETWEEN"):
             low = self._sum()
             self._expect("AND", "AND and the upper limit")
