@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker_core.config.reading import Reader
+from broker_core.config.reading import Reader, is_list, is_path
 
 AUTHENTICATIONS = ("none", "token", "password", "certificate")
 MAX_USERS = 10_000
@@ -98,9 +98,7 @@ def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings |
     reader.only(source, TlsSettings.__dataclass_fields__, f"{where}: tls")
     paths = {key: source.get(key) for key in TlsSettings.__dataclass_fields__}
     for key, path in paths.items():
-        if path is None and key == "client_ca":
-            continue
-        if not isinstance(path, str) or not path.startswith("/"):
+        if not is_path(path) and not (path is None and key == "client_ca"):
             reader.problems.append(f"{where}: tls.{key} must be an absolute path")
             return None
     return TlsSettings(**paths)  # type: ignore[arg-type]
@@ -123,17 +121,10 @@ def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
 
 
 def _listed(reader: Reader, source: Mapping[str, Any], key: str, most: int) -> list[Mapping[str, Any]]:
-    listed = source.get(key)
-    if listed is None:
-        return []
-    if (
-        not isinstance(listed, (list, tuple))
-        or len(listed) > most
-        or not all(isinstance(i, Mapping) for i in listed)
-    ):
-        reader.problems.append(f"access: {key} must be a list of at most {most} objects")
-        return []
-    return list(listed)
+    wanted = f"a list of at most {most} objects"
+    return list(
+        reader.checked(source, key, "access", lambda value: is_list(value, Mapping, most), wanted) or ()
+    )
 
 
 def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:

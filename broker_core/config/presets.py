@@ -20,7 +20,7 @@ from broker_core.config.preset_fields import (
     XapPolicy,
     read_settings,
 )
-from broker_core.config.reading import Reader
+from broker_core.config.reading import Reader, is_list
 
 MAX_ENTRIES: Final = 200
 _Entry = TypeVar("_Entry", XapPolicy, ActiveMqPolicy, QpidTopic)
@@ -59,8 +59,7 @@ def _entries(
     """The entries of a system's list; a list of anything else is reported."""
     if source is None:
         return ()
-    listed = isinstance(source, (list, tuple)) and all(isinstance(entry, Mapping) for entry in source)
-    if not listed or len(source) > MAX_ENTRIES:
+    if not is_list(source, Mapping, MAX_ENTRIES):
         reader.problems.append(f"{system} must be a list of at most {MAX_ENTRIES} objects")
         return ()
     known = [key.name for key in fields(kind)]
