@@ -19,7 +19,7 @@ from broker_core.config.preset_fields import (
     XapPolicy,
 )
 from broker_core.config.presets import read_activemq, read_client_policy, read_pool, read_qpid, read_xap
-from broker_core.config.reading import Reader
+from broker_core.config.reading import Reader, bad_policy
 from broker_core.config.rule_settings import RuleSettings
 from broker_core.config.rules import read_rules
 from broker_core.config.transports import TransportSettings, read_transport
@@ -49,12 +49,7 @@ class PolicyDocument:
         reader = Reader()
         policy = _read(reader, document)
         if reader.problems or policy is None:
-            raise OperatorError(
-                "bad_policy",
-                f"The policy can't be used: {'; '.join(reader.problems)}.",
-                "Correct the settings named and save again.",
-                problems=reader.problems,
-            )
+            raise bad_policy(reader.problems)
         return policy
 
     def to_dict(self) -> dict[str, Any]:

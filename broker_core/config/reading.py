@@ -6,11 +6,20 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from broker_core.errors import OperatorError
 from broker_core.names import is_name
 
 _Word = TypeVar("_Word", bound=StrEnum)
 MAX_TEXTS = 1_000
 """Texts of one list."""
+
+
+def bad_policy(problems: list[str]) -> OperatorError:
+    """The error for a document with these problems."""
+    return OperatorError(
+        "bad_policy", f"The policy can't be used: {'; '.join(problems)}.", "Correct the settings named and save again.",
+        problems=problems,
+    )  # fmt: skip
 
 
 def is_path(value: Any) -> bool:
