@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from broker_core.slow_clients.evaluate.decision import Decision
@@ -10,42 +11,14 @@ from broker_core.slow_clients.evaluate.sentences import sentence
 
 def decision_json(decision: Decision) -> dict[str, Any]:
     """The decision as JSON. Moments are milliseconds: nanoseconds don't fit a browser's numbers."""
+    figures = {field: getattr(decision, field) for field in Decision.__dataclass_fields__}
     return {
+        field: value.value if isinstance(value, StrEnum) else value for field, value in figures.items()
+    } | {
         "at": decision.at // 1_000_000,
-        "client": decision.client,
-        "transport": decision.transport,
-        "pool": decision.pool,
-        "action": decision.action.value,
-        "reason": decision.reason.value,
-        "rule": decision.rule,
-        "setting": decision.setting,
-        "revision": decision.revision,
-        "mode": decision.mode.value,
-        "choose": decision.choose.value,
-        "signal": decision.signal.value,
-        "observed": decision.observed,
-        "limit": decision.limit,
-        "unit": decision.unit.value,
-        "used": decision.used,
         "chosen_over": decision.chosen_over and decision.chosen_over._asdict(),
-        "kept": decision.kept,
-        "lost": decision.lost,
-        "resume_bookmark": decision.resume_bookmark,
-        "sentence": sentence(decision),
-        "shape": decision.shape.value,
-        "subscription": decision.subscription,
-        "topic": decision.topic,
-        "rung": decision.rung,
-        "rungs": decision.rungs,
-        "for_ms": decision.for_ms,
-        "hold_ms": decision.hold_ms,
-        "worst_case_ms": decision.worst_case_ms,
-        "first_lost": decision.first_lost,
-        "last_lost": decision.last_lost,
-        "resume_token": decision.resume_token,
-        "told": decision.told,
-        "times": decision.times,
         "samples": [[sample.at // 1_000_000, *sample[1:]] for sample in decision.samples],
+        "sentence": sentence(decision),
     }
 
 
