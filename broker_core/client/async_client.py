@@ -107,26 +107,32 @@ class AsyncClient:
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
         """
-        self._addresses = parse_addresses(address)
-        self._tls = context_of(tls) if any(address.secure for address in self._addresses) else None
         self.name = check_client_name(name)
         self.instance = ""
         self.notices: deque[Notice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
-        self._logon = commands.Logon(
-            name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
-        )
         self._publish_store: PublishStore = (
             publish_store if publish_store is not None else MemoryPublishStore()
         )
         self._bookmark_store = bookmark_store
-        self._policy = reconnect or ReconnectPolicy()
-        self._batch_bytes = batch_bytes
         self._on_notice = on_notice
-        self._on_rejection = on_rejection
+        self._publisher = Publisher(name, self._publish_store, batch_bytes, on_rejection)
+        addresses = parse_addresses(address)
+        self._connector = Connector(
+            addresses,
+            context_of(tls) if any(address.secure for address in addresses) else None,
+            commands.Logon(
+                name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
+            ),
+            reconnect or ReconnectPolicy(),
+            self._on_frames,
+            self._connected,
+            self._disconnected,
+        )
         self._subscriptions = Subscriptions(self._send, max_held, verify=verify)
         self._steerer = Steerer(self._send)
         self._up = False
+        self._first = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
@@ -135,19 +141,11 @@ class AsyncClient:
             raise OperatorError(
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
-        self._publisher = Publisher(self.name, self._publish_store, self._batch_bytes, self._on_rejection)
-        self._publisher.check_store()
-        self._connector = Connector(
-            self._addresses,
-            self._logon,
-            self._policy,
-            self._on_frames,
-            self._connected,
-            self._disconnected,
-            self._tls,
-        )
+        self._publisher.open_store()
         self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
-        await asyncio.wait([self._task, self._connector.first], return_when=asyncio.FIRST_COMPLETED)
+        first = asyncio.create_task(self._first.wait())
+        await asyncio.wait([self._task, first], return_when=asyncio.FIRST_COMPLETED)
+        first.cancel()
         if self._task.done() and self._publisher.failure is not None:
             raise self._publisher.failure
         return self
@@ -308,6 +306,7 @@ class AsyncClient:
         self._up = True
         self._subscriptions.connected(self.instance, link)
         await self._publisher.connected(link, ack.sequence or 0)
+        self._first.set()
 
     def _disconnected(self) -> None:
         self._up = False

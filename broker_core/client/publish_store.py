@@ -95,7 +95,6 @@ class KeptBatches(Generic[E]):
         raise NotImplementedError
 
     def _within(self, first: int, last: int) -> list[E]:
-        """Those that lie within these sequences."""
         exact = self._kept.get(first)
         if exact is not None and exact.last == last:
             return [exact]

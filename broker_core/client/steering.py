@@ -23,9 +23,7 @@ class Steerable(Protocol):
     """A subscription, as far as steering goes."""
 
     @property
-    def id(self) -> str:
-        """The client's word for it."""
-
+    def id(self) -> str: ...
     def steer(self, **options: str | bool | None) -> dict[str, str | bool | None]:
         """Note options of its command; what was in force before."""
 
@@ -90,7 +88,6 @@ class Steerer:
                 one.done.set_result(None) if error is None else one.done.set_exception(error)
 
     def acknowledged(self, ack: Ack) -> None:
-        """One subscription was steered."""
         for asked in self._asked:
             if asked.word == ack.of and ack.id in asked.left:
                 asked.left.discard(ack.id)

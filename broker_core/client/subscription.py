@@ -81,7 +81,6 @@ class Subscription:
     # What the client calls.
 
     def receive(self, batch: Batch) -> None:
-        """A batch came."""
         last = batch.last_sequence
         if last:
             self._last[self.instance] = last

@@ -106,7 +106,6 @@ class Connection:
                 self.notices.heard(command.decision)
 
     def on_writable(self) -> None:
-        """The transport takes bytes again."""
         if not self.closed:
             self.backlog.on_writable()
 
@@ -346,7 +345,6 @@ class Connection:
             self.services.leases.end(target)
 
     def subscription_of(self, stream: int) -> ClientSubscription | None:
-        """The subscription of a stream; None when it has ended."""
         found = self.backlog.recipients.get(stream)
         return self.subscriptions.get(found.id) if found is not None else None
 

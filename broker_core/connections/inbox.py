@@ -64,7 +64,6 @@ class Inbox:
         self._settle_reading()
 
     def release(self, why: Hold) -> None:
-        """A reason not to go on is gone."""
         self._holds.discard(why)
         self._hand_over()
 

@@ -92,7 +92,6 @@ class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
     id: _Id | None = None
 
     def body(self) -> bytes:
-        """The record's body."""
         return bytes(self.data) if self.text is None else self.text.encode()
 
 

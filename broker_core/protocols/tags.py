@@ -9,7 +9,6 @@ import msgspec
 
 
 def tag_of(kind: type[msgspec.Struct]) -> str:
-    """The name of one command or reply."""
     return str(kind.__struct_config__.tag)
 
 

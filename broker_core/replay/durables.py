@@ -30,7 +30,6 @@ class Durables:
         """Made, and not known to be on disk: nobody was told of them."""
 
     def connected(self, durable: Durable) -> bool:
-        """Whether its client is subscribed to it now."""
         return (durable.client, durable.name) in self._active
 
     async def claim(self, client: str, command: commands.Subscribe, position: Callable[[], int]) -> Durable:
@@ -98,7 +97,6 @@ class Durables:
         self._unsaved.discard(durable)
 
     def opened(self, target: ClientSubscription, name: str) -> None:
-        """A client is subscribed to it."""
         self._active[target.peer.name, name] = target
 
     def closed(self, target: ClientSubscription) -> None:

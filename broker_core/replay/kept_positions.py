@@ -73,7 +73,6 @@ class KeptPositions:
         self._changed = True
 
     def note(self) -> None:
-        """Some of what is kept has changed."""
         self._changed = True
 
     def _enter(self, entry: Entry) -> None:

@@ -63,7 +63,6 @@ class ManagedReplay(Kept, tag="managed"):
         return min(self.certain or self.position, self.position)
 
     def state(self, connected: bool) -> ReplayState:
-        """What it is doing."""
         if self.ended:
             return self.ended
         if self.paused:

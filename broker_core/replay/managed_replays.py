@@ -133,7 +133,6 @@ class ManagedReplays:
         return Found(replay.span)
 
     def opened(self, replay: ManagedReplay, target: ClientSubscription) -> None:
-        """Its client is subscribed."""
         target.managed = replay
         self._active[replay.name] = target
         target.trail = Trail()
@@ -165,7 +164,6 @@ class ManagedReplays:
         return self.make(client, command, span)
 
     def pause(self, name: str) -> ManagedReplay:
-        """Hold it where it is."""
         replay, target = self._running(name)
         if target is not None:
             self._control.pause([target])
@@ -174,7 +172,6 @@ class ManagedReplays:
         return replay
 
     def resume(self, name: str) -> ManagedReplay:
-        """Let it go on."""
         replay, target = self._running(name)
         replay.paused = False
         self._kept.note()

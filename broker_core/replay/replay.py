@@ -239,7 +239,6 @@ class Replay:
     # When to deliver.
 
     async def _move(self) -> None:
-        """Deliver the next chunk."""
         backlog, share = self._peer.backlog, self._share
         if not backlog.has_room_for(self._streams) and not await self._room():
             return
