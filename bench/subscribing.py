@@ -73,7 +73,7 @@ async def durables(number: int) -> None:
         kept = KeptPositions(place / "kept.json", Earlier(place / "d.json", place / "r.json"), Pins().add)
         known = Durables(Instance(), kept)
         asked = [Subscribe(id=str(n), topic="t", durable=f"d{n}") for n in range(number)]
-        await asyncio.gather(*(known.claim("client", one, lambda: 1) for one in asked))
+        await asyncio.gather(*(known.claim("client", one, 1) for one in asked))
         await kept.close()
 
 

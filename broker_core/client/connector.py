@@ -54,7 +54,12 @@ class Connector:
             except (OSError, TimeoutError, SluiceError) as problem:
                 failure = problem
             finally:
-                self._drop()
+                if self.link is not None and not self.link.lost.done():
+                    self.link.abort()
+                self.link = None
+                if self._answer is not None and self._answer.done() and not self._answer.cancelled():
+                    self._answer.exception()
+                self._on_down()
             now = _now()
             if up_at is not None:
                 down_since = now
@@ -68,7 +73,13 @@ class Connector:
             self._wanted_delay = 0.0
 
     def _pointless(self, failure: Exception | None, outage: float, turns: Turns) -> SluiceError | None:
-        error = failure if isinstance(failure, SluiceError) else _away(failure)
+        error = failure
+        if not isinstance(error, SluiceError):
+            error = OperatorError(
+                "broker_away",
+                f"The broker can't be reached: {failure or 'the connection was closed'}.",
+                "Is it running, and is the address right?",
+            )
         if isinstance(error, ClientError) and ends_for_good(error.code):
             return error
         if not self._policy.enabled and (self.connections or turns.whole_round):
@@ -107,14 +118,6 @@ class Connector:
 
     def _why(self, link: Link) -> Exception | None:
         return self._last_word or (link.lost.result() if link.lost.done() else None)
-
-    def _drop(self) -> None:
-        link, self.link = self.link, None
-        if link is not None and not link.lost.done():
-            link.abort()
-        if self._answer is not None and self._answer.done() and not self._answer.cancelled():
-            self._answer.exception()
-        self._on_down()
 
     def _receive(self, link: Link, frames: list[Frame]) -> None:
         answer = self._answer
@@ -182,11 +185,3 @@ async def open_link(
             link.abort()
             raise
     return link
-
-
-def _away(failure: Exception | None) -> OperatorError:
-    return OperatorError(
-        "broker_away",
-        f"The broker can't be reached: {failure or 'the connection was closed'}.",
-        "Is it running, and is the address right?",
-    )

@@ -45,9 +45,8 @@ class Message(NamedTuple):
         return self.body.decode()
 
 
-_make = cast(
-    "Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message)
-)  # no Python call, as _make has
+# No Python call, as _make has.
+_make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
 
 
 def messages_of(batch: Batch, instance: str, *, timestamp: bool = False, first: int = 0) -> Iterator[Message]:

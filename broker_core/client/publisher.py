@@ -228,18 +228,14 @@ class Publisher:
 
     def on_ack(self, ack: Ack) -> None:
         if ack.of == "flush":
-            self._on_flushed(ack.id or "")
+            self.store.discard_upto(self._flushes.get(ack.id or "", (0, None))[0])
+            self._wake()
         elif ack.sequence is not None:
             if ack.ack == "persisted":
                 self.store.discard_upto(ack.sequence)
             elif ack.ack == "processed":
                 self.store.discard(ack.first or ack.sequence, ack.sequence)
             self._wake()
-
-    def _on_flushed(self, number: str) -> None:
-        target, _ = self._flushes.get(number, (0, None))
-        self.store.discard_upto(target)
-        self._wake()
 
     def on_error(self, error: Error) -> None:
         """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""

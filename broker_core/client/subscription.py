@@ -19,7 +19,7 @@ from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.bookmark_store import BookmarkStore, bookmark_text
 from broker_core.client.message import Message, messages_of
 from broker_core.client.progress import MAX_UNDONE, Progress
-from broker_core.client.steering import Steerer
+from broker_core.client.steering import Steering
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
@@ -39,7 +39,7 @@ class Subscription:
         store: BookmarkStore | None,
         on_taken: Callable[[int], None],
         on_close: Callable[[Subscription], None],
-        steerer: Steerer,
+        steering: Steering,
         acknowledger: Acknowledger | None,
     ) -> None:
         self.id = command.id
@@ -61,7 +61,7 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
         self._on_taken = on_taken
         self._on_close = on_close
-        self._steerer = steerer
+        self._steering = steering
         self._error: SluiceError | None = None
         self._closed = False
         self._received = 0
@@ -172,15 +172,15 @@ class Subscription:
 
     async def pause(self) -> None:
         """Deliver nothing until `resume()`. What is on its way still comes. ClientError not_steerable."""
-        await self._steerer.pause([self])
+        await self._steering.pause([self])
 
     async def resume(self) -> None:
         """Go on where it was paused."""
-        await self._steerer.resume([self])
+        await self._steering.resume([self])
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
         """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
-        await self._steerer.set_rate([self], rate, max_gap)
+        await self._steering.set_rate([self], rate, max_gap)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()

@@ -16,7 +16,7 @@ from broker_core.errors import SluiceError
 from broker_core.journal.held import Pin
 from broker_core.protocols import commands, replies
 from broker_core.replay.cursor import Cursor
-from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.kept import ManagedReplay
 from broker_core.replay.pacer import Rate
 from broker_core.replay.trail import Trail
 from broker_core.subscriptions.subscription import Subscription

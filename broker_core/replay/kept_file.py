@@ -16,8 +16,7 @@ import msgspec
 
 from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
-from broker_core.replay.kept import Durable
-from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.kept import Durable, ManagedReplay
 
 VERSION: Final = 1
 MIGRATED: Final = ".migrated"

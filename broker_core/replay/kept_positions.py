@@ -19,9 +19,8 @@ import structlog
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files, replace_durably
 from broker_core.journal.held import Pin
-from broker_core.replay.kept import Durable
+from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Earlier, Entry, encode, load
-from broker_core.replay.managed import ManagedReplay
 
 log = structlog.get_logger("sluice.kept")
 

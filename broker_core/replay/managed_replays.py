@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from broker_core.bookmark import After, parse_bookmark
+from broker_core.bookmark import sequence_in
 from broker_core.delivery.account import Cause
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import ReplayEntry
@@ -18,8 +18,8 @@ from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
+from broker_core.replay.kept import ManagedReplay
 from broker_core.replay.kept_positions import KeptPositions
-from broker_core.replay.managed import ManagedReplay, Speed
 from broker_core.replay.pacer import parse_rate
 from broker_core.replay.replay_control import ReplayControl
 from broker_core.replay.span import Found, Span
@@ -31,6 +31,38 @@ ASKED: Final = ("topic", "filter", "rate", "rate_max_gap", "conflation", "confla
 """What is kept of a subscribe as it was asked."""
 KEPT_NS: Final = 7 * 24 * 3_600_000_000_000
 """How long an ended one is still listed."""
+SMOOTHING: Final = 0.3
+"""Weight of the newest second in the speed that the time left is told by."""
+
+
+class Speed:
+    """How many records of the log a replay passes in a second, smoothed, for telling the time it has left."""
+
+    __slots__ = ("_at", "_position", "per_second")
+
+    def __init__(self, position: int, now: int) -> None:
+        self._position, self._at = position, now
+        self.per_second = 0.0
+
+    def look(self, position: int, now: int) -> None:
+        """Called about once a second with where the replay stands."""
+        seconds = (now - self._at) / 1e9
+        if seconds <= 0:
+            return
+        newest = max(position - self._position, 0) / seconds
+        weight = SMOOTHING if self.per_second else 1.0
+        self.per_second = weight * newest + (1 - weight) * self.per_second
+        self._position, self._at = position, now
+
+    def seconds_left(self, replay: ManagedReplay, newest: int, newest_at: int) -> float | None:
+        """How long it will take at this pace; None when that can't be said. `newest_at`: when the log's last came."""
+        records = replay.goal(newest) - replay.position + 1
+        if replay.ended or records <= 0:
+            return 0.0
+        rate = parse_rate(replay.rate, replay.rate_max_gap) if replay.rate else None
+        if rate is not None and rate.unit == "recorded" and rate.max_gap_ns is None and replay.recorded_at:
+            return max(min(newest_at, replay.not_after) - replay.recorded_at, 0) / 1e9 / rate.amount
+        return records / self.per_second if self.per_second else None
 
 
 class ManagedReplays:
@@ -123,14 +155,11 @@ class ManagedReplays:
 
     def continued(self, replay: ManagedReplay, command: commands.Subscribe) -> Found:
         """Where its client goes on: after what it says it has received, else with the first that it may not have."""
-        if command.received is not None:
-            received = parse_bookmark(command.received)
-            if isinstance(received, After):
-                mine = [one.sequence for one in received.bookmarks if one.origin == self._instance]
-                if mine and replay.first <= mine[0] + 1 <= self._frontier.durable + 1:
-                    # It may be before the broker's position: what was on its way is delivered again, once.
-                    return Found(replay.span._replace(first=max(mine[0] + 1, self._journal.first_sequence)))
-        return Found(replay.span)
+        received = sequence_in(command.received, self._instance) if command.received is not None else None
+        if received is None or not replay.first <= received + 1 <= self._frontier.durable + 1:
+            return Found(replay.span)
+        # It may be before the broker's position: what was on its way is delivered again, once.
+        return Found(replay.span._replace(first=max(received + 1, self._journal.first_sequence)))
 
     def opened(self, replay: ManagedReplay, target: ClientSubscription) -> None:
         target.managed = replay
