@@ -131,7 +131,6 @@ class AsyncClient(Steering):
         )
         self._subscriptions = Subscriptions(self._send, max_held, verify=verify)
         self._up = False
-        self._first = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
@@ -141,10 +140,9 @@ class AsyncClient(Steering):
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
         self._publisher.open_store()
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
-        first = asyncio.create_task(self._first.wait())
-        await asyncio.wait([self._task, first], return_when=asyncio.FIRST_COMPLETED)
-        first.cancel()
+        await asyncio.wait([self._task, self._first], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done() and self._publisher.failure is not None:
             raise self._publisher.failure
         return self
@@ -290,7 +288,8 @@ class AsyncClient(Steering):
         self._up = True
         self._subscriptions.connected(self.instance, link)
         await self._publisher.connected(link, ack.sequence or 0)
-        self._first.set()
+        if not self._first.done():
+            self._first.set_result(None)
 
     def _disconnected(self) -> None:
         self._up = False

@@ -57,7 +57,8 @@ class Subscription:
         self._last = _positions(command.received or self.bookmark)
         self._read = dict(self._last)
         self._instances: dict[int, str] = {}
-        self._inbox: deque[tuple[Batch, str]] = deque()
+        self._inbox: deque[tuple[Batch, str, int]] = deque()
+        """Batches, the instance each came from, and with acknowledgements the number of its first message."""
         self._waiter: asyncio.Future[None] | None = None
         self._on_taken = on_taken
         self._on_close = on_close
@@ -74,7 +75,6 @@ class Subscription:
         self.resumed: Resumed | None = None
         """After a hand-off: how it goes on, and how much it missed."""
         self._acknowledger = acknowledger
-        self._numbers: deque[int] = deque()
         self._current = (0, 0)
         """First and last number of the batch the application has."""
 
@@ -87,9 +87,8 @@ class Subscription:
             self._instances[batch.origin] = self.instance
             if self._store is not None:
                 self._follow(batch)
-        self._inbox.append((batch, self.instance))
-        if self._acknowledger is not None:
-            self._numbers.append(self._acknowledger.received(batch.header.count))
+        number = self._acknowledger.received(batch.header.count) if self._acknowledger is not None else 0
+        self._inbox.append((batch, self.instance, number))
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
@@ -276,15 +275,14 @@ class Subscription:
             await asyncio.shield(self._waiter)
 
     def _pop(self) -> tuple[Batch, str]:
-        batch, instance = taken = self._inbox.popleft()
+        batch, instance, number = self._inbox.popleft()
         self._taken += 1
         if last := batch.last_sequence:
             self._read[instance] = last
-        if self._acknowledger is not None:
-            first = self._numbers.popleft()
-            self._current = (first, first + batch.header.count - 1)
+        if number:
+            self._current = (number, number + batch.header.count - 1)
         self._on_taken(batch.nbytes)
-        return taken
+        return batch, instance
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

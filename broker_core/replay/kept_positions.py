@@ -120,7 +120,11 @@ class KeptPositions:
             try:
                 held = [(entry, entry.held_from) for entry in self]
                 await asyncio.to_thread(replace_durably, self._files, self._path, encode(self))
-                self._move_pins(held)
+                for entry, sequence in held:
+                    if sequence is None:
+                        self._let_go(entry)
+                    elif entry in self._pins:
+                        self._pins[entry].move(sequence)
             except OSError as problem:
                 log.warning("positions_not_kept", why=str(problem))
                 self._failed(waiting, problem.strerror or str(problem), "Make room on the journal's disk.")
@@ -138,14 +142,6 @@ class KeptPositions:
         waiting.set_exception(
             JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix)
         )
-
-    def _move_pins(self, held: list[tuple[Entry, int | None]]) -> None:
-        for entry, sequence in held:
-            pin = self._pins.get(entry)
-            if pin is not None and sequence is not None:
-                pin.move(sequence)
-            elif sequence is None:
-                self._let_go(entry)
 
 
 def _looked_at(write: asyncio.Future[None]) -> None:

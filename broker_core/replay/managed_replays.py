@@ -80,8 +80,8 @@ class ManagedReplays:
         self._control = control
         self._kept = kept
         self._replays = kept.replays
-        self._active: dict[str, ClientSubscription] = {}
-        self._speeds: dict[str, Speed] = {}
+        self._active: dict[str, tuple[ClientSubscription, Speed]] = {}
+        """Those whose client is subscribed."""
 
     def get(self, name: str) -> ManagedReplay:
         """The one of that name; OperatorError unknown_replay."""
@@ -96,8 +96,9 @@ class ManagedReplays:
 
     def make(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
         """A new one from what a client or an operator asks. ClientError too_many_replays."""
-        assert command.managed is not None
-        self._forget_old()
+        now = self._clock.now_ns()
+        for old in [one for one in self._replays.values() if one.ended and one.ended_at < now - KEPT_NS]:
+            self._kept.drop(old)
         if len(self._replays) >= MAX_MANAGED:
             raise ClientError(
                 "too_many_replays",
@@ -107,12 +108,12 @@ class ManagedReplays:
         replay = ManagedReplay(
             **{name: getattr(command, name) for name in ASKED},
             **span._asdict(),
-            name=command.managed,
+            name=command.managed or "",
             client=client,
             bookmark=command.bookmark or "",
             position=span.first,
             begun=span.not_before == 0,
-            created_at=self._clock.now_ns(),
+            created_at=now,
         )
         self._kept.keep(replay)
         return replay
@@ -163,14 +164,13 @@ class ManagedReplays:
 
     def opened(self, replay: ManagedReplay, target: ClientSubscription) -> None:
         target.managed = replay
-        self._active[replay.name] = target
         target.trail = Trail()
-        self._speeds[replay.name] = Speed(replay.position, self._clock.now_ns())
+        self._active[replay.name] = (target, Speed(replay.position, self._clock.now_ns()))
 
     def closed(self, target: ClientSubscription) -> None:
         """The client has left, or has unsubscribed. Before its deliveries are forgotten."""
         replay = target.managed
-        if replay is not None and self._active.get(replay.name) is target:
+        if replay is not None and self._target_of(replay) is target:
             self._look_at(replay, target)
             del self._active[replay.name]
             replay.caught_up = False
@@ -251,27 +251,24 @@ class ManagedReplays:
             raise OperatorError(
                 "replay_ended", f"The managed replay {name} was {replay.ended}.", "Make a new one."
             )
-        return replay, self._active.get(name)
+        return replay, self._target_of(replay)
+
+    def _target_of(self, replay: ManagedReplay) -> ClientSubscription | None:
+        return self._active[replay.name][0] if replay.name in self._active else None
 
     def _end(self, replay: ManagedReplay, how: Literal["completed", "cancelled"]) -> None:
         replay.ended, replay.ended_at = how, self._clock.now_ns()
-        self._speeds.pop(replay.name, None)
         self._kept.note()
-
-    def _forget_old(self) -> None:
-        before = self._clock.now_ns() - KEPT_NS
-        for replay in [one for one in self._replays.values() if one.ended and one.ended_at < before]:
-            self._kept.drop(replay)
 
     # Positions, the list.
 
     def look(self) -> None:
         """Note how far those that are served have come. Once a second."""
         now = self._clock.now_ns()
-        for name, target in self._active.items():
+        for name, (target, speed) in self._active.items():
             replay = self._replays[name]
             self._look_at(replay, target)
-            self._speeds[name].look(replay.position, now)
+            speed.look(replay.position, now)
 
     def _look_at(self, replay: ManagedReplay, target: ClientSubscription) -> None:
         position = target.position(self._frontier.durable)
@@ -294,9 +291,9 @@ class ManagedReplays:
     def shown(self, replay: ManagedReplay) -> ReplayEntry:
         """One, for the control plane: with its progress, and moments in ms."""
         newest, newest_at = self._frontier.durable, self._clock.now_ns()
-        connected, speed = replay.name in self._active, self._speeds.get(replay.name)
+        connected, (_, speed) = replay.name in self._active, self._active.get(replay.name, (None, None))
         left = None
-        if speed is not None and connected and not replay.paused:
+        if speed is not None and not replay.paused:
             left = speed.seconds_left(replay, newest, newest_at)
         return msgspec.convert(
             # What is shown as it is kept has the same name.
@@ -308,7 +305,7 @@ class ManagedReplays:
                 "behind": max(replay.goal(newest) - replay.position + 1, 0),
                 "progress": round(replay.progress(newest), 6),
                 "left_s": None if left is None else round(left, 1),
-                "records_per_s": round(speed.per_second, 1) if speed is not None and connected else 0.0,
+                "records_per_s": round(speed.per_second, 1) if speed is not None else 0.0,
                 "recorded_at": replay.recorded_at // 1_000_000 or None,
                 "created_at": replay.created_at // 1_000_000,
                 "ended_at": replay.ended_at // 1_000_000 or None,
