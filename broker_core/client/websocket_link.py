@@ -54,7 +54,8 @@ class WebSocketLink(Link, asyncio.Protocol):
             if isinstance(event, WireFrame):
                 self._on_wire_frame(event)
             elif isinstance(event, Response) and (problem := self._wire.handshake_exc) is not None:
-                self.abort(_refused(problem))
+                refused = ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}")
+                self.abort(refused if isinstance(problem, InvalidHandshake) else problem)
             elif isinstance(event, Response) and not self.opened.done():
                 self.opened.set_result(None)
         if self._wire.parser_exc is not None and self.error is None:
@@ -105,9 +106,3 @@ class WebSocketLink(Link, asyncio.Protocol):
             self._wire.send_close(1000)
             self._write()
         super().close()
-
-
-def _refused(problem: Exception) -> Exception:
-    if isinstance(problem, InvalidHandshake):
-        return ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}")
-    return problem

@@ -87,7 +87,11 @@ class Connection:
                 if self.closed:
                     self._last_words(text)
                 else:
-                    self._command(commands.parse_command(text))
+                    command = commands.parse_command(text)
+                    try:
+                        self._carry_out(command)
+                    except ClientError as error:
+                        raise commands.about(error, command) from None
             elif not self.closed:
                 self.publishing.publish_batch(item.payload)
         except ClientError as error:
@@ -186,19 +190,13 @@ class Connection:
     def note(self, event: str, state: str, target: ClientSubscription | None = None) -> None:
         """Something happened to this client, or to a subscription of it: a record of the broker's own."""
         topic, filter = (target.topic, target.filter_text or "") if target is not None else (None, None)
-        self.services.events.add(self._clock.now_ns(), self.name, event, state, topic, filter)
+        self.services.note(self._clock.now_ns(), self.name, event, state, topic, filter)
 
     def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
         come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms
         self.sink.send_reply(replies.Closing(code=code, message=message, fix=fix, retry_after_ms=come_back))
 
     # Commands.
-
-    def _command(self, command: commands.Command) -> None:
-        try:
-            self._carry_out(command)
-        except ClientError as error:
-            raise commands.about(error, command) from None
 
     def _carry_out(self, command: commands.Command) -> None:
         match command:

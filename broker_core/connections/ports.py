@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,18 +56,9 @@ class Judging(Protocol):
     def prefetch_of(self, connection: Member, topic: str) -> int | None: ...
 
 
-class Events(Protocol):
-    """The broker's own records: `engine.events`."""
-
-    def add(
-        self,
-        now_ns: int,
-        client: str,
-        event: str,
-        state: str,
-        topic: str | None = None,
-        filter: str | None = None,
-    ) -> None: ...
+Note = Callable[[int, str, str, str, str | None, str | None], None]
+"""Something happened to a client, a record of the broker's own: now (ns), client, event, state, and of a subscription its
+topic and filter. `engine.events`."""
 
 
 @dataclass(slots=True)
@@ -80,7 +71,7 @@ class Services:
     leases: Leases
     refused: RefusedNames
     tokens: Tokens
-    events: Events
+    note: Note
     judging: Judging
     publishing: Publishing
     subscribing: Subscribing

@@ -8,8 +8,8 @@ One replay serves one subscription, or several of one client that were resumed t
 once, and delivers in the journal's order across them. Each subscription has a position of its own, so that one can
 leave at any moment, between two records, and go on from there later.
 
-The law: replay(b) then live equals everything after b, once, in order. The hand-over is one turn of the loop without an
-await: the position has passed everything dispatched, and the subscription is live before the next group is.
+The hand-over to live delivery (its law: `cursor`) is one turn of the loop without an await: the position has passed
+everything dispatched, and the subscription is live before the next group is.
 
 A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it can't
 make its client slow. What a client that has stopped reading wasn't sent is given back and read again later, so that a
