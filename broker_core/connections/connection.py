@@ -28,7 +28,6 @@ from broker_core.delivery.sink import Sink
 from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
-from broker_core.protocols.names import check_client_name
 from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION
 from broker_core.replay.client_subscription import ClientSubscription
 
@@ -88,7 +87,11 @@ class Connection:
                 if self.closed:
                     self._last_words(text)
                 else:
-                    self._command(commands.parse_command(text))
+                    command = commands.parse_command(text)
+                    try:
+                        self._carry_out(command)
+                    except ClientError as error:
+                        raise commands.about(error, command) from None
             elif not self.closed:
                 self.publishing.publish_batch(item.payload)
         except ClientError as error:
@@ -106,7 +109,6 @@ class Connection:
                 self.notices.heard(command.decision)
 
     def on_writable(self) -> None:
-        """The transport takes bytes again."""
         if not self.closed:
             self.backlog.on_writable()
 
@@ -182,20 +184,19 @@ class Connection:
         for target in self.subscriptions.values():
             services.subscribing.remove(target)
         if self.logged_on:
-            services.events.add(self._clock.now_ns(), self.name, "disconnect", why)
+            self.note("disconnect", why)
         return ending
+
+    def note(self, event: str, state: str, target: ClientSubscription | None = None) -> None:
+        """Something happened to this client, or to a subscription of it: a record of the broker's own."""
+        topic, filter = (target.topic, target.filter_text or "") if target is not None else (None, None)
+        self.services.note(self._clock.now_ns(), self.name, event, state, topic, filter)
 
     def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
         come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms
         self.sink.send_reply(replies.Closing(code=code, message=message, fix=fix, retry_after_ms=come_back))
 
     # Commands.
-
-    def _command(self, command: commands.Command) -> None:
-        try:
-            self._carry_out(command)
-        except ClientError as error:
-            raise commands.about(error, command) from None
 
     def _carry_out(self, command: commands.Command) -> None:
         match command:
@@ -248,12 +249,11 @@ class Connection:
     def _log_on(self, command: commands.Logon, identity: Identity) -> None:
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
-        check_client_name(command.name)
         self.services.refused.check(command.name, self._clock.monotonic_ms())
         self.services.roster.log_on(self, command.name)
         self.name = command.name
         self.services.judging.joined(self)
-        self.services.events.add(self._clock.now_ns(), self.name, "connect", "live")
+        self.note("connect", "live")
         self.heartbeat_ms = command.heartbeat_ms or 0
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
@@ -277,7 +277,7 @@ class Connection:
 
     def went_live(self) -> None:
         self.services.judging.went_live(self)
-        self.services.events.add(self._clock.now_ns(), self.name, "offline_stop", "live")
+        self.note("offline_stop", "live")
 
     @property
     def account(self) -> Account:
@@ -336,14 +336,7 @@ class Connection:
         ending = self.backlog.leave(target, cause, rule) if cause is not None else self.backlog.finish(target)
         self.services.subscribing.remove(target)
         self.services.judging.over(self, target)
-        self.services.events.add(
-            self._clock.now_ns(),
-            self.name,
-            "unsubscribe",
-            self.backlog.state.value,
-            topic=target.topic,
-            filter=target.filter_text or "",
-        )
+        self.note("unsubscribe", self.backlog.state.value, target)
         self.changed()
         return ending
 
@@ -356,7 +349,6 @@ class Connection:
             self.services.leases.end(target)
 
     def subscription_of(self, stream: int) -> ClientSubscription | None:
-        """The subscription of a stream; None when it has ended."""
         found = self.backlog.recipients.get(stream)
         return self.subscriptions.get(found.id) if found is not None else None
 

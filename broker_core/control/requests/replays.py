@@ -11,8 +11,8 @@ from broker_core.documents.replays import ReplayEntry, ReplayName
 from broker_core.engine.subscribing import Subscriptions
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name
+from broker_core.replay.kept import ManagedReplay
 from broker_core.replay.kept_positions import KeptPositions
-from broker_core.replay.managed import ManagedReplay
 from broker_core.replay.managed_replays import ManagedReplays
 
 _OPTIONS = ("topic", "filter", "bookmark", "rate", "rate_max_gap", "paused", "conflation", "conflation_key")
