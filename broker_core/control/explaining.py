@@ -63,11 +63,7 @@ class Explaining:
 
     def _explain(self, connection: Member, figures: Mapping[str, Figures], now: int) -> Explained:
         found = self._judged.settle.guard.forecast(connection.name, now)
-        why = why_slow(self._evidence(connection, figures, now))
-        return Explained(
-            found,
-            VerdictEntry(cause=why.cause.value, sentence=why.sentence, evidence=why.evidence),
-        )
+        return Explained(found, why_slow(self._evidence(connection, figures, now)))
 
     def _evidence(self, connection: Member, figures: Mapping[str, Figures], now: int) -> Evidence:
         backlog, settle = connection.backlog, self._judged.settle
