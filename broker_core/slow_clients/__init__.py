@@ -6,11 +6,12 @@ previews and back-tests), and the values they speak in.
 
 from __future__ import annotations
 
+from broker_core.documents.records import Candidate
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.accounts.pools import Pool, build_pools
 from broker_core.slow_clients.accounts.watched import Watched
-from broker_core.slow_clients.evaluate.decision import Candidate, Decision
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.judge import evaluate
 from broker_core.slow_clients.evaluate.signals import (
     Backlog,

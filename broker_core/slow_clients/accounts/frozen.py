@@ -25,7 +25,7 @@ def as_signals(use: PoolUse, pool: Pool, now_ns: int, holds: Holds) -> ClientSig
         transport=use.transport,
         pool=pool.name,
         outbox_bytes=use.memory,
-        outbox_messages=waiting.outbox_messages,
+        outbox_messages=use.outbox_messages,
         spool_bytes=use.disk,
         spool_messages=waiting.spool_messages,
         oldest_at=use.oldest_at,

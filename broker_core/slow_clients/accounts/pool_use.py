@@ -240,7 +240,7 @@ class PoolUse:
 
     @property
     def outbox_messages(self) -> int:
-        return self.backlog.waiting().outbox_messages
+        return self.backlog.messages
 
     @property
     def subscriptions(self) -> tuple[SubscriptionView, ...]:

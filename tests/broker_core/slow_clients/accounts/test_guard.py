@@ -21,7 +21,7 @@ from broker_core.slow_clients import (
 from broker_core.slow_clients.accounts.frozen import as_signals
 from broker_core.slow_clients.evaluate.judge import evaluate
 from broker_core.slow_clients.evaluate.signals import Sample
-from broker_core.slow_clients.evaluate.telling import decision_json
+from broker_core.slow_clients.evaluate.telling import decision_entry
 from tests.support.slow_clients import HOST_MEMORY, SECOND, START, Still, guard, policy
 
 SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
@@ -167,7 +167,7 @@ def test_a_decisions_samples_stay_as_they_were() -> None:
     assert before[1:] == decision.samples[1:] and decision.samples[-1] == Sample(
         START + 3 * SECOND, 600_000, 0, 3_000
     )
-    assert decision_json(decision)["samples"][0] == [START // 1_000_000, 100_000, 0, 0, 0]
+    assert decision_entry(decision).samples[0] == [START // 1_000_000, 100_000, 0, 0, 0]
 
 
 def test_clients_are_ranked_before_the_pool_is_full() -> None:
