@@ -12,15 +12,10 @@ import msgspec
 from broker_core.delivery.ledger import Loss
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry
-from broker_core.documents.records import ClientEvent, DecisionEntry, LossEntry
+from broker_core.documents.records import ClientEvent, DecisionEntry
 from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC, LEDGER_TOPIC
 
 SAMPLE_EVERY_MS = 10_000
-
-
-def loss_entry(loss: Loss, instance: str) -> LossEntry:
-    """An interval of the ledger."""
-    return msgspec.convert(loss.as_dict(instance), LossEntry)
 
 
 def encoded(document: Document) -> bytes:
@@ -68,7 +63,7 @@ class ClientEvents:
 
     def lost(self, losses: list[Loss], instance: str) -> None:
         """Intervals of messages that subscriptions will not get."""
-        self._losses += [encoded(loss_entry(loss, instance)) for loss in losses]
+        self._losses += [encoded(loss.entry(instance)) for loss in losses]
 
     def take(self) -> dict[str, list[bytes]]:
         """What is to be published, by topic."""

@@ -25,7 +25,6 @@ from broker_core.documents.records import DecisionEntry, LossEntry
 from broker_core.documents.replays import DurableEntry, DurableName
 from broker_core.engine.enforcement import offline_now, pause, resume
 from broker_core.engine.engine import Engine
-from broker_core.engine.events import loss_entry
 from broker_core.errors import OperatorError
 from broker_core.replay.client_subscription import ClientSubscription
 
@@ -71,7 +70,7 @@ class ClientRequests:
     async def losses(self, asked: requests.ListLosses) -> list[LossEntry]:
         """The newest of all, or of one, which needn't be connected."""
         found = (one for one in self._engine.ledger.recent if asked.client in (None, one.client))
-        return [loss_entry(one, self._engine.instance) for one in found]
+        return [one.entry(self._engine.instance) for one in found]
 
     async def durables(self, asked: requests.ListDurables) -> list[DurableEntry]:
         """Also those whose client is away."""
