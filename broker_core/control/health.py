@@ -55,12 +55,13 @@ def health_of(seen: Seen) -> Health:
     hangs = seen.unacked > 0 and seen.cause == Cause.APPLICATION_HANGS
     if seen.cause == Cause.NOT_READING or hangs or seen.window_full_ms >= SILENT_MS:
         return Health.STALLED
+    blocked = seen.blocked_ms >= BLOCKED_MS
+    if not blocked and (not seen.lag_messages or seen.paced):
+        return Health.KEEPS_UP
     if seen.cause == Cause.BROKER_BUSY:
         return Health.UNKNOWN
-    if seen.blocked_ms >= BLOCKED_MS:
+    if blocked:
         return Health.FALLING_BEHIND
-    if not seen.lag_messages or seen.paced:
-        return Health.KEEPS_UP
     if seen.lag_before is None:
         return Health.UNKNOWN
     if not seen.draining and seen.cause in _TAKES_TOO_LITTLE:

@@ -26,6 +26,7 @@ SECOND = 1_000_000_000
         (Seen(12, 9, cause=Cause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
         (Seen(9, 9, cause=Cause.BURST), Health.FALLING_BEHIND),
         (Seen(12, 9, cause=Cause.BROKER_BUSY, blocked_ms=2_000), Health.UNKNOWN),
+        (Seen(0, None, in_flight=3, unacked=3, cause=Cause.BROKER_BUSY), Health.KEEPS_UP),
         (Seen(9, 9, blocked_ms=1_000), Health.FALLING_BEHIND),
         (Seen(9, 9, cause=Cause.NOT_READING, blocked_ms=30_000), Health.STALLED),
         (Seen(9, None, window_full_ms=5_000), Health.STALLED),
