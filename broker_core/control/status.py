@@ -26,7 +26,6 @@ from broker_core.documents.instance import (
     Totals,
     TransportEntry,
 )
-from broker_core.documents.replays import ReplayEntry
 from broker_core.engine.engine import Engine
 from broker_core.engine.events import SAMPLE_EVERY_MS
 from broker_core.replay.client_subscription import ClientSubscription
@@ -202,8 +201,9 @@ class Statistics:
         return self._with_status(self._engine.clock.now_ns())
 
     def _with_status(self, now: int) -> Snapshot:
-        replays = msgspec.convert(self._engine.managed.listed(), list[ReplayEntry])
-        return Snapshot(at=now // _MS, status=self.status(), clients=self._recent, replays=replays)
+        return Snapshot(
+            at=now // _MS, status=self.status(), clients=self._recent, replays=self._engine.managed.listed()
+        )
 
     def recent_clients(self) -> list[ClientEntry]:
         """The entries of the newest snapshot, a second old at most; few clients' are made anew."""

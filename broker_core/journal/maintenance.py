@@ -57,16 +57,14 @@ class VerifyReport(NamedTuple):
 
 @contextmanager
 def _made(path: Path) -> Iterator[OpenFile]:
-    """A new file, synced and closed at the end; removed if anything goes wrong. A full disk gets its own error."""
+    """A new file, closed at the end; removed if anything goes wrong. A full disk gets its own error."""
     handle = OpenFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         yield handle
-        os.fsync(handle.fd)
-    except OSError as error:
+    except BaseException as error:
         path.unlink(missing_ok=True)
-        raise journal_error(error, str(path)) from error
-    except BaseException:
-        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise journal_error(error, str(path)) from error
         raise
     finally:
         handle.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from broker_core.delivery.ports import Facilities
+from broker_core.documents.replays import DurableEntry
 from broker_core.errors import ClientError, JournalError, OperatorError
 from broker_core.protocols import commands
 from broker_core.replay.client_subscription import ClientSubscription
@@ -137,19 +138,19 @@ class Durables:
             durable.position = position
             self._kept.note()
 
-    def listed(self) -> list[dict[str, Any]]:
-        """All of them as JSON, for the control plane."""
+    def listed(self) -> list[DurableEntry]:
+        """All of them, for the control plane."""
         return [
-            {
-                "client": durable.client,
-                "name": durable.name,
-                "topic": durable.topic,
-                "filter": durable.filter,
-                "bookmark": f"{self._instance}|{durable.position - 1}|",
-                "connected": self.connected(durable),
-                "behind": max(self._frontier.durable - durable.position + 1, 0),
-                "created_at": durable.created_at // 1_000_000,
-                "seen_at": durable.seen_at // 1_000_000,
-            }
+            DurableEntry(
+                client=durable.client,
+                name=durable.name,
+                topic=durable.topic,
+                filter=durable.filter,
+                bookmark=f"{self._instance}|{durable.position - 1}|",
+                connected=self.connected(durable),
+                behind=max(self._frontier.durable - durable.position + 1, 0),
+                created_at=durable.created_at // 1_000_000,
+                seen_at=durable.seen_at // 1_000_000,
+            )
             for durable in self._known.values()
         ]

@@ -6,10 +6,11 @@ replay that isn't ended holds the log from its position on, under the name that 
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from broker_core.bookmark import After, parse_bookmark
 from broker_core.delivery.ports import Facilities
+from broker_core.documents.replays import ReplayEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
@@ -282,37 +283,37 @@ class ManagedReplays:
         replay.delivered_messages += delivered - target.noted_messages
         target.noted_messages = delivered
 
-    def listed(self) -> list[dict[str, Any]]:
-        """All of them as JSON, for the control plane; the newest first."""
+    def listed(self) -> list[ReplayEntry]:
+        """All of them, for the control plane; the newest first."""
         newest, newest_at = self._frontier.durable, self._clock.now_ns()
         return [self.shown(one, newest, newest_at) for one in reversed(self._replays.values())]
 
-    def shown(self, replay: ManagedReplay, newest: int, newest_at: int) -> dict[str, Any]:
-        """One as JSON: bookmarks, progress from 0 to 1, seconds left (null: can't be said), moments in ms."""
+    def shown(self, replay: ManagedReplay, newest: int, newest_at: int) -> ReplayEntry:
+        """One as a document: bookmarks, progress from 0 to 1, seconds left (null: can't be said), moments in ms."""
         connected, speed = replay.name in self._active, self._speeds.get(replay.name)
         left = None
         if speed is not None and connected and not replay.paused:
             left = speed.seconds_left(replay, replay.paced(), newest, newest_at)
         bookmark = f"{self._instance}|{replay.position - 1}|"
-        return {
-            "name": replay.name,
-            "client": replay.client,
-            "topic": replay.topic,
-            "filter": replay.filter,
-            "bookmark": replay.bookmark,
-            "rate": replay.rate,
-            "rate_max_gap": replay.rate_max_gap,
-            "conflation": replay.conflation,
-            "conflation_key": replay.conflation_key,
-            "state": replay.state(connected),
-            "connected": connected,
-            "position": bookmark,
-            "behind": max(replay.goal(newest) - replay.position + 1, 0),
-            "delivered_messages": replay.delivered_messages,
-            "progress": round(replay.progress(newest), 6),
-            "left_s": None if left is None else round(left, 1),
-            "records_per_s": round(speed.per_second, 1) if speed is not None and connected else 0.0,
-            "recorded_at": replay.recorded_at // 1_000_000 or None,
-            "created_at": replay.created_at // 1_000_000,
-            "ended_at": replay.ended_at // 1_000_000 or None,
-        }
+        return ReplayEntry(
+            name=replay.name,
+            client=replay.client,
+            topic=replay.topic,
+            filter=replay.filter,
+            bookmark=replay.bookmark,
+            rate=replay.rate,
+            rate_max_gap=replay.rate_max_gap,
+            conflation=replay.conflation,
+            conflation_key=replay.conflation_key,
+            state=replay.state(connected),
+            connected=connected,
+            position=bookmark,
+            behind=max(replay.goal(newest) - replay.position + 1, 0),
+            delivered_messages=replay.delivered_messages,
+            progress=round(replay.progress(newest), 6),
+            left_s=None if left is None else round(left, 1),
+            records_per_s=round(speed.per_second, 1) if speed is not None and connected else 0.0,
+            recorded_at=replay.recorded_at // 1_000_000 or None,
+            created_at=replay.created_at // 1_000_000,
+            ended_at=replay.ended_at // 1_000_000 or None,
+        )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from broker_core.connections.member import Member
 from broker_core.control import listing
 from broker_core.control.explaining import forecast_entry
@@ -37,7 +35,6 @@ class ClientRequests:
         self._statistics = statistics
 
     async def clients(self, asked: requests.ListClients) -> list[ClientEntry]:
-        """All of them."""
         return self._statistics.clients()
 
     async def page(self, asked: requests.PageClients) -> ClientsPage:
@@ -45,7 +42,6 @@ class ClientRequests:
         return listing.page(self._statistics.recent_clients(), asked)
 
     async def client(self, asked: requests.GetClient) -> ClientEntry:
-        """One of them."""
         return self._statistics.client(self._connection(asked.name))
 
     async def effective(self, asked: requests.Effective) -> list[EffectiveSetting]:
@@ -64,7 +60,6 @@ class ClientRequests:
         return [forecast_entry(one) for one in found]
 
     async def decisions(self, asked: requests.ListDecisions) -> list[DecisionEntry]:
-        """The newest about all."""
         return [one for one in self._engine.decisions.recent if one.at >= asked.since]
 
     async def losses(self, asked: requests.ListLosses) -> list[LossEntry]:
@@ -74,7 +69,7 @@ class ClientRequests:
 
     async def durables(self, asked: requests.ListDurables) -> list[DurableEntry]:
         """Also those whose client is away."""
-        return msgspec.convert(self._engine.durables.listed(), list[DurableEntry])
+        return self._engine.durables.listed()
 
     async def delete_durable(self, asked: requests.DeleteDurable) -> DurableName:
         """Stored when it is answered. OperatorError unknown_durable; JournalError not_kept."""
@@ -83,7 +78,6 @@ class ClientRequests:
         return DurableName(client=durable.client, name=durable.name)
 
     async def disconnect(self, asked: requests.Disconnect) -> Disconnected:
-        """It is told why."""
         connection = self._connection(asked.name)
         why = f"An operator disconnected this client: {asked.reason}"
         connection.close("operator_disconnect", why, retry_after_ms=1_000)

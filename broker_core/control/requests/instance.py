@@ -29,11 +29,9 @@ class InstanceRequests:
         self._end = end
 
     async def status(self, asked: requests.GetStatus) -> InstanceStatus:
-        """Without its clients."""
         return self._statistics.status()
 
     async def snapshot(self, asked: requests.GetSnapshot) -> Snapshot:
-        """With them."""
         return self._statistics.snapshot()
 
     async def publish(self, asked: requests.Publish) -> Published:

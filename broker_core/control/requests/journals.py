@@ -31,7 +31,6 @@ class JournalRequests:
         self._swapping = asyncio.Lock()
 
     async def journals(self, asked: requests.ListJournals) -> list[SegmentEntry]:
-        """All segments."""
         journal = self._engine.journal
         pins = journal.pins()
         return [
@@ -45,7 +44,6 @@ class JournalRequests:
         ]  # fmt: skip
 
     async def plan(self, asked: requests.PlanJournals) -> JournalPlan:
-        """What an action would take."""
         plan = self._plan(asked.action, asked.age_s)
         return JournalPlan(
             action=asked.action,

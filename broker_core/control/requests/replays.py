@@ -26,8 +26,7 @@ class ReplayRequests:
         self._engine = engine
 
     async def replays(self, asked: requests.ListReplays) -> list[ReplayEntry]:
-        """All, the newest first."""
-        return msgspec.convert(self._engine.managed.listed(), list[ReplayEntry])
+        return self._engine.managed.listed()
 
     async def create(self, asked: requests.CreateReplay) -> ReplayEntry:
         """Checked as a client's own subscribe would be."""
@@ -41,31 +40,25 @@ class ReplayRequests:
         )
 
     async def pause(self, asked: requests.PauseReplay) -> ReplayEntry:
-        """Hold it where it is."""
         return await self._stored(self._engine.managed.pause(asked.name))
 
     async def resume(self, asked: requests.ResumeReplay) -> ReplayEntry:
-        """Let it go on."""
         return await self._stored(self._engine.managed.resume(asked.name))
 
     async def rate(self, asked: requests.RateReplay) -> ReplayEntry:
-        """Another rate, or none."""
         managed = self._engine.managed
         return await self._stored(
             managed.set_rate(asked.name, asked.rate or None, asked.rate_max_gap or None)
         )
 
     async def cancel(self, asked: requests.CancelReplay) -> ReplayEntry:
-        """End it."""
         return await self._stored(self._engine.managed.cancel(asked.name))
 
     async def forget(self, asked: requests.ForgetReplay) -> ReplayName:
-        """Take it off the list."""
         self._engine.managed.forget(asked.name)
         await self._engine.kept.save()
         return ReplayName(name=asked.name)
 
     async def _stored(self, replay: ManagedReplay) -> ReplayEntry:
         await self._engine.kept.save()
-        shown = self._engine.managed.shown(replay, self._engine.frontier.durable, self._engine.clock.now_ns())
-        return msgspec.convert(shown, ReplayEntry)
+        return self._engine.managed.shown(replay, self._engine.frontier.durable, self._engine.clock.now_ns())

@@ -275,7 +275,7 @@ async def test_a_snapshot_and_a_durable_subscription_show_no_more_than_others(tm
         writer.close()
         assert bodies == [b'{"k":0,"region":"eu"}'] * 2
         assert refused == ["not_entitled"]
-        assert [durable["name"] for durable in broker.engine.durables.listed()] == ["d"]
+        assert [durable.name for durable in broker.engine.durables.listed()] == ["d"]
 
 
 async def test_a_revision_closes_whom_it_gives_other_rights_and_nobody_else(tmp_path: Path) -> None:

@@ -127,9 +127,9 @@ async def test_one_that_ends_in_the_middle_of_its_replay_goes_on_there(tmp_path:
                 client.cancel(client.subscriptions[subscription.id], "a test")
             else:
                 client.close("operator_disconnect", "a test")
-            await until(lambda: not any(durable["connected"] for durable in broker.engine.durables.listed()))
+            await until(lambda: not any(durable.connected for durable in broker.engine.durables.listed()))
             (durable,) = broker.engine.durables.listed()
-            assert 5 <= int(durable["bookmark"].split("|")[1]) < 500
+            assert 5 <= int(durable.bookmark.split("|")[1]) < 500
         async with AsyncClient(address_of(broker), "reader") as reader:
             got += await take(await reader.subscribe("t", durable="orders", ack="client"), 495)
             assert sorted(set(map(int, got))) == list(range(1, 501))
@@ -146,8 +146,8 @@ async def test_a_conflated_one_keeps_what_it_held_back(tmp_path: Path) -> None:
             first = held.conflating.first_sequence
         await until(lambda: "reader" not in broker.engine.roster.clients)
         (durable,) = broker.engine.durables.listed()
-        assert durable["bookmark"] == f"test-1|{first - 1}|"
-        assert durable["behind"] >= 10
+        assert durable.bookmark == f"test-1|{first - 1}|"
+        assert durable.behind >= 10
 
 
 async def test_fifty_clients_that_subscribe_durably_at_once_all_do(tmp_path: Path) -> None:
