@@ -173,8 +173,9 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                snapshot = await self.statistics.second()
+                # Before what may fail: leases, resume points and kept positions don't depend on anybody's statistics.
                 self.engine.tick()
+                snapshot = await self.statistics.second()
                 if on_tick is not None:
                     await on_tick(snapshot)
             except Exception:

@@ -21,7 +21,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self, assert_never
+from typing import Self, TypedDict, Unpack, assert_never
 
 from broker_core.bookmark import EPOCH_TEXT
 from broker_core.client.acknowledger import Acknowledger
@@ -29,7 +29,6 @@ from broker_core.client.addresses import parse_addresses
 from broker_core.client.bodies import BATCH_BYTES, Body
 from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
 from broker_core.client.connector import Connector
-from broker_core.client.keeper import Keeper
 from broker_core.client.link import Link
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
@@ -41,7 +40,7 @@ from broker_core.client.tls import Tls, context_of
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name, check_subscription_id
-from broker_core.protocols.native import COMMAND, Frame, parse_reply
+from broker_core.protocols.native import COMMAND, Frame
 from broker_core.protocols.replies import (
     Ack,
     Cancelled,
@@ -53,11 +52,32 @@ from broker_core.protocols.replies import (
     Message,
     Notice,
     Resumed,
+    parse_reply,
 )
 
 MAX_HELD = 4 * 1024 * 1024
 """Bytes received and not yet taken by the application, above which the socket isn't read."""
 HEARTBEAT_MS = 10_000
+
+
+class Options(TypedDict, total=False):
+    """How a subscription is delivered; see AsyncClient.subscribe."""
+
+    on_gap: commands.OnGap | None
+    timestamp: bool
+    durability: commands.Durability | None
+    ack: commands.AckWord | None
+    prefetch: int | None
+    durable: str | None
+    lease_ms: int | None
+    snapshot_key: str | None
+    resume_how: commands.ResumeHow | None
+    rate: str | None
+    rate_max_gap: str | None
+    paused: bool
+    conflation: str | None
+    conflation_key: str | None
+    managed: str | None
 
 
 class AsyncClient:
@@ -104,8 +124,7 @@ class AsyncClient:
         self._batch_bytes = batch_bytes
         self._on_notice = on_notice
         self._on_rejection = on_rejection
-        self._subscriptions = Subscriptions(max_held, verify=verify)
-        self._keeper = Keeper(self._subscriptions.by_id, self._send, self._subscriptions.forget)
+        self._subscriptions = Subscriptions(self._send, max_held, verify=verify)
         self._steerer = Steerer(self._send)
         self._up = False
         self._task: asyncio.Task[None] | None = None
@@ -116,10 +135,7 @@ class AsyncClient:
             raise OperatorError(
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
-        loop = asyncio.get_running_loop()
-        self._publisher = Publisher(
-            self.name, self._publish_store, loop, self._batch_bytes, self._on_rejection
-        )
+        self._publisher = Publisher(self.name, self._publish_store, self._batch_bytes, self._on_rejection)
         self._publisher.check_store()
         self._connector = Connector(
             self._addresses,
@@ -130,19 +146,18 @@ class AsyncClient:
             self._disconnected,
             self._tls,
         )
-        self._task = loop.create_task(self._run(), name=f"client {self.name}")
+        self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
         await asyncio.wait([self._task, self._connector.first], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done() and self._publisher.failure is not None:
             raise self._publisher.failure
         return self
 
     async def _run(self) -> None:
-        error = await self._connector.run()
-        self._fail(error)
+        self._fail(await self._connector.run())
 
     def _fail(self, error: SluiceError) -> None:
         self._publisher.fail(error)
-        self._steerer.failed(error)
+        self._steerer.ended(error)
         self._subscriptions.fail(error)
 
     async def close(self) -> None:
@@ -151,7 +166,7 @@ class AsyncClient:
             return
         if self._publisher.failure is None:
             self._publisher.send_gathered()
-            for subscription in self._subscriptions.all():
+            for subscription in list(self._subscriptions.by_id.values()):
                 await subscription.close()
             await self._connector.close()
         self._task.cancel()
@@ -205,22 +220,7 @@ class AsyncClient:
         filter: str | None = None,
         bookmark: str | None = None,
         id: str | None = None,
-        *,
-        on_gap: commands.OnGap | None = None,
-        timestamp: bool = False,
-        durability: commands.Durability | None = None,
-        ack: commands.AckWord | None = None,
-        prefetch: int | None = None,
-        durable: str | None = None,
-        lease_ms: int | None = None,
-        snapshot_key: str | None = None,
-        resume_how: commands.ResumeHow | None = None,
-        rate: str | None = None,
-        rate_max_gap: str | None = None,
-        paused: bool = False,
-        conflation: str | None = None,
-        conflation_key: str | None = None,
-        managed: str | None = None,
+        **options: Unpack[Options],
     ) -> Subscription:
         """Subscribe to a topic pattern. Raises what the broker has against it.
 
@@ -253,39 +253,21 @@ class AsyncClient:
             )
         asked_for, bookmark = bookmark, starting_point(bookmark, self._bookmark_store, id)
         received = None
-        if managed is not None and asked_for == MOST_RECENT and bookmark != EPOCH_TEXT:
+        if options.get("managed") is not None and asked_for == MOST_RECENT and bookmark != EPOCH_TEXT:
             received, bookmark = bookmark, EPOCH_TEXT
         command = commands.Subscribe(
-            id=id,
-            topic=topic,
-            filter=filter,
-            bookmark=bookmark,
-            on_gap=on_gap,
-            timestamp=timestamp,
-            durability=durability,
-            ack=ack,
-            prefetch=prefetch,
-            durable=durable,
-            lease_ms=lease_ms,
-            snapshot_key=snapshot_key,
-            resume_how=resume_how,
-            rate=rate,
-            rate_max_gap=rate_max_gap,
-            paused=paused,
-            conflation=conflation,
-            conflation_key=conflation_key,
-            managed=managed,
-            received=received,
+            id=id, topic=topic, filter=filter, bookmark=bookmark, received=received, **options
         )
+        acks = command.ack or ("auto" if command.durable is not None else None)
         subscription = Subscription(
-            command, self._bookmark_store, self._taken, self._unsubscribe, self._steerer
+            command,
+            self._bookmark_store,
+            self._taken,
+            self._unsubscribe,
+            self._steerer,
+            Acknowledger(id, acks, self._send) if acks is not None else None,
         )
-        if ack is not None or durable is not None:
-            subscription.acknowledge_by(Acknowledger(id, ack or "auto", self._send))
-        asked = self._subscriptions.enter(subscription)
-        self._send(subscription.command())
-        await self._subscriptions.answered(subscription, asked)
-        self._keeper.started(subscription)
+        await self._subscriptions.begin(subscription)
         return subscription
 
     async def pause(self, subscriptions: Sequence[Subscription]) -> None:
@@ -303,10 +285,12 @@ class AsyncClient:
         """Change the rate of several in one command; see Subscription.set_rate."""
         await self._steerer.set_rate(subscriptions, rate, max_gap)
 
-    def _send(self, command: commands.Command) -> None:
-        """Send a command that means nothing to a later connection."""
-        if self._up and self._connector.link is not None:
-            self._connector.link.send_command(command)
+    def _send(self, command: commands.Command) -> bool:
+        """Send a command that means nothing to a later connection; whether there is one to send it on."""
+        link = self._connector.link if self._up else None
+        if link is not None:
+            link.send_command(command)
+        return link is not None
 
     def _unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.forget(subscription)
@@ -321,17 +305,13 @@ class AsyncClient:
         if self.instance not in ("", ack.instance):
             self._publisher.check_instance(ack.sequence or 0)
         self.instance = ack.instance or ""
-        self._subscriptions.connected(self.instance)
         self._up = True
-        for subscription in self._subscriptions.all():
-            link.send_command(self._keeper.command_of(subscription))
-        self._keeper.resume_token = ""
-        self._steerer.connected()
+        self._subscriptions.connected(self.instance, link)
         await self._publisher.connected(link, ack.sequence or 0)
 
     def _disconnected(self) -> None:
         self._up = False
-        self._steerer.disconnected()
+        self._steerer.ended(None)
         self._publisher.disconnected()
 
     def _on_frames(self, link: Link, frames: list[Frame]) -> None:
@@ -356,14 +336,17 @@ class AsyncClient:
                     found.gaps.append(gap)
             case Notice() as notice:
                 self.notices.append(notice)
-                self._keeper.noticed(notice)
+                if notice.decision is not None:
+                    self._send(commands.Told(decision=notice.decision))
+                self._subscriptions.resume_token = notice.resume_token or self._subscriptions.resume_token
                 self._connector.closing(notice)
                 if self._on_notice is not None:
                     self._on_notice(notice)
             case Cancelled() as cancelled:
-                self._keeper.cancelled(cancelled)
+                self._subscriptions.cancelled(cancelled)
             case Resumed() as resumed:
-                self._keeper.resumed(resumed)
+                if found := self._subscriptions.by_id.get(resumed.id):
+                    found.resumed = resumed
             case CloseRequested() as requested:
                 self._connector.close_requested(requested)
             case Closing() as closing:
@@ -390,6 +373,6 @@ class AsyncClient:
         elif error.of in STEERING_WORDS:
             self._steerer.refused(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:
-            self._keeper.cancelled(Cancelled(id=error.id, code=error.code, message=error.message))
+            self._subscriptions.cancelled(Cancelled(id=error.id, code=error.code, message=error.message))
         elif error.of == "publish" or error.first is not None:
             self._publisher.on_error(error)

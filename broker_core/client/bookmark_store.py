@@ -6,6 +6,7 @@ there instead, in the same transaction (`Subscription.bookmark_after`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from broker_core.bookmark import EPOCH_TEXT, Bookmark
@@ -44,6 +45,11 @@ def starting_point(bookmark: str | None, store: BookmarkStore | None, subscripti
     return store.most_recent(subscription) or EPOCH_TEXT
 
 
+def bookmark_text(positions: Mapping[str, int]) -> str:
+    """The bookmark that resumes after these records, one of each instance; "" without any."""
+    return ",".join(str(Bookmark(instance, sequence)) for instance, sequence in positions.items())
+
+
 class MemoryBookmarkStore:
     """Keeps bookmarks while the process lives: MAX_POSITIONS of them, then OperatorError store_full."""
 
@@ -65,10 +71,7 @@ class MemoryBookmarkStore:
         known[instance] = sequence
 
     def most_recent(self, subscription: str) -> str | None:
-        known = self._known.get(subscription)
-        if not known:
-            return None
-        return ",".join(str(Bookmark(instance, sequence)) for instance, sequence in known.items())
+        return bookmark_text(self._known.get(subscription, {})) or None
 
     def forget(self, subscription: str) -> None:
         self._positions -= len(self._known.pop(subscription, {}))

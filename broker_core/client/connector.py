@@ -11,14 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from broker_core.client.addresses import Address
-from broker_core.client.link import Link, OnFrames
-from broker_core.client.opening import open_link
+from broker_core.client.link import Link, OnFrames, TcpLink
 from broker_core.client.reconnect import ReconnectPolicy, Turns
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import ends_for_good
-from broker_core.protocols.native import Frame, parse_reply
-from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice
+from broker_core.protocols.native import Frame
+from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice, parse_reply
 
 _UNANSWERED = 2.5
 """Heartbeats without a word from the broker after which it is taken for gone."""
@@ -35,7 +34,7 @@ class Connector:
         on_frames: OnFrames,
         on_up: Callable[[Link, Ack], Awaitable[None]],
         on_down: Callable[[], None],
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.first: asyncio.Future[None] = self._loop.create_future()
@@ -95,7 +94,8 @@ class Connector:
         self.link = link
         link.send_command(self._logon)
         async with asyncio.timeout(self._policy.connect_timeout):
-            await asyncio.wait(_futures(self._answer, link.lost), return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [self._answer, link.lost]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._answer.done():
             raise self._why(link) or ConnectionResetError("the connection was closed during logon")
         ack = self._answer.result()
@@ -169,8 +169,27 @@ class Connector:
             await asyncio.wait([link.lost], timeout=2.0)
 
 
-def _futures(*futures: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
-    return list(futures)
+async def open_link(
+    address: Address, on_frames: OnFrames, time_out: float, tls: ssl.SSLContext | None
+) -> Link:
+    """A link that is ready for the logon, with `tls` when the address wants it. Raises OSError, TimeoutError, ClientError."""
+    link: Link
+    if address.scheme.startswith("tcp"):
+        link = TcpLink(on_frames)
+    else:
+        from broker_core.client.websocket_link import WebSocketLink  # TCP clients don't need the package
+
+        link = WebSocketLink(on_frames, address)
+    async with asyncio.timeout(time_out):
+        await asyncio.get_running_loop().create_connection(
+            lambda: link, address.host, address.port, ssl=tls if address.secure else None
+        )
+        try:
+            await asyncio.shield(link.opened)
+        except BaseException:
+            link.abort()
+            raise
+    return link
 
 
 def _away(failure: Exception | None) -> OperatorError:

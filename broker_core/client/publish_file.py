@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from crc32c import crc32c
 
 from broker_core.batch import HEADER_SIZE, MAX_BATCH_BYTES, Buffer, peek
 from broker_core.batch import MAGIC as BATCH_MAGIC
-from broker_core.client.publish_store import StoredBatch, within
+from broker_core.client.publish_store import KeptBatches
 from broker_core.client.store_file import StoreFile
 from broker_core.errors import ClientError, OperatorError
 
@@ -44,7 +43,7 @@ class _Place(NamedTuple):
     length: int
 
 
-class FilePublishStore:
+class FilePublishStore(KeptBatches[_Place]):
     """Keeps batches in a file, one client at a time. Batches are read back only to be republished.
 
     `limit` bounds what is unacknowledged (a publisher waits); the file has at most twice that and COMPACT_AT bytes.
@@ -54,12 +53,9 @@ class FilePublishStore:
     """
 
     def __init__(self, path: Path | str, limit: int = FILE_LIMIT, *, sync: bool = False) -> None:
-        self.limit = limit
-        self.nbytes = 0
-        self.last_sequence = 0
+        super().__init__(limit)
         self.set_aside_bytes = 0
         self._sync = sync
-        self._places: OrderedDict[int, _Place] = OrderedDict()
         self._dead = 0
         self._file = StoreFile(path, "publish store")
         self.path = self._file.path
@@ -109,11 +105,10 @@ class FilePublishStore:
 
     def _enter(self, first: int, last: int, length: int, at: int) -> None:
         if length:
-            self._places[first] = _Place(first, last, at, length)
-            self.nbytes += length
+            self._keep(_Place(first, last, at, length))
         else:
-            self._forget(within(self._places, first, last))
-        self.last_sequence = max(self.last_sequence, last)
+            self._forget(self._within(first, last))
+            self.last_sequence = max(self.last_sequence, last)
 
     def _next_batch(self, start: int) -> int | None:
         """The next whole entry with a batch: what a damaged length says can't be trusted, a batch's magic can."""
@@ -140,25 +135,10 @@ class FilePublishStore:
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
         at = self._file.append(_head(first, last, batch), batch, sync=self._sync)
-        self._places[first] = _Place(first, last, at, len(batch))
-        self.nbytes += len(batch)
-        self.last_sequence = last
+        self._keep(_Place(first, last, at, len(batch)))
 
-    def discard(self, first: int, last: int) -> None:
-        self._drop(within(self._places, first, last), first, last)
-
-    def discard_upto(self, last: int) -> None:
-        gone: list[int] = []
-        for place in self._places.values():
-            if place.last > last:
-                break
-            gone.append(place.first)
-        self._drop(gone, gone[0] if gone else 0, last)
-
-    def _drop(self, gone: list[int], first: int, last: int) -> None:
-        if not gone:
-            return
-        self._forget(gone)
+    def _drop(self, gone: list[_Place], first: int, last: int) -> None:
+        super()._drop(gone, first, last)
         # On a full disk the acknowledgement isn't kept: it frees room, and must not fail for the lack of it.
         with contextlib.suppress(OperatorError):
             self._file.append(_head(first, last, b""))
@@ -166,34 +146,26 @@ class FilePublishStore:
         if self._dead >= max(COMPACT_AT, self.nbytes):  # so that writing anew costs at most what it drops
             self.compact()
 
-    def _forget(self, gone: list[int]) -> None:
-        for key in gone:
-            place = self._places.pop(key)
-            self.nbytes -= place.length
-            self._dead += _ENTRY.size + place.length
+    def _forget(self, gone: list[_Place]) -> None:
+        super()._forget(gone)
+        self._dead += sum(_ENTRY.size + place.length for place in gone)
 
-    def pending(self, after: int = 0) -> Iterator[StoredBatch]:
-        for first in list(self._places):
-            place = self._places.get(first)
-            if place is not None and place.last > after:
-                yield StoredBatch(first, place.last, self._file.read(place.at + _ENTRY.size, place.length))
-
-    def oldest(self) -> int:
-        return next(iter(self._places), 0)
+    def _batch_of(self, entry: _Place) -> Buffer:
+        return self._file.read(entry.at + _ENTRY.size, entry.length)
 
     def compact(self) -> None:
         """Write what is still kept into a new file and put it in the old one's place."""
-        if self._file.write_anew(self._kept()):
+        if self._file.write_anew(self._parts()):
             at = len(_MAGIC) + _ENTRY.size
-            for place in list(self._places.values()):
-                self._places[place.first] = place._replace(at=at)
+            for place in list(self._kept.values()):
+                self._kept[place.first] = place._replace(at=at)
                 at += _ENTRY.size + place.length
         self._dead = 0  # after a failure, too: it is tried again when as much is dead once more
 
-    def _kept(self) -> Iterator[bytes]:
+    def _parts(self) -> Iterator[bytes]:
         # The last sequence must outlive the batches: numbers are never used twice.
         yield _MAGIC + _head(self.last_sequence, self.last_sequence, b"")
-        for place in self._places.values():
+        for place in self._kept.values():
             yield self._file.read(place.at, _ENTRY.size + place.length)
 
     def close(self) -> None:

@@ -38,12 +38,11 @@ class _Asked:
 
 
 class Steerer:
-    """One client's. `send` drops commands while there is no connection."""
+    """One client's. `send` says whether there is a connection that took the command."""
 
-    def __init__(self, send: Callable[[commands.Command], None]) -> None:
+    def __init__(self, send: Callable[[commands.Command], bool]) -> None:
         self._send = send
         self._asked: list[_Asked] = []
-        self._up = False
 
     async def pause(self, subscriptions: Sequence[Steerable]) -> None:
         """Deliver nothing until they are resumed. What is on its way still comes."""
@@ -67,12 +66,10 @@ class Steerer:
         **options: str | bool | None,
     ) -> None:
         before = [subscription.steer(**options) for subscription in subscriptions]
-        if not self._up:
-            return
-        word = tag_of(type(command))
-        asked = _Asked(word, set(command.ids), asyncio.get_running_loop().create_future())
+        if not self._send(command):
+            return  # the next connection subscribes with it
+        asked = _Asked(tag_of(type(command)), set(command.ids), asyncio.get_running_loop().create_future())
         self._asked.append(asked)
-        self._send(command)
         try:
             await asked.done
         except ClientError:
@@ -85,21 +82,8 @@ class Steerer:
 
     # What the client hears.
 
-    def connected(self) -> None:
-        """Subscriptions have been asked for again, as they were steered."""
-        self._up = True
-
-    def disconnected(self) -> None:
-        """What was asked on the lost connection is asked on the next, by the subscriptions themselves."""
-        self._up = False
-        self._settle(None)
-
-    def failed(self, error: SluiceError) -> None:
-        """The client can't go on."""
-        self._up = False
-        self._settle(error)
-
-    def _settle(self, error: SluiceError | None) -> None:
+    def ended(self, error: SluiceError | None) -> None:
+        """The connection was lost: subscriptions ask the next for what they were steered to. With an error there is none."""
         asked, self._asked = self._asked, []
         for one in asked:
             if not one.done.done():

@@ -10,15 +10,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from broker_core.batch import Batch
-from broker_core.client.async_client import AsyncClient
+from broker_core.client.async_client import AsyncClient, Options
 from broker_core.client.bodies import Body, encode_body
 from broker_core.client.message import Message, messages_of
 from broker_core.client.subscription import Subscription
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.protocols.commands import Durability, OnGap
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.replies import Gap, Notice
 
@@ -182,27 +181,11 @@ class SyncClient:
         filter: str | None = None,
         bookmark: str | None = None,
         id: str | None = None,
-        *,
-        on_gap: OnGap | None = None,
-        timestamp: bool = False,
-        durability: Durability | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> SyncSubscription:
         """Subscribe; see AsyncClient.subscribe."""
         return SyncSubscription(
-            self,
-            self._ask(
-                self._client.subscribe(
-                    topic,
-                    filter,
-                    bookmark,
-                    id,
-                    on_gap=on_gap,
-                    timestamp=timestamp,
-                    durability=durability,
-                    **options,
-                )
-            ),
+            self, self._ask(self._client.subscribe(topic, filter, bookmark, id, **options))
         )
 
     def pause(self, subscriptions: Sequence[SyncSubscription]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from broker_core.config.access import AccessSettings, read_access
@@ -78,15 +78,13 @@ class PolicyDocument:
             "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
         )
 
-    def client_policy_of(self, transport: TransportSettings) -> ClientPolicy:
-        """A transport's client policy with the instance's values where it says nothing."""
-        mine, instance = transport.client_policy, self.client_policy
-        return ClientPolicy(
-            instance.client_max_capacity if mine.client_max_capacity is None else mine.client_max_capacity,
-            instance.client_message_age_limit_ms
-            if mine.client_message_age_limit_ms is None
-            else mine.client_message_age_limit_ms,
-        )
+    def client_policy_of(self, transport: str) -> ClientPolicy:
+        """What holds for a transport's clients: the instance's values where it says nothing, or isn't there."""
+        for own in self.transports:
+            if own.name == transport:
+                said = {key: value for key, value in asdict(own.client_policy).items() if value is not None}
+                return replace(self.client_policy, **said)
+        return self.client_policy
 
 
 def _write_access(made: dict[str, Any]) -> None:

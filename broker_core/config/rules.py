@@ -11,7 +11,7 @@ from broker_core.config.rule_problems import problems_of
 from broker_core.config.rule_settings import (
     RULE_FIELDS,
     RuleSettings,
-    RungSettings,
+    Rung,
     is_per_subscription,
     laid_over,
 )
@@ -90,7 +90,7 @@ def read_scope(reader: Reader, source: Mapping[str, Any], where: str) -> Scope:
     return Scope(**texts)
 
 
-def _read_ladder(reader: Reader, source: Any, where: str) -> tuple[RungSettings, ...] | None:
+def _read_ladder(reader: Reader, source: Any, where: str) -> tuple[Rung, ...] | None:
     if source is None:
         return None
     listed = isinstance(source, (list, tuple)) and all(isinstance(rung, Mapping) for rung in source)
@@ -100,8 +100,8 @@ def _read_ladder(reader: Reader, source: Any, where: str) -> tuple[RungSettings,
     return tuple(rung for entry in source if (rung := _read_rung(reader, entry, where)) is not None)
 
 
-def _read_rung(reader: Reader, source: Mapping[str, Any], where: str) -> RungSettings | None:
-    reader.only(source, tuple(RungSettings.__dataclass_fields__), f"{where}: a rung")
+def _read_rung(reader: Reader, source: Mapping[str, Any], where: str) -> Rung | None:
+    reader.only(source, tuple(Rung.__dataclass_fields__), f"{where}: a rung")
     action = reader.choice(source, "action", where, Action)
     at_percent = reader.number(source, "at_percent", where, 1, 100)
     after_ms = reader.number(source, "after_ms", where, 0, MAX_MS)
@@ -109,7 +109,7 @@ def _read_rung(reader: Reader, source: Mapping[str, Any], where: str) -> RungSet
     if action is None:
         reader.problems.append(f"{where}: a rung needs an action")
         return None
-    return RungSettings(action, 100 if at_percent is None else at_percent, after_ms or 0, for_ms or 0)
+    return Rung(action, 100 if at_percent is None else at_percent, after_ms or 0, for_ms or 0)
 
 
 def _check_layers(reader: Reader, rules: tuple[RuleSettings, ...]) -> None:

@@ -38,15 +38,10 @@ def acknowledge(connection: Member, services: Services, command: commands.Acknow
             "unknown_subscription",
             f"There is no subscription {command.id!r} with acknowledgements.",
             'Subscribe with "ack":"client".',
-            c="ack",
-            id=command.id,
         )
     try:
         for first, last in _numbers(lane.window, command, services.facilities.instance):
             connection.backlog.acknowledge(target.stream, first, last)
-    except ClientError as error:
-        error.details.update(c="ack", id=command.id)
-        raise
     finally:
         connection.backlog.go_on()
         services.judging.acknowledged(connection, target)

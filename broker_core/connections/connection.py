@@ -15,8 +15,8 @@ import structlog
 from broker_core.access import EVERYTHING
 from broker_core.bookmark import Bookmark
 from broker_core.connections.acknowledging import acknowledge, open_window
-from broker_core.connections.identity import Identity
 from broker_core.connections.inbox import Hold, Inbox, Item
+from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
 from broker_core.connections.ports import Services
 from broker_core.connections.publisher import Publisher
@@ -29,7 +29,7 @@ from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
 from broker_core.protocols.names import check_client_name
-from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, parse_command
+from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION
 from broker_core.replay.client_subscription import ClientSubscription
 
 log = structlog.get_logger("sluice.connection")
@@ -45,7 +45,7 @@ class Connection:
 
     def __init__(self, services: Services, transport: str, sink: Sink) -> None:
         self.services = services
-        self._clock = services.facilities.clock
+        self._clock, self._instance = services.facilities.clock, services.facilities.instance
         self.transport = transport
         self.sink = sink
         self.backlog = Backlog(self, sink, services.facilities)
@@ -54,7 +54,7 @@ class Connection:
         self.user = ""
         self.identity: Identity | None = None
         self.rights = EVERYTHING
-        self.inbox = Inbox(sink, self._take, self._clock)
+        self.inbox = Inbox(sink, self._take, self._clock, services.turns)
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = 0
@@ -88,7 +88,7 @@ class Connection:
                 if self.closed:
                     self._last_words(text)
                 else:
-                    self._command(parse_command(text))
+                    self._command(commands.parse_command(text))
             elif not self.closed:
                 self.publishing.publish_batch(item.payload)
         except ClientError as error:
@@ -101,7 +101,7 @@ class Connection:
     def _last_words(self, payload: bytearray | str) -> None:
         """From a client that is being closed only its answer to the notice counts."""
         with contextlib.suppress(ClientError):
-            command = parse_command(payload)
+            command = commands.parse_command(payload)
             if isinstance(command, commands.Told):
                 self.notices.heard(command.decision)
 
@@ -157,16 +157,15 @@ class Connection:
 
     def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None:
         """Tell a client that has left why; its connection is closed when it says that it knows, or at the deadline."""
-        code, message = notice.code, notice.message
 
         def close(told: str) -> None:
             self.services.roster.parting.discard(self)
-            self.sink.close(code, message)
+            self.sink.close(notice.code, notice.message)
             settled(told)
 
         self.services.roster.parting.add(self)
         self.notices.tell(identity, notice, close)
-        self._say_closing(code, message, "", notice.retry_after_ms)
+        self._say_closing(notice.code, notice.message, "", notice.retry_after_ms)
 
     def leave(self, why: str) -> Ending:
         """Everything of this client ends; only its last words are still sent. What was owed to it, all together. Calling it
@@ -215,7 +214,7 @@ class Connection:
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.Pause() | commands.Resume() | commands.Rate():
-                self.services.control.command(self, command, self.services.managed)
+                self.services.control.command(self, command)
             case commands.Flush():
                 self.publishing.flush(command.id)
             case commands.Heartbeat():
@@ -263,7 +262,7 @@ class Connection:
                 of="logon",
                 id=command.id,
                 name=self.name,
-                instance=self.services.facilities.instance,
+                instance=self._instance,
                 version=PROTOCOL_VERSION,
                 sequence=self.services.publishing.publisher_sequence(self.name),
                 max_frame=MAX_FRAME,
@@ -303,10 +302,8 @@ class Connection:
                 "unknown_subscription",
                 f"There is no subscription {command.id!r}.",
                 "Use the id it was subscribed with.",
-                c="unsubscribe",
-                id=command.id,
             )
-        ending = self.end(target, Cause.UNSUBSCRIBED, "")
+        ending = self.end(target, Cause.UNSUBSCRIBED)
         if target.durable and command.delete:
             self.services.durables.delete(self.name, target.durable)
         self.reply(
@@ -319,10 +316,6 @@ class Connection:
                 lost=ending.lost.messages or None,
             )
         )
-
-    def cancel(self, target: ClientSubscription, rule: str) -> Ending:
-        """A policy, an operator, or the end of its lease, ends a subscription; the caller tells the client."""
-        return self.end(target, Cause.CANCELLED, rule)
 
     def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
         """End a subscription: what is owed to it is gone, and entered in the ledger. `cause` None: it was given all it asked
@@ -359,11 +352,7 @@ class Connection:
 
     def resume_bookmark(self, ending: Ending) -> str | None:
         """The bookmark after which a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
-        return self.bookmark_before(ending.first) if ending.first else None
-
-    def bookmark_before(self, sequence: int) -> str:
-        """The bookmark after which a new subscription goes on with that record."""
-        return str(Bookmark(self.services.facilities.instance, sequence - 1))
+        return str(Bookmark(self._instance, ending.first - 1)) if ending.first else None
 
     def resume_token(self) -> str:
         """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""

@@ -15,8 +15,7 @@ import structlog
 from broker_core.access import AccessPolicy, Attempts, Refusals, password_matches
 from broker_core.config import PolicyDocument
 from broker_core.config.transports import closed_transports
-from broker_core.connections.identity import Identity
-from broker_core.connections.member import Member
+from broker_core.connections.member import Identity, Member
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
 from broker_core.errors import ClientError

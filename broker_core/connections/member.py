@@ -1,18 +1,30 @@
-"""A connection as everybody but itself sees it. `Connection` is one; nobody below it needs to know that."""
+"""A connection as everybody but itself sees it, and who it is. `Connection` is one; nobody below it needs to know that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker_core.access import Rights
-from broker_core.connections.identity import Identity
 from broker_core.connections.notices import Notices, Settled
-from broker_core.delivery.account import Account, Cause
+from broker_core.delivery.account import Account
 from broker_core.delivery.backlog import Ending
 from broker_core.delivery.sink import Sink
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription, Peer
+
+
+class Identity(NamedTuple):
+    """Who a client is: what it says, or what it has `proven`."""
+
+    user: str
+    proven: bool
+    rights: Rights
+
+    @property
+    def known_as(self) -> str:
+        """The user whose rights count; "" for somebody who proved nothing."""
+        return self.user if self.proven else ""
 
 
 class Publishes(Protocol):
@@ -45,6 +57,14 @@ class Publishes(Protocol):
 class Member(Peer, Protocol):
     """One of the roster. Its name is "" and its rights say nothing until it has logged on."""
 
+    transport: str
+    sink: Sink
+    user: str
+    identity: Identity | None
+    rights: Rights
+    notices: Notices
+    connected_at: int
+    """ns UTC"""
     heard_at: int
     """ms of the clock that never jumps, as `spoke_at`."""
     spoke_at: int
@@ -54,29 +74,13 @@ class Member(Peer, Protocol):
     """The number of its newest subscription."""
 
     @property
-    def transport(self) -> str: ...
-    @property
-    def sink(self) -> Sink: ...
-    @property
-    def user(self) -> str: ...
-    @property
-    def identity(self) -> Identity | None: ...
-    @property
-    def rights(self) -> Rights: ...
-    @property
     def logged_on(self) -> bool: ...
-    @property
-    def connected_at(self) -> int:
-        """ns UTC"""
-
     @property
     def account(self) -> Account:
         """What became of everything that was for it."""
 
     @property
     def subscriptions(self) -> dict[str, ClientSubscription]: ...
-    @property
-    def notices(self) -> Notices: ...
     @property
     def publishing(self) -> Publishes: ...
 
@@ -85,12 +89,6 @@ class Member(Peer, Protocol):
 
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None:
         """Enter a subscription that can begin."""
-
-    def cancel(self, target: ClientSubscription, rule: str) -> Ending:
-        """End a subscription by a policy, an operator or the end of its lease; the caller tells the client."""
-
-    def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
-        """End a subscription; what was owed to it. Twice is harmless."""
 
     def resume_bookmark(self, ending: Ending) -> str | None:
         """After it a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_core.batch import Batch
+from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.member import Member
@@ -62,14 +63,10 @@ class Subscribing(Protocol):
 class Judging(Protocol):
     """Keeps what policy knows of clients: `engine.settle`."""
 
+    def joined(self, connection: Member) -> None: ...
+    def left(self, connection: Member) -> None: ...
     def changed(self, connection: Member) -> None:
         """What waits for a client has changed: look at the end of the turn."""
-
-    def joined(self, connection: Member) -> None:
-        """A client has logged on."""
-
-    def left(self, connection: Member) -> None:
-        """A client is gone."""
 
     def went_live(self, connection: Member) -> None:
         """A client has drained its spool."""
@@ -77,12 +74,8 @@ class Judging(Protocol):
     def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
         """A subscription begins; before anything is offered to it."""
 
-    def over(self, connection: Member, target: ClientSubscription) -> None:
-        """A subscription has ended."""
-
-    def acknowledged(self, connection: Member, target: ClientSubscription) -> None:
-        """A subscription's client has acknowledged messages."""
-
+    def over(self, connection: Member, target: ClientSubscription) -> None: ...
+    def acknowledged(self, connection: Member, target: ClientSubscription) -> None: ...
     def prefetch_of(self, connection: Member, topic: str) -> int | None:
         """The prefetch that policy sets for a subscription; None: what it asks for."""
 
@@ -109,6 +102,7 @@ class Services:
     facilities: Facilities
     frontier: Frontier
     roster: Roster
+    turns: Turns
     leases: Leases
     refused: RefusedNames
     tokens: Tokens

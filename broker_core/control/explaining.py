@@ -10,7 +10,6 @@ from broker_core.control.figures import Figures
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.clients import ForecastEntry, VerdictEntry
 from broker_core.engine.engine import Engine
-from broker_core.slow_clients.evaluate.forecast import Forecast
 from broker_core.slow_clients.evaluate.pace import Pace
 from broker_core.slow_clients.evaluate.signals import age_ms
 from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, Evidence, why_slow
@@ -48,7 +47,7 @@ class Explaining:
         found = self._engine.guard.forecast(connection.name, now)
         why = why_slow(self._evidence(connection, figures, now))
         said = Explained(
-            forecast_entry(found) if found is not None else None,
+            found,
             VerdictEntry(cause=why.cause, sentence=why.sentence, evidence=why.evidence),
         )
         self._said[connection.name] = (now, connection, backlog.state, said)
@@ -99,11 +98,6 @@ class Explaining:
             self._paces = {name: known for name, known in self._paces.items() if name in connected}
         for name in self._said.keys() - connected.keys():
             del self._said[name]  # it holds on to a connection
-
-
-def forecast_entry(found: Forecast) -> ForecastEntry:
-    """A forecast as the control plane is told it."""
-    return ForecastEntry(**found._asdict())
 
 
 def window_full_ms(figures: Mapping[str, Figures], now: int) -> int:

@@ -257,8 +257,8 @@ class Statistics:
             rate_out_messages=self._rates.get(connection.name, 0.0),
             write_blocked_ms=age_ms(backlog.blocked_since, now),
             pool=pool.name,
-            memory_percent=_percent(backlog.nbytes, pool.memory_limit),
-            disk_percent=_percent(backlog.spool_bytes, pool.disk_limit),
+            memory_percent=_percent(backlog.nbytes, pool.limits.memory),
+            disk_percent=_percent(backlog.spool_bytes, pool.limits.disk),
             revision=guard.revision_of(connection.name),
             unacked_messages=sum(one.unacked_messages for one in subscriptions),
             window_full_ms=window_full_ms(figures, now),
@@ -329,8 +329,8 @@ class Statistics:
     def _pools(self) -> list[PoolEntry]:
         return [
             PoolEntry(
-                name=name, transports=transports, memory_used=pool.memory_used, memory_limit=pool.memory_limit,
-                disk_used=pool.disk_used, disk_limit=pool.disk_limit, disk_path=pool.disk_path,
+                name=name, transports=transports, memory_used=pool.memory_used, memory_limit=pool.limits.memory,
+                disk_used=pool.disk_used, disk_limit=pool.limits.disk, disk_path=pool.limits.disk_path,
             )
             for name, (pool, transports) in self._engine.guard.pools().items()
         ]  # fmt: skip

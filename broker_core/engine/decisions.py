@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
+from broker_core.config.vocabulary import Action, Mode
 from broker_core.documents.clients import LastDecision
 from broker_core.documents.records import DecisionEntry
 from broker_core.engine.events import ClientEvents
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.telling import decision_entry
-from broker_core.slow_clients.rules.rule import Action, Mode
 
 KEPT: Final = 1_000
 REPEATED: Final = frozenset({Action.DISCARD_OLDEST, Action.CONFLATE})

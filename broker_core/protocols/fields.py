@@ -7,7 +7,6 @@ What msgspec checks stands in a field's type. `stated` adds what it can't say: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,8 +21,6 @@ class Field(NamedTuple):
     type: str
     unit: str
     bounds: str
-    default: str
-    required: bool
 
     def takes(self) -> str:
         """What it takes, as part of a sentence: `integer, 100 to 3,600,000 ms`."""
@@ -53,8 +50,6 @@ def _field(field: inspect.Field) -> Field:
         _type(bare),
         extra.get("unit", ""),
         extra.get("bounds") or _bounds(bare),
-        _default(field),
-        field.required,
     )
 
 
@@ -126,22 +121,3 @@ def _range(low: int | None, high: int | None, what: str = "") -> str:
     if high is None:
         return f"from {low:,}{what}"
     return f"{low:,} to {high:,}{what}" if low is not None else f"up to {high:,}{what}"
-
-
-def _default(field: inspect.Field) -> str:
-    if field.default_factory is not msgspec.NODEFAULT:
-        value = field.default_factory()
-    elif (
-        field.default is msgspec.NODEFAULT or field.default is None or isinstance(field.default, msgspec.Raw)
-    ):
-        return ""
-    else:
-        value = field.default
-    return "" if value in ("", [], {}) else f"`{msgspec.json.encode(value).decode()}`"
-
-
-def lines_of(kind: type[msgspec.Struct]) -> Iterator[str]:
-    """The fields as rows of a table, without their meaning."""
-    for field in fields_of(kind).values():
-        name, required = f"`{field.name}`", "yes" if field.required else ""
-        yield f"| {name} | {field.type} | {field.unit} | {field.bounds} | {field.default} | {required} |"

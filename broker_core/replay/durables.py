@@ -46,7 +46,7 @@ class Durables:
             try:
                 await self._kept.save()
             except JournalError:
-                self._forget(found)
+                self._drop(found)
                 raise
             # Somebody may have subscribed to it meanwhile, or deleted it: look again.
             self._unsaved.discard(found)
@@ -93,7 +93,7 @@ class Durables:
         self._unsaved.add(durable)
         return durable
 
-    def _forget(self, durable: Durable) -> None:
+    def _drop(self, durable: Durable) -> None:
         self._kept.drop(durable)
         self._unsaved.discard(durable)
 
@@ -117,7 +117,7 @@ class Durables:
                 f"Client {client} has no durable subscription {name}.",
                 "See the list of durable subscriptions.",
             )
-        self._forget(durable)
+        self._drop(durable)
         self._active.pop((client, name), None)
         return durable
 

@@ -39,5 +39,4 @@ class Durable(Kept, tag="durable"):
 
     @property
     def owner(self) -> str:
-        """As whom it holds the log."""
         return f"durable subscription {self.name} of {self.client}"

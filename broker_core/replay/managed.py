@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Literal
 
 from broker_core.bookmark import MAX_SEQUENCE
+from broker_core.documents.replays import ReplayState
 from broker_core.replay.kept import Kept
-from broker_core.replay.pacer import Rate, parse_rate
+from broker_core.replay.pacer import parse_rate
 from broker_core.replay.span import NEVER, Span
 
-State = Literal["waiting", "running", "following", "paused", "completed", "cancelled"]
 SMOOTHING = 0.3
 """Weight of the newest second in the speed that the time left is told by."""
 
@@ -45,19 +45,16 @@ class ManagedReplay(Kept, tag="managed"):
 
     @property
     def owner(self) -> str:
-        """As whom it holds the log."""
         return f"managed replay {self.name}"
 
     @property
     def span(self) -> Span:
         """What is left of what was asked for."""
-        return Span(
-            max(self.first, self.kept_from), 0 if self.begun else self.not_before, self.last, self.not_after
-        )
+        not_before = 0 if self.begun else self.not_before
+        return Span(max(self.first, self.kept_from), not_before, self.last, self.not_after)
 
     @property
     def held_from(self) -> int | None:
-        """From where it holds the log; None when it is ended."""
         return None if self.ended else self.kept_from
 
     @property
@@ -65,11 +62,7 @@ class ManagedReplay(Kept, tag="managed"):
         """From where the log is kept, and where it goes on for a client that doesn't say what it has."""
         return min(self.certain or self.position, self.position)
 
-    def paced(self) -> Rate | None:
-        """Its rate, read again."""
-        return parse_rate(self.rate, self.rate_max_gap) if self.rate else None
-
-    def state(self, connected: bool) -> State:
+    def state(self, connected: bool) -> ReplayState:
         """What it is doing."""
         if self.ended:
             return self.ended
@@ -86,10 +79,6 @@ class ManagedReplay(Kept, tag="managed"):
         self.began_at = self.began_at or self.position
         self.position = position
         return True
-
-    def end(self, how: Literal["completed", "cancelled"], now: int) -> None:
-        """Nothing more will be delivered."""
-        self.ended, self.ended_at = how, now
 
     def goal(self, newest: int) -> int:
         """The last sequence there is to deliver, as far as is known: `newest` is the log's."""
@@ -121,18 +110,16 @@ class Speed:
         if seconds <= 0:
             return
         newest = max(position - self._position, 0) / seconds
-        self.per_second = (
-            newest if not self.per_second else (SMOOTHING * newest + (1 - SMOOTHING) * self.per_second)
-        )
+        weight = SMOOTHING if self.per_second else 1.0
+        self.per_second = weight * newest + (1 - weight) * self.per_second
         self._position, self._at = position, now
 
-    def seconds_left(
-        self, replay: ManagedReplay, rate: Rate | None, newest: int, newest_at: int
-    ) -> float | None:
+    def seconds_left(self, replay: ManagedReplay, newest: int, newest_at: int) -> float | None:
         """How long it will take at this pace; None when that can't be said. `newest_at`: when the log's last came."""
         records = replay.goal(newest) - replay.position + 1
         if replay.ended or records <= 0:
             return 0.0
+        rate = parse_rate(replay.rate, replay.rate_max_gap) if replay.rate else None
         if rate is not None and rate.unit == "recorded" and rate.max_gap_ns is None and replay.recorded_at:
             return max(min(newest_at, replay.not_after) - replay.recorded_at, 0) / 1e9 / rate.amount
         return records / self.per_second if self.per_second else None

@@ -6,9 +6,12 @@ replay that isn't ended holds the log from its position on, under the name that 
 
 from __future__ import annotations
 
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
+
+import msgspec
 
 from broker_core.bookmark import After, parse_bookmark
+from broker_core.delivery.account import Cause
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import ReplayEntry
 from broker_core.errors import ClientError, OperatorError
@@ -24,14 +27,10 @@ from broker_core.replay.trail import Trail
 
 MAX_MANAGED: Final = 1_000
 """Managed replays of an instance, ended ones included."""
+ASKED: Final = ("topic", "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "paused")
+"""What is kept of a subscribe as it was asked."""
 KEPT_NS: Final = 7 * 24 * 3_600_000_000_000
 """How long an ended one is still listed."""
-
-
-class Cancels(Protocol):
-    """Who can end a connected client's subscription."""
-
-    def __call__(self, target: ClientSubscription, rule: str) -> None: ...
 
 
 class ManagedReplays:
@@ -42,13 +41,11 @@ class ManagedReplays:
         facilities: Facilities,
         frontier: Frontier,
         control: ReplayControl,
-        cancel: Cancels,
         kept: KeptPositions,
     ) -> None:
         self._clock, self._instance, self._journal = facilities.clock, facilities.instance, facilities.journal
         self._frontier = frontier
         self._control = control
-        self._cancel = cancel
         self._kept = kept
         self._replays = kept.replays
         self._active: dict[str, ClientSubscription] = {}
@@ -76,20 +73,11 @@ class ManagedReplays:
                 "Cancel those that nobody needs.",
             )
         replay = ManagedReplay(
+            **{name: getattr(command, name) for name in ASKED},
+            **span._asdict(),
             name=command.managed,
             client=client,
-            topic=command.topic,
-            filter=command.filter,
             bookmark=command.bookmark or "",
-            rate=command.rate,
-            rate_max_gap=command.rate_max_gap,
-            conflation=command.conflation,
-            conflation_key=command.conflation_key,
-            paused=command.paused,
-            first=span.first,
-            not_before=span.not_before,
-            last=span.last,
-            not_after=span.not_after,
             position=span.first,
             begun=span.not_before == 0,
             created_at=self._clock.now_ns(),
@@ -181,13 +169,15 @@ class ManagedReplays:
         replay, target = self._running(name)
         if target is not None:
             self._control.pause([target])
-        self.steered(replay, paused=True)
+        replay.paused = True
+        self._kept.note()
         return replay
 
     def resume(self, name: str) -> ManagedReplay:
         """Let it go on."""
         replay, target = self._running(name)
-        self.steered(replay, paused=False)
+        replay.paused = False
+        self._kept.note()
         if target is not None:
             self._control.resume([target])
         return replay
@@ -198,7 +188,8 @@ class ManagedReplays:
         replay, target = self._running(name)
         if target is not None:
             self._control.set_rate([target], parsed)
-        self.rated(replay, rate, max_gap)
+        replay.rate, replay.rate_max_gap = rate, max_gap if rate else None
+        self._kept.note()
         return replay
 
     def cancel(self, name: str) -> ManagedReplay:
@@ -215,7 +206,7 @@ class ManagedReplays:
                     id=target.id,
                 )
             )
-            self._cancel(target, "replay_cancelled")
+            target.peer.end(target, Cause.CANCELLED, "replay_cancelled")
         self._end(replay, "cancelled")
         return replay
 
@@ -228,17 +219,6 @@ class ManagedReplays:
             )
         self._kept.drop(replay)
 
-    def rated(self, replay: ManagedReplay, rate: str | None, max_gap: str | None) -> None:
-        """It has another rate, by whomever."""
-        replay.rate, replay.rate_max_gap = rate, max_gap if rate else None
-        self._kept.note()
-
-    def steered(self, replay: ManagedReplay, paused: bool) -> None:
-        """It is paused, or isn't, by whomever."""
-        if replay.paused != paused:
-            replay.paused = paused
-            self._kept.note()
-
     def _running(self, name: str) -> tuple[ManagedReplay, ClientSubscription | None]:
         replay = self.get(name)
         if replay.ended:
@@ -248,7 +228,7 @@ class ManagedReplays:
         return replay, self._active.get(name)
 
     def _end(self, replay: ManagedReplay, how: Literal["completed", "cancelled"]) -> None:
-        replay.end(how, self._clock.now_ns())
+        replay.ended, replay.ended_at = how, self._clock.now_ns()
         self._speeds.pop(replay.name, None)
         self._kept.note()
 
@@ -268,10 +248,8 @@ class ManagedReplays:
             self._speeds[name].look(replay.position, now)
 
     def _look_at(self, replay: ManagedReplay, target: ClientSubscription) -> None:
-        position, acknowledges = (
-            target.position(self._frontier.durable),
-            target.peer.backlog.acknowledges(target.stream),
-        )
+        position = target.position(self._frontier.durable)
+        acknowledges = target.peer.backlog.acknowledges(target.stream)
         # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
         certain = position if acknowledges or target.trail is None else target.trail.first or position
         if replay.advance(position) or certain != replay.certain:
@@ -285,35 +263,29 @@ class ManagedReplays:
 
     def listed(self) -> list[ReplayEntry]:
         """All of them, for the control plane; the newest first."""
-        newest, newest_at = self._frontier.durable, self._clock.now_ns()
-        return [self.shown(one, newest, newest_at) for one in reversed(self._replays.values())]
+        return [self.shown(one) for one in reversed(self._replays.values())]
 
-    def shown(self, replay: ManagedReplay, newest: int, newest_at: int) -> ReplayEntry:
-        """One as a document: bookmarks, progress from 0 to 1, seconds left (null: can't be said), moments in ms."""
+    def shown(self, replay: ManagedReplay) -> ReplayEntry:
+        """One, for the control plane: with its progress, and moments in ms."""
+        newest, newest_at = self._frontier.durable, self._clock.now_ns()
         connected, speed = replay.name in self._active, self._speeds.get(replay.name)
         left = None
         if speed is not None and connected and not replay.paused:
-            left = speed.seconds_left(replay, replay.paced(), newest, newest_at)
-        bookmark = f"{self._instance}|{replay.position - 1}|"
-        return ReplayEntry(
-            name=replay.name,
-            client=replay.client,
-            topic=replay.topic,
-            filter=replay.filter,
-            bookmark=replay.bookmark,
-            rate=replay.rate,
-            rate_max_gap=replay.rate_max_gap,
-            conflation=replay.conflation,
-            conflation_key=replay.conflation_key,
-            state=replay.state(connected),
-            connected=connected,
-            position=bookmark,
-            behind=max(replay.goal(newest) - replay.position + 1, 0),
-            delivered_messages=replay.delivered_messages,
-            progress=round(replay.progress(newest), 6),
-            left_s=None if left is None else round(left, 1),
-            records_per_s=round(speed.per_second, 1) if speed is not None and connected else 0.0,
-            recorded_at=replay.recorded_at // 1_000_000 or None,
-            created_at=replay.created_at // 1_000_000,
-            ended_at=replay.ended_at // 1_000_000 or None,
+            left = speed.seconds_left(replay, newest, newest_at)
+        return msgspec.convert(
+            # What is shown as it is kept has the same name.
+            msgspec.structs.asdict(replay)
+            | {
+                "state": replay.state(connected),
+                "connected": connected,
+                "position": f"{self._instance}|{replay.position - 1}|",
+                "behind": max(replay.goal(newest) - replay.position + 1, 0),
+                "progress": round(replay.progress(newest), 6),
+                "left_s": None if left is None else round(left, 1),
+                "records_per_s": round(speed.per_second, 1) if speed is not None and connected else 0.0,
+                "recorded_at": replay.recorded_at // 1_000_000 or None,
+                "created_at": replay.created_at // 1_000_000,
+                "ended_at": replay.ended_at // 1_000_000 or None,
+            },
+            ReplayEntry,
         )

@@ -95,11 +95,14 @@ def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(
         ("desk-1", "offline"),
         ("other-1", "offline"),
     }
+    first = rollouts.Plan(client="desk-*", most_decisions=0)
+    staged = drafts.preview(drafts.draft_numbered(draft.pk), first).effect
+    assert staged is not None
+    assert [one.client for one in staged.touched] == ["desk-1"]
+    assert [(one.client, one.action) for one in staged.acted_on] == [("desk-1", "offline")]
     assert decisions(real) == []
 
-    published = drafts.publish(
-        actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=0)
-    )
+    published = drafts.publish(actor, draft.pk, reason="try", rollout=first)
     assert (published.revision.number, published.applied) == (3, True)
     assert read.in_force(wanted)["staged"] == "Revision 3 for desk-* first, 2 for the others."
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from broker_core.connections.member import Member
 from broker_core.control import listing
-from broker_core.control.explaining import forecast_entry
 from broker_core.control.status import Statistics
 from broker_core.documents import requests
 from broker_core.documents.clients import (
@@ -45,19 +44,14 @@ class ClientRequests:
         return self._statistics.client(self._connection(asked.name))
 
     async def effective(self, asked: requests.Effective) -> list[EffectiveSetting]:
-        """The settings in force for one: its own first, then what holds for single subscriptions besides."""
-        found = self._engine.guard.effective(self._connection(asked.name).name)
-        if found is None:
-            return []
-        own = [(one, "") for one in found.settings]
-        narrow = [(one, of.subscription) for of in found.subscriptions for one in of.settings]
-        return [EffectiveSetting(**one.as_dict(), subscription=id) for one, id in own + narrow]
+        """The settings in force for one."""
+        return self._engine.guard.effective(self._connection(asked.name).name)
 
     async def forecasts(self, asked: requests.Forecasts) -> list[ForecastEntry]:
         """Of every rule that looks at one, the one that acts first in front, those without a time last."""
         found = self._engine.guard.forecasts(self._connection(asked.name).name, self._engine.clock.now_ns())
         found.sort(key=lambda one: (one.fires_in_ms is None, one.fires_in_ms or 0, -one.percent))
-        return [forecast_entry(one) for one in found]
+        return found
 
     async def decisions(self, asked: requests.ListDecisions) -> list[DecisionEntry]:
         return [one for one in self._engine.decisions.recent if one.at >= asked.since]

@@ -10,7 +10,7 @@ import msgspec
 
 from broker_core.config import PolicyDocument
 from broker_core.documents import requests
-from broker_core.documents.policies import CutOffEntry, PolicyEffect, Running, TouchedEntry
+from broker_core.documents.policies import CutOffEntry, PolicyEffect, Running
 from broker_core.engine.engine import Engine
 from broker_core.slow_clients.evaluate.telling import decision_entry
 from broker_core.slow_clients.rules.compare import compare
@@ -37,15 +37,19 @@ class PolicyRequests:
 
     async def preview(self, asked: requests.Preview) -> PolicyEffect:
         """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""
-        policy, guard = _policy(asked.policy), self._engine.guard
+        policy, stage, guard = _policy(asked.policy), _stage(asked.staged), self._engine.guard
         subjects = guard.subjects()
-        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), subjects)
+        first = [subject for subject in subjects if stage is not None and stage.covers(subject.client)]
+        others = [subject for subject in subjects if stage is None or not stage.covers(subject.client)]
+        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), others)
+        if stage is not None:
+            touched += await asyncio.to_thread(compare, guard.book, guard.book_of(stage.document), first)
         cut_off = self._engine.logons.cut_off(self._engine.policy, policy)
-        decisions = guard.preview(policy, self._engine.clock.now_ns(), leaving=cut_off)
+        decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
         clients = self._engine.roster.clients
         return PolicyEffect(
             clients=sum(1 for subject in subjects if not subject.topic),
-            touched=[msgspec.convert(one.as_dict(), TouchedEntry) for one in touched[:MOST_PREVIEWED]],
+            touched=touched[:MOST_PREVIEWED],
             touched_in_all=len({one.client for one in touched}),
             acted_on=[decision_entry(decision) for decision in decisions[:MOST_PREVIEWED]],
             acted_on_in_all=len(decisions),

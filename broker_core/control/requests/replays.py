@@ -9,7 +9,6 @@ from broker_core.documents.replays import ReplayEntry, ReplayName
 from broker_core.engine.engine import Engine
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name
-from broker_core.protocols.native import parse_command
 from broker_core.replay.managed import ManagedReplay
 
 _OPTIONS = ("topic", "filter", "bookmark", "rate", "rate_max_gap", "paused", "conflation", "conflation_key")
@@ -33,7 +32,7 @@ class ReplayRequests:
         client = check_client_name(asked.client)
         options = {key: value for key in _OPTIONS if (value := getattr(asked, key)) not in (None, "", False)}
         subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": asked.name}
-        command = parse_command(msgspec.json.encode(subscribe))
+        command = commands.parse_command(msgspec.json.encode(subscribe))
         assert isinstance(command, commands.Subscribe)
         return await self._stored(
             self._engine.managed.create(client, command, self._engine.subscriptions.span_of(command))
@@ -61,4 +60,4 @@ class ReplayRequests:
 
     async def _stored(self, replay: ManagedReplay) -> ReplayEntry:
         await self._engine.kept.save()
-        return self._engine.managed.shown(replay, self._engine.frontier.durable, self._engine.clock.now_ns())
+        return self._engine.managed.shown(replay)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Shape, Signal, Unit
 from broker_core.documents.records import Candidate
 from broker_core.slow_clients.evaluate.signals import Sample
-from broker_core.slow_clients.rules.rule import Action, Choice, Mode, Reason, Shape, Signal, Unit
 
 
 @dataclass(slots=True)

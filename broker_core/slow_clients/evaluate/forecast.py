@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from broker_core.config.vocabulary import Action, Mode, Shape
+from broker_core.documents.clients import ForecastEntry
 from broker_core.slow_clients.evaluate.holds import (
     ASK_AGAIN_MS,
     NO_HOLD,
@@ -18,7 +20,7 @@ from broker_core.slow_clients.evaluate.holds import (
     by_the_clock,
 )
 from broker_core.slow_clients.evaluate.signal_table import READINGS
-from broker_core.slow_clients.rules.rule import TICK_MS, Action, Mode, Rule, Shape, Signal
+from broker_core.slow_clients.rules.rule import TICK_MS, Rule
 
 ENOUGH_SAMPLES: Final = 3
 STEADY: Final = 0.9
@@ -45,30 +47,7 @@ class Seen(NamedTuple):
     """Why the rule doesn't act on this one whatever the signal: it is protected, or somebody else comes first."""
 
 
-class Forecast(NamedTuple):
-    """How near one rule is."""
-
-    rule: str
-    setting: str
-    action: Action
-    """Of the rung that is next."""
-    mode: Mode
-    signal: Signal
-    value: int
-    limit: int
-    percent: float
-    """Of the limit, used now; of a floor, how much of the rate it is."""
-    per_second: float
-    """The slope; 0.0 when it doesn't come nearer."""
-    fires_in_ms: int | None
-    """Until the rule acts: to the limit, and the rule's hold, or what is left of it; None when there is no honest time."""
-    why_none: str = ""
-    """Why there is none."""
-    subscription: str = ""
-    """Whose signal it is; "" when it is the client's or its pool's."""
-
-
-def soonest(found: Iterable[Forecast]) -> Forecast | None:
+def soonest(found: Iterable[ForecastEntry]) -> ForecastEntry | None:
     """The one that acts first; without any time, the one whose limit is used most. None where nothing is used."""
     used = [one for one in found if one.percent > 0]
     timed = [one for one in used if one.fires_in_ms is not None]
@@ -77,21 +56,21 @@ def soonest(found: Iterable[Forecast]) -> Forecast | None:
     return max(used, key=lambda one: one.percent, default=None)
 
 
-def forecast(seen: Seen, now_ns: int) -> Forecast:
+def forecast(seen: Seen, now_ns: int) -> ForecastEntry:
     """One rule's."""
     rule, hold = seen.rule, seen.hold
     counted = rule.shape is Shape.COUNT_IN_WINDOW
     value, limit = (len(hold.marks), rule.count) if counted else (max(seen.value, 0), rule.limit)
-    found = _found(seen, now_ns)
-    fires, per_second, why = found
+    fires, per_second, why = _found(seen, now_ns)
     if seen.spared and fires is not None:
         fires, why = None, seen.spared
     if fires is not None and not hold.done and hold.acted_at:
         fires = max(fires, rule.cooldown_ms - (now_ns - hold.acted_at) // _MS)
     rung = rule.ladder[min(hold.done, len(rule.ladder) - 1)]
-    return Forecast(
-        rule.name, rule.setting, rung.action, rule.mode, rule.signal, value, limit, _percent(rule, value, limit, seen.value),
-        round(per_second, 3), fires, "" if fires is not None else why, seen.subscription,
+    return ForecastEntry(
+        rule=rule.name, setting=rule.setting, action=rung.action.value, mode=rule.mode.value, signal=rule.signal.value,
+        value=value, limit=limit, percent=_percent(rule, value, limit, seen.value), per_second=round(per_second, 3),
+        fires_in_ms=fires, why_none="" if fires is not None else why, subscription=seen.subscription,
     )  # fmt: skip
 
 

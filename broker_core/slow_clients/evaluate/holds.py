@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from broker_core.slow_clients.rules.rule import TICK_MS, Action, Mode, Rule, Shape
+from broker_core.config.vocabulary import Action, Mode, Shape
+from broker_core.slow_clients.rules.rule import TICK_MS, Rule
 
 _MS: Final = 1_000_000
 NOT_APPLICABLE: Final = -1

@@ -1,7 +1,7 @@
-"""evaluate(): rules, clients, pools and the time in; decisions out. Pure, and the only judge there is.
+"""judge(): clients with their rules, pools and the time in; decisions out. Pure, and the only judge there is.
 
-The broker calls it with the few clients the guard has picked out, a preview and the pipeline's back-test with
-all of them: the answers are the same, because a rule looks at one client, one subscription, or the largest of a pool.
+The broker calls it with the few clients the guard has picked out, a preview with all of them: the answers are the
+same, because a rule looks at one client, one subscription, or the largest of a pool.
 
 Decisions come in the order in which they are to be carried out, and each takes the effect of those before it
 into use: a client that leaves memory or disk relieves its pool, so no second one is chosen needlessly.
@@ -14,10 +14,11 @@ signals as `holds`, and what has changed of it goes out in the verdict; nothing 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from broker_core.config.scopes import glob
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Signal
 from broker_core.slow_clients.evaluate.decide import decide, decide_largest
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
@@ -29,23 +30,11 @@ from broker_core.slow_clients.evaluate.signal_table import (
     of_subscription,
 )
 from broker_core.slow_clients.evaluate.signals import ClientView, Holds, PoolSignals, SubscriptionView
-from broker_core.slow_clients.rules.rule import FINAL_ACTIONS, Action, Mode, Rule, Signal
-from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.rule import Rule
 
 RELIEVING: Final = frozenset({Action.OFFLINE, Action.CONTINUE_FROM_JOURNAL})
 """Take what waits out of memory, and leave the client connected."""
 _FREEING: Final = RELIEVING | FINAL_ACTIONS
-
-
-class Rules(Protocol):
-    """Rules by whom they are about: `RuleBook`."""
-
-    @property
-    def pool_rules(self) -> tuple[Rule, ...]: ...
-
-    def of_client(self, subject: Subject) -> tuple[Rule, ...]: ...
-
-    def of_subscription(self, subject: Subject, *, durable: bool, prefetch: int) -> tuple[Rule, ...]: ...
 
 
 class Verdict(NamedTuple):
@@ -84,27 +73,6 @@ class Judged(NamedTuple):
     """Its subscriptions that rules look at."""
 
 
-def evaluate(
-    rules: Rules, clients: Iterable[ClientView], pools: Iterable[PoolSignals], now_ns: int
-) -> Verdict:
-    """What the rules say about these clients now; NOTHING almost always.
-
-    For rules that choose the largest, `clients` must hold at least the pool's two largest users of what the
-    rule measures: the one to act on, and the runner-up for the explanation.
-    """
-    return judge([rules_of(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
-
-
-def rules_of(rules: Rules, client: ClientView) -> Judged:
-    """A client with its own rules, and with those of each of its subscriptions that has any."""
-    narrow = []
-    for one in client.subscriptions:
-        subject = Subject(client.transport, client.user, client.name, one.topic, one.id, one.name)
-        if found := rules.of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
-            narrow.append(RuledView(one, found))
-    return Judged(client, rules.of_client(Subject(client.transport, client.user, client.name)), narrow)
-
-
 MODES: Final = (Mode.ENFORCE, Mode.SHADOW)
 
 
@@ -115,9 +83,10 @@ def judge(
     now_ns: int,
     modes: Sequence[Mode] = MODES,
 ) -> Verdict:
-    """`evaluate` for clients whose rules are at hand, and the modes they are in.
+    """What the rules say about these clients now, of these modes; NOTHING, and next to nothing allocated, almost always.
 
-    Allocates next to nothing when nothing is over.
+    For rules that choose the largest, `clients` must hold at least the pool's two largest users of what the
+    rule measures: the one to act on, and the runner-up for the explanation.
     """
     outcome: _Outcome | None = None
     for mode in modes:
@@ -127,7 +96,7 @@ def judge(
 
 def precedence(used: int, client: ClientView) -> tuple[int, int, int, str]:
     """Who is chosen of a pool's users: the least comes first."""
-    return -used, client.oldest_at, client.connected, client.name
+    return -used, client.backlog.oldest_at, client.connected, client.name
 
 
 def spared(rule: Rule, client: str) -> str:
@@ -217,7 +186,7 @@ class _Pass:
         if hold is None and not wakes(rule, value):
             return
         before = hold or NO_HOLD
-        after, rung, observed = look(rule, value, before, self._now, client.taken_bytes)
+        after, rung, observed = look(rule, value, before, self._now, client.backlog.taken_bytes)
         if rung is not None:
             decision = decide(rule, rung, client, subscription, observed, observed, None, self._now)
             if decision is not None:
@@ -240,10 +209,10 @@ class _Pass:
         ) and name not in effects.moved:
             effects.moved.add(name)
             if not client.offlined:
-                effects.memory[pool] += client.outbox_bytes
+                effects.memory[pool] += client.memory
         if final:
             effects.gone.add(name)
-            effects.disk[pool] += client.spool_bytes
+            effects.disk[pool] += client.disk
 
     @property
     def _written(self) -> _Outcome:

@@ -66,8 +66,8 @@ def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
     The oldest message tells: had the client taken everything in between, it would be younger. So a client that is
     served as things come is never slow, however little comes.
     """
-    age, look_back = age_ms(client.oldest_at, now_ns), rule.look_back_ms(client.lump_bytes)
-    if client.owed_bytes < max(1, rule.guard_bytes) or age < rule.window_ms:
+    age, look_back = age_ms(client.backlog.oldest_at, now_ns), rule.look_back_ms(client.backlog.lump_bytes)
+    if client.backlog.owed_bytes < max(1, rule.guard_bytes) or age < rule.window_ms:
         return NOT_APPLICABLE
     behind = age_ms(client.behind_since, now_ns) if age >= BEHIND_MS else 0
     if max(age, behind) < look_back or any(one.rate_limited or one.paused for one in client.subscriptions):
@@ -76,7 +76,9 @@ def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
     if before is None or before.at == now_ns:
         return NOT_APPLICABLE
     return (
-        (client.taken_bytes - before.taken_bytes + client.lump_bytes) * 1_000_000_000 // (now_ns - before.at)
+        (client.backlog.taken_bytes - before.taken_bytes + client.backlog.lump_bytes)
+        * 1_000_000_000
+        // (now_ns - before.at)
     )
 
 
@@ -89,30 +91,30 @@ READINGS: Final = whole({
         "the clients of pool {pool} hold", None, None,
         Pooled(
             lambda pool: pool.memory_used - pool.memory_leaving,
-            lambda client: 0 if client.offlined else client.outbox_bytes,
+            lambda client: 0 if client.offlined else client.memory,
             "holds",
         ),
         column=None, ticking=False, outbox=False, beyond=False,
     ),
     Signal.POOL_DISK: Reading(
         "the spools of pool {pool} take", None, None,
-        Pooled(lambda pool: pool.disk_used, lambda client: client.spool_bytes, "takes"),
+        Pooled(lambda pool: pool.disk_used, lambda client: client.disk, "takes"),
         column=None, ticking=False, outbox=False, beyond=False,
     ),
     Signal.OUTBOUND_BYTES: Reading(
         "its outbox holds",
-        lambda client, *_: _live(client, client.outbox_bytes),
+        lambda client, *_: _live(client, client.memory),
         lambda one, client, *_: _live(client, one.outbox_bytes),
         None, column=1, ticking=False, outbox=True, beyond=False,
     ),
     Signal.OUTBOUND_MESSAGES: Reading(
         "for it wait",
-        lambda client, *_: _live(client, client.outbox_messages),
+        lambda client, *_: _live(client, client.backlog.messages),
         lambda one, client, *_: _live(client, one.outbox_messages),
         None, column=None, ticking=False, outbox=True, beyond=False,
     ),
     Signal.SPOOL_BYTES: Reading(
-        "its spool takes", lambda client, *_: client.spool_bytes, None,
+        "its spool takes", lambda client, *_: client.disk, None,
         None, column=2, ticking=False, outbox=False, beyond=False,
     ),
     Signal.SPOOL_AGE: Reading(
@@ -125,16 +127,16 @@ READINGS: Final = whole({
         None, column=None, ticking=False, outbox=False, beyond=False,
     ),
     Signal.BACKLOG_BYTES: Reading(
-        "it is owed", lambda client, *_: client.owed_bytes, lambda one, *_: one.backlog_bytes,
+        "it is owed", lambda client, *_: client.backlog.owed_bytes, lambda one, *_: one.backlog_bytes,
         None, column=None, ticking=False, outbox=False, beyond=True,
     ),
     Signal.BACKLOG_MESSAGES: Reading(
-        "it is owed", lambda client, *_: client.owed_messages, lambda one, *_: one.backlog_messages,
+        "it is owed", lambda client, *_: client.backlog.owed_messages, lambda one, *_: one.backlog_messages,
         None, column=None, ticking=False, outbox=False, beyond=True,
     ),
     Signal.OLDEST_AGE: Reading(
         "its oldest message has been waiting for",
-        lambda client, _, now: max(age_ms(client.oldest_at, now), age_ms(client.unacked_at, now)),
+        lambda client, _, now: max(age_ms(client.backlog.oldest_at, now), age_ms(client.backlog.unacked_at, now)),
         lambda one, _, __, now: age_ms(one.oldest_at, now),
         None, column=None, ticking=False, outbox=False, beyond=True,
     ),
@@ -143,7 +145,7 @@ READINGS: Final = whole({
     ),
     Signal.WRITE_BLOCKED: Reading(
         "its connection has taken nothing for",
-        lambda client, _, now: age_ms(client.write_blocked_since, now),
+        lambda client, _, now: age_ms(client.backlog.blocked_since, now),
         lambda one, _, __, now: age_ms(one.blocked_since, now),
         None, column=None, ticking=True, outbox=False, beyond=True,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from broker_core.config import Scope, scopes
@@ -49,20 +50,13 @@ def effective(layers: Iterable[Layer], defaults: Mapping[str, Any]) -> dict[str,
     return merged
 
 
-def by_specificity(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+def by_specificity(layers: Iterable[Layer]) -> tuple[Layer, ...]:
     """The least specific first; of equals, the one that stands later in the policy wins."""
     return tuple(sorted(layers, key=lambda layer: specificity(layer.scope)))
 
 
-def matches(scope: Scope, subject: Subject) -> bool:
-    """Whether the scope is about that client or subscription."""
-    return _about(scope, subject) and (
-        not scope.topic or (subject.topic != "" and covers(scope.topic, subject.topic))
-    )
-
-
 def _about(scope: Scope, subject: Subject) -> bool:
-    """The same, topics apart."""
+    """Whether the scope is about that client or subscription, topics apart."""
     return (
         (not scope.transport or scope.transport == subject.transport)
         and (not scope.user or scope.user == subject.user)
@@ -124,9 +118,10 @@ class _Level:
 
 
 class Layers:
-    """Layers by scope. Who asks for a subscription's goes down its topic's levels and meets few of the others."""
+    """Layers by scope, over defaults. Who asks for a subscription's goes down its topic's levels and meets few of the others."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Iterable[Layer], defaults: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self._defaults = defaults
         self._all = by_specificity(layers)
         self._any_topic = [place for place, layer in enumerate(self._all) if not layer.scope.topic]
         self._expressions = [
@@ -162,6 +157,14 @@ class Layers:
                 self._descend(topic, places)
             places.sort()
         return [layer for place in places if _about((layer := self._all[place]).scope, subject)]
+
+    def effective(self, subject: Subject) -> dict[str, Effective]:
+        """What holds for a client or subscription, with where it comes from."""
+        return effective(self.of(subject), self._defaults)
+
+    def values(self, subject: Subject) -> dict[str, Any]:
+        """What holds for it."""
+        return {field: one.value for field, one in self.effective(subject).items()}
 
     def _descend(self, topic: str, places: list[int]) -> None:
         levels = topic.split(".")

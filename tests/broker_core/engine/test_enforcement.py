@@ -133,6 +133,21 @@ async def test_a_paused_subscription_goes_on_after_its_time(tmp_path: Path) -> N
         await until(lambda: lane.messages < 18)
 
 
+async def test_the_end_of_a_pause_ends_no_later_one(tmp_path: Path) -> None:
+    async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
+        await there.publish(1, 20)
+        await there.slow.until("notice")
+        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        await ask(there.broker, "resume", name="slow")
+        await ask(there.broker, "pause", name="slow")
+        first = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.35, first.set_result, None)
+        await first
+        assert lane.paused, "an operator's pause has no end"
+        await ask(there.broker, "resume", name="slow")
+        assert not lane.paused
+
+
 async def test_a_cancelled_subscription_ends_and_its_neighbour_goes_on(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("cancel_subscription")) as there:
         there.slow.command({"c": "subscribe", "id": "other", "topic": "other"})
@@ -296,7 +311,7 @@ async def test_a_token_of_somebody_else_or_of_another_subscription_is_refused(tm
         await there.publish(1, 20)
         token = (await there.slow.until("notice"))["resume_token"]
         async with AsyncClient(address_of(there.broker), "thief") as thief:
-            thief._keeper.resume_token = token
+            thief._subscriptions.resume_token = token
             with pytest.raises(ClientError) as caught:
                 await asyncio.wait_for(_resume(there.broker, "thief2", token), 5)
             assert caught.value.code == "bad_resume_token"

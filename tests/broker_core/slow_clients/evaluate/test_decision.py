@@ -8,11 +8,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, Unit
+from broker_core.documents.records import Candidate
 from broker_core.protocols.close_codes import CLOSE_CODES, ends_for_good
-from broker_core.slow_clients import Action, Candidate, Decision, Mode, Reason, Sample
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import quantity, sentence
+from broker_core.slow_clients.evaluate.signals import Sample
 from broker_core.slow_clients.evaluate.telling import decision_entry, notice_fields
-from broker_core.slow_clients.rules.rule import Choice, Signal, Unit
 from tests.support.slow_clients import START
 
 AGE = Decision(
