@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker_core.documents import columns
@@ -10,9 +10,6 @@ from broker_core.documents.clients import ClientEntry, ClientsPage, Health
 from broker_core.documents.requests import PageClients
 from broker_core.errors import OperatorError
 from broker_core.names import name_fits
-
-_EQUAL = ("state", "delivery", "health", "transport")
-"""Fields that are asked for as they are."""
 
 
 def page(everyone: Sequence[ClientEntry], asked: PageClients) -> ClientsPage:
@@ -32,21 +29,28 @@ def in_order(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]:
         raise OperatorError(
             "bad_sort", f"Clients can't be sorted by {field[:50]!r}.", f"Use {', '.join(known)}."
         )
+    value = _value_of(field)
     found = sorted(entries, key=lambda one: (-one.seconds_behind, one.name))
     empty = [one for one in found if getattr(one, field) is None]
     filled = [one for one in found if getattr(one, field) is not None]
-    filled.sort(key=lambda one: _comparable(getattr(one, field)), reverse=down)
+    filled.sort(key=value, reverse=down)
     return filled + empty
 
 
-def _comparable(value: Any) -> Any:
-    return value.rank if isinstance(value, Health) else value
+def _value_of(field: str) -> Callable[[ClientEntry], Any]:
+    def value(one: ClientEntry) -> Any:
+        found = getattr(one, field)
+        return found.rank if isinstance(found, Health) else found
+
+    return value
 
 
 def _fits(one: ClientEntry, asked: PageClients) -> bool:
-    wanted = ((getattr(asked, field), getattr(one, field)) for field in _EQUAL)
     return (
-        all(not value or value == its for value, its in wanted)
+        (not asked.state or one.state == asked.state)
+        and (not asked.delivery or one.delivery == asked.delivery)
+        and (not asked.health or one.health == asked.health)
+        and (not asked.transport or one.transport == asked.transport)
         and (not asked.search or asked.search.casefold() in one.name.casefold())
         and (asked.patterns is None or any(name_fits(pattern, one.name) for pattern in asked.patterns))
     )
