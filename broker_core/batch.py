@@ -86,6 +86,7 @@ _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 _ZERO_CRC = b"\0\0\0\0"
+_NO_STAMP = (0, 0, 0, 0, 0)
 
 
 class BatchHeader(NamedTuple):
@@ -249,36 +250,33 @@ def _assemble(
 ) -> bytearray:
     if not 0 < count <= MAX_RECORDS:
         raise _bad(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
-    length = len(dictionary) + len(rows) + len(headers) + len(bodies)
-    padding = _PADDING[length & 7]
-    length += len(padding)
-    if HEADER_SIZE + length > MAX_BATCH_BYTES:
-        raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
+    whole = _whole(flags, count, dictionary, rows, headers, bodies, hash64(publisher), first)
+    if len(whole) > MAX_BATCH_BYTES:
+        raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {len(whole)}", 16)
+    return whole
+
+
+def _whole(
+    flags: int,
+    count: int,
+    dictionary: bytes,
+    rows: bytes,
+    headers: bytes,
+    bodies: bytes,
+    publisher: int,
+    first_publisher_sequence: int,
+    *stamp: int,
+) -> bytearray:
+    """A batch of these parts; `stamp` is what a broker assigned: origin, epoch, 0, first sequence, moment."""
+    padding = _PADDING[(len(dictionary) + len(rows) + len(headers) + len(bodies)) & 7]
     payload = b"".join((dictionary, rows, headers, bodies, padding))
-    header = HEADER.pack(
-        MAGIC,
-        VERSION,
-        0,
-        flags,
-        count,
-        len(dictionary),
-        length,
-        length,
-        crc32c(payload),
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        hash64(publisher),
-        first,
-        len(headers),
-        len(bodies),
-        0,
+    length, crc = len(payload), crc32c(payload)
+    sizes = len(headers), len(bodies)
+    header = (MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc, 0)
+    whole = bytearray(
+        HEADER.pack(*header, *(stamp or _NO_STAMP), publisher, first_publisher_sequence, *sizes, 0)
     )
-    whole = bytearray(header)
-    _U32.pack_into(whole, 28, crc32c(header))
+    _U32.pack_into(whole, 28, crc32c(whole))
     whole += payload
     return whole
 
@@ -286,8 +284,13 @@ def _assemble(
 def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
     """Write what the broker assigns into the header, in place, and renew its checksum. The payload isn't touched."""
     _STAMP.pack_into(buf, 32, origin, epoch, 0, first_sequence, accepted_at)
-    buf[28:32] = _ZERO_CRC
-    _U32.pack_into(buf, 28, crc32c(buf[:HEADER_SIZE]))
+    _seal(buf)
+
+
+def _seal(header: bytearray) -> None:
+    """Renew a header's checksum."""
+    header[28:32] = _ZERO_CRC
+    _U32.pack_into(header, 28, crc32c(header[:HEADER_SIZE]))
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -323,17 +326,6 @@ def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
     ):
         raise _bad("the header's lengths contradict each other", offset + 8)
     return header
-
-
-def split(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Walk whole batches that stand back to back: (offset, header) of each. Stops before an incomplete last one."""
-    offset, end = 0, len(buf)
-    while end - offset >= HEADER_SIZE:
-        header = peek(buf, offset)
-        if offset + header.size > end:
-            return
-        yield offset, header
-        offset += header.size
 
 
 class Batch:
@@ -442,14 +434,6 @@ class Batch:
         return self.header.origin
 
     @property
-    def epoch(self) -> int:
-        return self.header.epoch
-
-    @property
-    def publisher(self) -> int:
-        return self.header.publisher
-
-    @property
     def first_publisher_sequence(self) -> int:
         return self.header.first_publisher_sequence
 
@@ -502,6 +486,11 @@ class Batch:
         indexes: npt.NDArray[np.uint16] = self.rows["topic"]
         return indexes
 
+    def names(self) -> list[str]:
+        """The topic of each record."""
+        entries = self._read_dictionary()
+        return [entries[index] for index in self.topic_indexes.tolist()]
+
     def sequences(self) -> npt.NDArray[np.uint64]:
         """The sequence of each record."""
         header = self.header
@@ -549,19 +538,9 @@ class Batch:
 
     def records(self) -> Iterator[Record]:
         """Each record decoded."""
-        entries = self._read_dictionary()
-        names = [entries[index] for index in self.topic_indexes.tolist()]
-        return map(
-            Record._make,
-            zip(
-                names,
-                self.bodies(),
-                self.headers(),
-                self.sequences().tolist(),
-                self.publisher_sequences().tolist(),
-                strict=True,
-            ),
-        )
+        sequences, numbers = self.sequences().tolist(), self.publisher_sequences().tolist()
+        columns = zip(self.names(), self.bodies(), self.headers(), sequences, numbers, strict=True)
+        return map(Record._make, columns)
 
     def select(self, rows: Rows, *, explicit: bool = True) -> Batch:
         """A new batch of the given rows, in order, with explicit sequences; header fields are kept.
@@ -569,47 +548,30 @@ class Batch:
         `rows` are row numbers, ascending. The new batch is checksummed anew and stands for itself. With
         `explicit=False`, for a batch that isn't stamped yet, its records get no sequences.
         """
-        header = self.header
-        sequences = self.sequences()[rows].tobytes() if explicit else b""
-        flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
-        joined, texts = self._texts_of(rows)
-        dictionary = bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
-        body = dictionary + self.rows[rows].tobytes() + sequences + joined + texts
-        payload = body + _PADDING[len(body) & 7]
-        made = bytearray(
-            HEADER.pack(
-                MAGIC,
-                VERSION,
-                0,
-                flags,
-                len(rows),
-                header.dictionary_length,
-                len(payload),
-                len(payload),
-                crc32c(payload),
-                0,
-                header.origin,
-                header.epoch,
-                0,
-                int(self.sequences()[rows[0]]) if explicit else 0,
-                header.accepted_at,
-                header.publisher,
-                header.first_publisher_sequence,
-                len(joined),
-                len(texts),
-                0,
-            )
+        header, sequences = self.header, self.sequences()
+        headers, bodies = self._texts_of(rows)
+        made = _whole(
+            header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0),
+            len(rows),
+            bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length]),
+            self.rows[rows].tobytes() + (sequences[rows].tobytes() if explicit else b""),
+            headers,
+            bodies,
+            header.publisher,
+            header.first_publisher_sequence,
+            header.origin,
+            header.epoch,
+            0,
+            int(sequences[rows[0]]) if explicit else 0,
+            header.accepted_at,
         )
-        _U32.pack_into(made, 28, crc32c(made))
-        made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
     def marked(self, mark: int) -> Batch:
         """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""
         header = bytearray(self.buf[:HEADER_SIZE])
         _U16.pack_into(header, 6, self.header.flags & ~MARKS | mark)
-        header[28:32] = _ZERO_CRC
-        _U32.pack_into(header, 28, crc32c(header))
+        _seal(header)
         made = header + self.buf[HEADER_SIZE:]
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 

@@ -33,7 +33,7 @@ from broker_core.client.link import Link
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
 from broker_core.client.reconnect import ReconnectPolicy
-from broker_core.client.steering import STEERING_WORDS, Steerer
+from broker_core.client.steering import STEERING_WORDS, Steering
 from broker_core.client.subscription import Subscription, default_id
 from broker_core.client.subscriptions import Subscriptions
 from broker_core.client.tls import Tls, context_of
@@ -80,7 +80,7 @@ class Options(TypedDict, total=False):
     managed: str | None
 
 
-class AsyncClient:
+class AsyncClient(Steering):
     """One client of a broker, by its unique name. Use it in one event loop, as `async with`."""
 
     def __init__(
@@ -107,25 +107,29 @@ class AsyncClient:
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
         """
-        self._addresses = parse_addresses(address)
-        self._tls = context_of(tls) if any(address.secure for address in self._addresses) else None
+        super().__init__()
         self.name = check_client_name(name)
         self.instance = ""
         self.notices: deque[Notice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
-        self._logon = commands.Logon(
-            name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
-        )
-        self._publish_store: PublishStore = (
-            publish_store if publish_store is not None else MemoryPublishStore()
-        )
         self._bookmark_store = bookmark_store
-        self._policy = reconnect or ReconnectPolicy()
-        self._batch_bytes = batch_bytes
         self._on_notice = on_notice
-        self._on_rejection = on_rejection
+        self._publisher = Publisher(
+            name, MemoryPublishStore() if publish_store is None else publish_store, batch_bytes, on_rejection
+        )
+        addresses = parse_addresses(address)
+        self._connector = Connector(
+            addresses,
+            context_of(tls) if any(address.secure for address in addresses) else None,
+            commands.Logon(
+                name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
+            ),
+            reconnect or ReconnectPolicy(),
+            self._on_frames,
+            self._connected,
+            self._disconnected,
+        )
         self._subscriptions = Subscriptions(self._send, max_held, verify=verify)
-        self._steerer = Steerer(self._send)
         self._up = False
         self._task: asyncio.Task[None] | None = None
 
@@ -135,19 +139,10 @@ class AsyncClient:
             raise OperatorError(
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
-        self._publisher = Publisher(self.name, self._publish_store, self._batch_bytes, self._on_rejection)
-        self._publisher.check_store()
-        self._connector = Connector(
-            self._addresses,
-            self._logon,
-            self._policy,
-            self._on_frames,
-            self._connected,
-            self._disconnected,
-            self._tls,
-        )
+        self._publisher.open_store()
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
-        await asyncio.wait([self._task, self._connector.first], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([self._task, self._first], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done() and self._publisher.failure is not None:
             raise self._publisher.failure
         return self
@@ -157,7 +152,7 @@ class AsyncClient:
 
     def _fail(self, error: SluiceError) -> None:
         self._publisher.fail(error)
-        self._steerer.ended(error)
+        self._steering_ended(error)
         self._subscriptions.fail(error)
 
     async def close(self) -> None:
@@ -172,7 +167,7 @@ class AsyncClient:
         self._task.cancel()
         await asyncio.wait([self._task])
         self._fail(OperatorError("client_closed", f"Client {self.name} is closed.", "Make a new client."))
-        self._publish_store.close()
+        self._publisher.store.close()
         if self._bookmark_store is not None:
             self._bookmark_store.close()
 
@@ -197,7 +192,7 @@ class AsyncClient:
     @property
     def unacknowledged_bytes(self) -> int:
         """Bytes in the publish store."""
-        return self._publish_store.nbytes
+        return self._publisher.store.nbytes
 
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
         """Publish one message: bytes as they are, text as UTF-8, anything else as JSON. Await what it returns.
@@ -264,26 +259,11 @@ class AsyncClient:
             self._bookmark_store,
             self._taken,
             self._unsubscribe,
-            self._steerer,
+            self,
             Acknowledger(id, acks, self._send) if acks is not None else None,
         )
         await self._subscriptions.begin(subscription)
         return subscription
-
-    async def pause(self, subscriptions: Sequence[Subscription]) -> None:
-        """Pause several in one command; see Subscription.pause."""
-        await self._steerer.pause(subscriptions)
-
-    async def resume(self, subscriptions: Sequence[Subscription]) -> None:
-        """Resume several in one command. Those that stand at the same bookmark, with the same rate, share one replay:
-        their messages come in the journal's order across them."""
-        await self._steerer.resume(subscriptions)
-
-    async def set_rate(
-        self, subscriptions: Sequence[Subscription], rate: str | None, max_gap: str | None = None
-    ) -> None:
-        """Change the rate of several in one command; see Subscription.set_rate."""
-        await self._steerer.set_rate(subscriptions, rate, max_gap)
 
     def _send(self, command: commands.Command) -> bool:
         """Send a command that means nothing to a later connection; whether there is one to send it on."""
@@ -308,10 +288,12 @@ class AsyncClient:
         self._up = True
         self._subscriptions.connected(self.instance, link)
         await self._publisher.connected(link, ack.sequence or 0)
+        if not self._first.done():
+            self._first.set_result(None)
 
     def _disconnected(self) -> None:
         self._up = False
-        self._steerer.ended(None)
+        self._steering_ended(None)
         self._publisher.disconnected()
 
     def _on_frames(self, link: Link, frames: list[Frame]) -> None:
@@ -362,7 +344,7 @@ class AsyncClient:
         elif ack.of == "subscribe":
             self._subscriptions.on_ack(ack)
         elif ack.of in STEERING_WORDS:
-            self._steerer.acknowledged(ack)
+            self._steered(ack)
         # Of unsubscribe and renew nothing is awaited.
 
     def _on_error(self, error: Error) -> None:
@@ -371,7 +353,7 @@ class AsyncClient:
         if error.of == "subscribe" and error.id is not None:
             self._subscriptions.refused(error.id, problem)
         elif error.of in STEERING_WORDS:
-            self._steerer.refused(str(error.of), problem)
+            self._not_steered(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:
             self._subscriptions.cancelled(Cancelled(id=error.id, code=error.code, message=error.message))
         elif error.of == "publish" or error.first is not None:

@@ -13,7 +13,7 @@ import msgspec
 from broker_core.config.preset_fields import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.names import MAX_NAME
-from broker_core.protocols.fields import fields_of, stated
+from broker_core.protocols.fields import fields_of, stated, structs_of, tag_of, tags_of
 from broker_core.protocols.names import (
     MAX_SUBSCRIPTION_ID,
     MAX_TOPIC_BYTES,
@@ -21,7 +21,6 @@ from broker_core.protocols.names import (
     check_subscription_id,
     check_topic,
 )
-from broker_core.protocols.tags import structs_of, tag_of, tags_of
 
 MAX_TOKEN = 4_096
 MAX_HEARTBEAT_MS = 3_600_000
@@ -92,7 +91,6 @@ class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
     id: _Id | None = None
 
     def body(self) -> bytes:
-        """The record's body."""
         return bytes(self.data) if self.text is None else self.text.encode()
 
 

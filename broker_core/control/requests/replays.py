@@ -9,7 +9,7 @@ from broker_core.documents.replays import ReplayEntry, ReplayName
 from broker_core.engine.engine import Engine
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name
-from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.kept import ManagedReplay
 
 _OPTIONS = ("topic", "filter", "bookmark", "rate", "rate_max_gap", "paused", "conflation", "conflation_key")
 

@@ -18,19 +18,9 @@ from broker_core.slow_clients.rules.scopes import (
     Subject,
     by_specificity,
     covers,
+    matches,
 )
 from tests.support.slow_clients import policy, rule_book
-
-
-def matches(scope: Scope, subject: Subject) -> bool:
-    """Whether the scope is about that client or subscription, looked at field by field."""
-    return (
-        scope.transport in ("", subject.transport)
-        and scope.user in ("", subject.user)
-        and (not scope.client or glob(scope.client, subject.client))
-        and scope.subscription in ("", subject.subscription, subject.name)
-        and (not scope.topic or (subject.topic != "" and covers(scope.topic, subject.topic)))
-    )
 
 
 @pytest.mark.parametrize(
