@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from fnmatch import translate
-from functools import lru_cache
 from typing import Final
 
 
@@ -80,13 +77,19 @@ def shared(one: Scope, other: Scope) -> Scope | None:
 
 def glob(pattern: str, name: str) -> bool:
     """Whether a name fits a pattern in which "*" stands for any characters."""
-    return _globbed(pattern)(name) is not None
-
-
-@lru_cache(maxsize=1_024)
-def _globbed(pattern: str) -> Callable[[str], re.Match[str] | None]:
-    # Of what fnmatch knows besides, brackets and question marks stand for themselves.
-    return re.compile(translate(pattern.replace("[", "[[]").replace("?", "[?]"))).match
+    first, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    if not name.startswith(first):
+        return False
+    *middle, last = rest
+    place = len(first)
+    for part in middle:
+        found = name.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return name.endswith(last) and len(name) - len(last) >= place
 
 
 def _unknown(expression: str, topic: str) -> bool:

@@ -61,27 +61,16 @@ class Segment:
         """The segment as operators see it."""
         if self._info is not None:
             return self._info
-        made = self._look()
-        if self.sealed:
-            self._info = made
-        return made
-
-    def _look(self) -> SegmentInfo:
         index = self.index
         state = "archived" if self.archived else "sealed" if self.sealed else "current"
         size = self.path.stat().st_size if self.compressed and self.path.exists() else index.end
-        return SegmentInfo(
-            self.path.name,
-            self.path,
-            index.first_sequence,
-            index.last_sequence,
-            index.first_at,
-            index.last_at,
-            size,
-            state,
-            self.compressed,
-            index.records,
-        )
+        made = SegmentInfo(
+            self.path.name, self.path, index.first_sequence, index.last_sequence, index.first_at, index.last_at,
+            size, state, self.compressed, index.records,
+        )  # fmt: skip
+        if self.sealed:
+            self._info = made
+        return made
 
 
 class Sources:

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 from broker_core.batch import Batch, hash64
+from broker_core.documents.journals import Removal
 from broker_core.errors import JournalError
 from broker_core.journal.acks import Publishers
 from broker_core.journal.appender import Appender, JournalOptions, Part
@@ -27,7 +28,7 @@ from broker_core.journal.log_reader import LogReader
 from broker_core.journal.recovery import Recovery, RecoveryReport
 from broker_core.journal.sealing import Sealer
 from broker_core.journal.segment import Position, SegmentInfo
-from broker_core.journal.swaps import Receipt, Swaps
+from broker_core.journal.swaps import Swaps
 
 DEFAULT_OPTIONS = JournalOptions()
 
@@ -316,14 +317,14 @@ class Journal:
         """Who holds what."""
         return self._pins.all()
 
-    def archive_swap(self, name: str, prepared: Path) -> Receipt:
+    def archive_swap(self, name: str, prepared: Path) -> None:
         """Replace a sealed segment by its verified copy in the archive directory (see swaps.py)."""
-        return self._swaps.archive(name, prepared)
+        self._swaps.archive(name, prepared)
 
-    def compress_swap(self, name: str, prepared: Path) -> Receipt:
+    def compress_swap(self, name: str, prepared: Path) -> None:
         """Replace a sealed or archived segment by its compressed form (see swaps.py)."""
-        return self._swaps.compress(name, prepared)
+        self._swaps.compress(name, prepared)
 
-    def remove(self, names: Sequence[str]) -> Receipt:
+    def remove(self, names: Sequence[str]) -> Removal:
         """Remove the oldest segments, all named, none of them current or pinned (see swaps.py)."""
         return self._swaps.remove(names)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Signal, Unit
-from broker_core.slow_clients.evaluate.decision import Candidate, Decision
+from broker_core.documents.records import Candidate
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import ClientView, SubscriptionView, Waiting
 from broker_core.slow_clients.rules.rule import Rule
 

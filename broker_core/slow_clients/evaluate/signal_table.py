@@ -96,7 +96,7 @@ READINGS: Final = whole({
         "its outbox holds", lambda client, *_: _live(client, client.memory),
         lambda one, client, *_: _live(client, one.outbox_bytes), column=1, ticking=False, outbox=True, beyond=False),
     Signal.OUTBOUND_MESSAGES: Reading(
-        "for it wait", lambda client, *_: _live(client, client.backlog.waiting().outbox_messages),
+        "for it wait", lambda client, *_: _live(client, client.backlog.messages),
         lambda one, client, *_: _live(client, one.outbox_messages), column=None, ticking=False, outbox=True, beyond=False),
     Signal.SPOOL_BYTES: Reading("its spool takes", lambda client, *_: client.disk,
         column=2, ticking=False, outbox=False, beyond=False),

@@ -1,25 +1,26 @@
-"""Decisions as they are told: as JSON for whoever keeps them, and as the notice to the client."""
+"""Decisions as they are told: as a document for whoever keeps them, and as the notice to the client."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
+from broker_core.documents.records import DecisionEntry
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
 
+_AS_IT_IS = tuple(Decision.__dataclass_fields__.keys() - {"at", "samples"})
+"""Fields that a document has of the same name and meaning."""
 
-def decision_json(decision: Decision) -> dict[str, Any]:
-    """The decision as JSON. Moments are milliseconds: nanoseconds don't fit a browser's numbers."""
-    figures = {field: getattr(decision, field) for field in Decision.__dataclass_fields__}
-    return {
-        field: value.value if isinstance(value, StrEnum) else value for field, value in figures.items()
-    } | {
-        "at": decision.at // 1_000_000,
-        "chosen_over": decision.chosen_over and decision.chosen_over._asdict(),
-        "samples": [[sample.at // 1_000_000, *sample[1:]] for sample in decision.samples],
-        "sentence": sentence(decision),
-    }
+
+def decision_entry(decision: Decision, identity: str = "") -> DecisionEntry:
+    """The decision as a document. Moments are milliseconds: nanoseconds don't fit a browser's numbers."""
+    return DecisionEntry(
+        id=identity,
+        at=decision.at // 1_000_000,
+        sentence=sentence(decision),
+        samples=[[sample.at // 1_000_000, *sample[1:]] for sample in decision.samples],
+        **{name: getattr(decision, name) for name in _AS_IT_IS},
+    )
 
 
 def notice_fields(decision: Decision) -> dict[str, Any]:
