@@ -87,11 +87,7 @@ class Connection:
                 if self.closed:
                     self._last_words(text)
                 else:
-                    command = commands.parse_command(text)
-                    try:
-                        self._carry_out(command)
-                    except ClientError as error:
-                        raise commands.about(error, command) from None
+                    self._command(commands.parse_command(text))
             elif not self.closed:
                 self.publishing.publish_batch(item.payload)
         except ClientError as error:
@@ -197,6 +193,12 @@ class Connection:
         self.sink.send_reply(replies.Closing(code=code, message=message, fix=fix, retry_after_ms=come_back))
 
     # Commands.
+
+    def _command(self, command: commands.Command) -> None:
+        try:
+            self._carry_out(command)
+        except ClientError as error:
+            raise commands.about(error, command) from None
 
     def _carry_out(self, command: commands.Command) -> None:
         match command:
