@@ -86,7 +86,6 @@ _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 _ZERO_CRC = b"\0\0\0\0"
-_NO_STAMP = (0, 0, 0, 0, 0)
 
 
 class BatchHeader(NamedTuple):
@@ -177,20 +176,8 @@ def build_one_topic(
         fields[4::5] = range(count)
         rows = _few_rows(count).pack(*fields)
     else:
-        table = np.zeros(count, ROW_DTYPE)
-        table["body"] = list(map(len, bodies))
-        table["topic"] = 1
-        table["delta"] = np.arange(count, dtype=np.uint32)
-        rows = table.tobytes()
-    return _assemble(
-        _dictionary(publisher, (topic,)),
-        count,
-        rows,
-        b"",
-        b"".join(bodies),
-        publisher,
-        first_publisher_sequence,
-    )
+        rows = _table(bodies, 1).tobytes()
+    return _assemble(publisher, (topic,), rows, b"", bodies, first_publisher_sequence)
 
 
 def build(
@@ -217,66 +204,48 @@ def build(
     indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
     if len(numbers) >= MAX_DICTIONARY:
         raise _bad(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
-    table = np.zeros(count, ROW_DTYPE)
-    table["body"] = list(map(len, bodies))
-    table["topic"] = indexes
-    table["delta"] = np.arange(count, dtype=np.uint32)
+    table = _table(bodies, indexes)
     joined = b""
     if headers is not None:
         table["headers"] = list(map(len, headers))
         joined = b"".join(headers)
     rows = table.tobytes() + np.array(sequences, "<u8").tobytes()
-    return _assemble(
-        _dictionary(publisher, tuple(numbers)),
-        count,
-        rows,
-        joined,
-        b"".join(bodies),
-        publisher,
-        first_publisher_sequence,
-        EXPLICIT_SEQUENCES if sequences else 0,
-    )
+    flags = EXPLICIT_SEQUENCES if sequences else 0
+    return _assemble(publisher, tuple(numbers), rows, joined, bodies, first_publisher_sequence, flags)
+
+
+def _table(bodies: Sequence[bytes], topics: int | list[int]) -> npt.NDArray[Any]:
+    table = np.zeros(len(bodies), ROW_DTYPE)
+    table["body"] = list(map(len, bodies))
+    table["topic"] = topics
+    table["delta"] = np.arange(len(bodies), dtype=np.uint32)
+    return table
 
 
 def _assemble(
-    dictionary: bytes,
-    count: int,
+    publisher: str,
+    topics: tuple[str, ...],
     rows: bytes,
     headers: bytes,
-    bodies: bytes,
-    publisher: str,
+    bodies: Sequence[bytes],
     first: int,
     flags: int = 0,
 ) -> bytearray:
+    count, dictionary, texts = len(bodies), _dictionary(publisher, topics), b"".join(bodies)
     if not 0 < count <= MAX_RECORDS:
         raise _bad(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
-    whole = _whole(flags, count, dictionary, rows, headers, bodies, hash64(publisher), first)
-    if len(whole) > MAX_BATCH_BYTES:
-        raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {len(whole)}", 16)
-    return whole
-
-
-def _whole(
-    flags: int,
-    count: int,
-    dictionary: bytes,
-    rows: bytes,
-    headers: bytes,
-    bodies: bytes,
-    publisher: int,
-    first_publisher_sequence: int,
-    *stamp: int,
-) -> bytearray:
-    """A batch of these parts; `stamp` is what a broker assigned: origin, epoch, 0, first sequence, moment."""
-    padding = _PADDING[(len(dictionary) + len(rows) + len(headers) + len(bodies)) & 7]
-    payload = b"".join((dictionary, rows, headers, bodies, padding))
-    length, crc = len(payload), crc32c(payload)
-    sizes = len(headers), len(bodies)
-    header = (MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc, 0)
-    whole = bytearray(
-        HEADER.pack(*header, *(stamp or _NO_STAMP), publisher, first_publisher_sequence, *sizes, 0)
-    )
-    _U32.pack_into(whole, 28, crc32c(whole))
+    length = len(dictionary) + len(rows) + len(headers) + len(texts)
+    padding = _PADDING[length & 7]
+    length += len(padding)
+    if HEADER_SIZE + length > MAX_BATCH_BYTES:
+        raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
+    payload = b"".join((dictionary, rows, headers, texts, padding))
+    header = HEADER.pack(
+        MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc32c(payload), 0,
+        0, 0, 0, 0, 0, hash64(publisher), first, len(headers), len(texts), 0,
+    )  # fmt: skip
+    whole = bytearray(header)
+    _U32.pack_into(whole, 28, crc32c(header))
     whole += payload
     return whole
 
@@ -284,13 +253,8 @@ def _whole(
 def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
     """Write what the broker assigns into the header, in place, and renew its checksum. The payload isn't touched."""
     _STAMP.pack_into(buf, 32, origin, epoch, 0, first_sequence, accepted_at)
-    _seal(buf)
-
-
-def _seal(header: bytearray) -> None:
-    """Renew a header's checksum."""
-    header[28:32] = _ZERO_CRC
-    _U32.pack_into(header, 28, crc32c(header[:HEADER_SIZE]))
+    buf[28:32] = _ZERO_CRC
+    _U32.pack_into(buf, 28, crc32c(buf[:HEADER_SIZE]))
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -549,29 +513,27 @@ class Batch:
         `explicit=False`, for a batch that isn't stamped yet, its records get no sequences.
         """
         header, sequences = self.header, self.sequences()
-        headers, bodies = self._texts_of(rows)
-        made = _whole(
-            header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0),
-            len(rows),
-            bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length]),
-            self.rows[rows].tobytes() + (sequences[rows].tobytes() if explicit else b""),
-            headers,
-            bodies,
-            header.publisher,
-            header.first_publisher_sequence,
-            header.origin,
-            header.epoch,
-            0,
-            int(sequences[rows[0]]) if explicit else 0,
-            header.accepted_at,
-        )
+        flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
+        joined, texts = self._texts_of(rows)
+        dictionary = bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
+        tables = self.rows[rows].tobytes() + (sequences[rows].tobytes() if explicit else b"")
+        body = dictionary + tables + joined + texts
+        payload = body + _PADDING[len(body) & 7]
+        made = bytearray(HEADER.pack(
+            MAGIC, VERSION, 0, flags, len(rows), header.dictionary_length, len(payload), len(payload), crc32c(payload), 0,
+            header.origin, header.epoch, 0, int(sequences[rows[0]]) if explicit else 0, header.accepted_at,
+            header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
+        ))  # fmt: skip
+        _U32.pack_into(made, 28, crc32c(made))
+        made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
     def marked(self, mark: int) -> Batch:
         """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""
         header = bytearray(self.buf[:HEADER_SIZE])
         _U16.pack_into(header, 6, self.header.flags & ~MARKS | mark)
-        _seal(header)
+        header[28:32] = _ZERO_CRC
+        _U32.pack_into(header, 28, crc32c(header))
         made = header + self.buf[HEADER_SIZE:]
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Self, TypedDict, Unpack, assert_never
 
 from broker_core.bookmark import EPOCH_TEXT
@@ -38,22 +37,9 @@ from broker_core.client.subscription import Subscription, default_id
 from broker_core.client.subscriptions import Subscriptions
 from broker_core.client.tls import Tls, context_of
 from broker_core.errors import ClientError, OperatorError, SluiceError
-from broker_core.protocols import commands
+from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_client_name, check_subscription_id
 from broker_core.protocols.native import COMMAND, Frame
-from broker_core.protocols.replies import (
-    Ack,
-    Cancelled,
-    CloseRequested,
-    Closing,
-    Error,
-    Gap,
-    Heartbeat,
-    Message,
-    Notice,
-    Resumed,
-    parse_reply,
-)
 
 MAX_HELD = 4 * 1024 * 1024
 """Bytes received and not yet taken by the application, above which the socket isn't read."""
@@ -99,7 +85,7 @@ class AsyncClient(Steering):
         batch_bytes: int = BATCH_BYTES,
         max_held: int = MAX_HELD,
         verify: bool = True,
-        on_notice: Callable[[Notice], None] | None = None,
+        on_notice: Callable[[replies.Notice], None] | None = None,
         on_rejection: Callable[[Rejection], None] | None = None,
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
@@ -110,7 +96,7 @@ class AsyncClient(Steering):
         super().__init__()
         self.name = check_client_name(name)
         self.instance = ""
-        self.notices: deque[Notice] = deque(maxlen=100)
+        self.notices: deque[replies.Notice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
         self._bookmark_store = bookmark_store
         self._on_notice = on_notice
@@ -174,9 +160,7 @@ class AsyncClient(Steering):
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     @property
@@ -281,7 +265,7 @@ class AsyncClient(Steering):
 
     # The connection.
 
-    async def _connected(self, link: Link, ack: Ack) -> None:
+    async def _connected(self, link: Link, ack: replies.Ack) -> None:
         if self.instance not in ("", ack.instance):
             self._publisher.check_instance(ack.sequence or 0)
         self.instance = ack.instance or ""
@@ -305,18 +289,18 @@ class AsyncClient(Steering):
         self._subscriptions.check_held(link)
 
     def _on_reply(self, frame: Frame) -> None:
-        reply = parse_reply(frame.payload)
+        reply = replies.parse_reply(frame.payload)
         match reply:
-            case Ack() as ack:
+            case replies.Ack() as ack:
                 self._on_ack(ack)
-            case Error() as error:
+            case replies.Error() as error:
                 self._on_error(error)
-            case Heartbeat():
+            case replies.Heartbeat():
                 self._connector.heartbeat()
-            case Gap() as gap:
+            case replies.Gap() as gap:
                 if found := self._subscriptions.by_id.get(gap.id):
                     found.gaps.append(gap)
-            case Notice() as notice:
+            case replies.Notice() as notice:
                 self.notices.append(notice)
                 if notice.decision is not None:
                     self._send(commands.Told(decision=notice.decision))
@@ -324,21 +308,21 @@ class AsyncClient(Steering):
                 self._connector.closing(notice)
                 if self._on_notice is not None:
                     self._on_notice(notice)
-            case Cancelled() as cancelled:
+            case replies.Cancelled() as cancelled:
                 self._subscriptions.cancelled(cancelled)
-            case Resumed() as resumed:
+            case replies.Resumed() as resumed:
                 if found := self._subscriptions.by_id.get(resumed.id):
                     found.resumed = resumed
-            case CloseRequested() as requested:
+            case replies.CloseRequested() as requested:
                 self._connector.close_requested(requested)
-            case Closing() as closing:
+            case replies.Closing() as closing:
                 self._connector.closing(closing)
-            case Message() | None:
+            case replies.Message() | None:
                 pass  # records come as batches where commands come as frames; a newer broker may say more
             case _:
                 assert_never(reply)
 
-    def _on_ack(self, ack: Ack) -> None:
+    def _on_ack(self, ack: replies.Ack) -> None:
         if ack.of is None or ack.of == "flush":
             self._publisher.on_ack(ack)
         elif ack.of == "subscribe":
@@ -347,7 +331,7 @@ class AsyncClient(Steering):
             self._steered(ack)
         # Of unsubscribe and renew nothing is awaited.
 
-    def _on_error(self, error: Error) -> None:
+    def _on_error(self, error: replies.Error) -> None:
         problem = ClientError.received(error.code, error.message, error.fix, error.details)
         self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
@@ -355,6 +339,8 @@ class AsyncClient(Steering):
         elif error.of in STEERING_WORDS:
             self._not_steered(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:
-            self._subscriptions.cancelled(Cancelled(id=error.id, code=error.code, message=error.message))
+            self._subscriptions.cancelled(
+                replies.Cancelled(id=error.id, code=error.code, message=error.message)
+            )
         elif error.of == "publish" or error.first is not None:
             self._publisher.on_error(error)

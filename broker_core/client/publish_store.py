@@ -46,10 +46,6 @@ class StoredBatch(NamedTuple):
     last: int
     batch: Buffer
 
-    @property
-    def length(self) -> int:
-        return len(self.batch)
-
 
 class PublishStore(Protocol):
     """What a client needs of a store. Sequences ascend from one add() to the next."""
@@ -103,16 +99,13 @@ class KeptBatches(Generic[E]):
     def _keep(self, entry: E) -> None:
         self._kept[entry.first] = entry
         self.nbytes += entry.length
-        self.last_sequence = max(self.last_sequence, entry.last)
-
-    def _forget(self, gone: list[E]) -> None:
-        for entry in gone:
-            del self._kept[entry.first]
-            self.nbytes -= entry.length
+        self.last_sequence = entry.last
 
     def _drop(self, gone: list[E], first: int, last: int) -> None:
         """Forget these, because everything of `first` to `last` is acknowledged."""
-        self._forget(gone)
+        for entry in gone:
+            del self._kept[entry.first]
+            self.nbytes -= entry.length
 
     def _batch_of(self, entry: E) -> Buffer:
         raise NotImplementedError
@@ -129,7 +122,12 @@ class KeptBatches(Generic[E]):
             self._drop(gone, first, last)
 
     def discard_upto(self, last: int) -> None:
-        if gone := list(takewhile(lambda entry: entry.last <= last, self._kept.values())):
+        gone: list[E] = []
+        for entry in self._kept.values():
+            if entry.last > last:
+                break
+            gone.append(entry)
+        if gone:
             self._drop(gone, gone[0].first, last)
 
     def pending(self, after: int = 0) -> Iterator[StoredBatch]:
@@ -142,16 +140,25 @@ class KeptBatches(Generic[E]):
         return next(iter(self._kept), 0)
 
 
-class MemoryPublishStore(KeptBatches[StoredBatch]):
+class _Held(NamedTuple):
+    first: int
+    last: int
+    batch: Buffer
+    length: int
+
+
+class MemoryPublishStore(KeptBatches[_Held]):
     """Keeps batches while the process lives."""
 
     def __init__(self, limit: int = MEMORY_LIMIT) -> None:
         super().__init__(limit)
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
-        self._keep(StoredBatch(first, last, batch))
+        self._kept[first] = _Held(first, last, batch, len(batch))
+        self.nbytes += len(batch)
+        self.last_sequence = last
 
-    def _batch_of(self, entry: StoredBatch) -> Buffer:
+    def _batch_of(self, entry: _Held) -> Buffer:
         return entry.batch
 
     def close(self) -> None:
@@ -225,11 +232,12 @@ class FilePublishStore(KeptBatches[_Place]):
         return (first, last, length) if crc32c(covered) == crc else None
 
     def _enter(self, first: int, last: int, length: int, at: int) -> None:
+        highest = max(self.last_sequence, last)
         if length:
             self._keep(_Place(first, last, at, length))
         else:
-            self._forget(self._within(first, last))
-            self.last_sequence = max(self.last_sequence, last)
+            self._forget(self._within(first, last), first, last)
+        self.last_sequence = highest
 
     def _next_batch(self, start: int) -> int | None:
         """The next whole entry with a batch: what a damaged length says can't be trusted, a batch's magic can."""
@@ -259,7 +267,7 @@ class FilePublishStore(KeptBatches[_Place]):
         self._keep(_Place(first, last, at, len(batch)))
 
     def _drop(self, gone: list[_Place], first: int, last: int) -> None:
-        super()._drop(gone, first, last)
+        self._forget(gone, first, last)
         # On a full disk the acknowledgement isn't kept: it frees room, and must not fail for the lack of it.
         with contextlib.suppress(OperatorError):
             self._file.append(_head(first, last, b""))
@@ -267,8 +275,8 @@ class FilePublishStore(KeptBatches[_Place]):
         if self._dead >= max(COMPACT_AT, self.nbytes):  # so that writing anew costs at most what it drops
             self.compact()
 
-    def _forget(self, gone: list[_Place]) -> None:
-        super()._forget(gone)
+    def _forget(self, gone: list[_Place], first: int, last: int) -> None:
+        super()._drop(gone, first, last)
         self._dead += sum(_ENTRY.size + place.length for place in gone)
 
     def _batch_of(self, entry: _Place) -> Buffer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from broker_core.batch import Batch
@@ -84,9 +83,7 @@ class SyncClient:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _ask(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
