@@ -38,7 +38,7 @@ class Skipped(NamedTuple):
     """A segment that stays as it is, a sentence why, and the reason in a word.
 
     Reasons: current, archived, compressed, young, gap, or the kind of who needs it (held.PIN_KINDS with
-    underscores: replay, spool, managed_replay, …).
+    underscores: replay, spool, managed_replay, …), or pipeline: a reader outside the broker has a lease.
     """
 
     name: str

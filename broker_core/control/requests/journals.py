@@ -25,6 +25,7 @@ from broker_core.engine.dispatch import Dispatch
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
 from broker_core.journal.journal import Journal
+from broker_core.journal.leases import read_leases
 from broker_core.replay.frontier import Frontier
 
 
@@ -55,7 +56,7 @@ class JournalRequests:
     async def journals(self, asked: requests.ListJournals) -> list[SegmentEntry]:
         """All segments."""
         journal = self._broker.journal
-        pins = journal.pins()
+        pins = self._held()
         return [
             SegmentEntry(
                 name=segment.name, path=str(segment.path), state=segment.state, compressed=segment.compressed,
@@ -107,7 +108,8 @@ class JournalRequests:
                     "Plan again.",
                     refused=refused,
                 )
-            receipt = await asyncio.to_thread(self._broker.journal.remove, asked.names)
+            now = self._broker.clock.now_ns()
+            receipt = await asyncio.to_thread(self._broker.journal.remove, asked.names, now)
         return msgspec.convert(receipt.as_dict(), Removal)
 
     async def browse(self, asked: requests.Browse) -> BrowsedPage:
@@ -120,4 +122,10 @@ class JournalRequests:
 
     def _plan(self, action: JournalAction, age_s: float) -> retention.Plan:
         now, journal = self._broker.clock.now_ns(), self._broker.journal
-        return retention.plan(action, journal.segments(), now - int(age_s * 1e9), journal.pins(), now)
+        return retention.plan(action, journal.segments(), now - int(age_s * 1e9), self._held(), now)
+
+    def _held(self) -> list[retention.Needs]:
+        """Who needs records: here, and in other processes."""
+        journal = self._broker.journal
+        leases = read_leases(journal.directory, self._broker.instance, self._broker.clock.now_ns())
+        return [*journal.pins(), *leases]
