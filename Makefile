@@ -45,8 +45,8 @@ lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, 
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-types: $(VENV)/dev.stamp  ## mypy --strict of the engine and the pipeline
-	$(VENV)/bin/mypy --strict broker_core pipeline
+types: $(VENV)/dev.stamp  ## mypy --strict of the engine, the data source and the pipeline
+	$(VENV)/bin/mypy --strict broker_core pipeline sluice_spark
 
 imports: $(VENV)/dev.stamp  ## the rooms point one way
 	$(VENV)/bin/lint-imports
