@@ -94,16 +94,25 @@ def fill(home: Path, sizes: Iterable[int], *, step: int = SECOND) -> int:
 def move(home: Path, action: str, which: slice = slice(None, -1)) -> int:
     """Archive or compress sealed segments as the broker does; returns how many."""
     with opened(home) as journal:
-        chosen = [info for info in journal.segments() if info.state != "current"][which]
-        for info in chosen:
-            target = journal_target(home, info.path, action)
-            if action == "archive":
-                copy_verified(info.path, target)
-                journal.archive_swap(info.name, target)
-            else:
-                compress_segment(info.path, target)
-                journal.compress_swap(info.name, target)
-        return len(chosen)
+        return act_on_open(journal, home, action, which)
+
+
+def act_on_open(journal: Journal, home: Path, action: str, which: slice = slice(None, None)) -> int:
+    """The same on a journal that is open; what is archived or compressed already stays as it is."""
+    sealed = [info for info in journal.segments() if info.state != "current"][which]
+    done = "archived" if action == "archive" else ""
+    chosen = [
+        info for info in sealed if info.state != done and not (action == "compress" and info.compressed)
+    ]
+    for info in chosen:
+        target = journal_target(home, info.path, action)
+        if action == "archive":
+            copy_verified(info.path, target)
+            journal.archive_swap(info.name, target)
+        else:
+            compress_segment(info.path, target)
+            journal.compress_swap(info.name, target)
+    return len(chosen)
 
 
 def identify(home: Path, identity: UUID, only: Path | None = None) -> str:

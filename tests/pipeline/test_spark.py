@@ -21,7 +21,6 @@ from broker_core.journal.leases import leases_path
 from broker_core.journal.segment import segment_name
 from pipeline.__main__ import spoken
 from pipeline.jobs import client_history, lake
-from pipeline.session import start_session
 from sluice_spark import journal
 from tests.pipeline.support import (
     INSTANCE,
@@ -40,18 +39,6 @@ from tests.pipeline.support import (
 MS = NOON // 1_000_000
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all; the settings make it start fast, they aren't for work."""
-    quick = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    session = start_session("local[2]", "tests", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
 
 
 @pytest.fixture
