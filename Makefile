@@ -12,7 +12,7 @@ ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-browser test-postgres lint types imports format bench clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres lint types imports format wheel bench clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ imports: $(VENV)/dev.stamp  ## the rooms point one way
 
 format: $(VENV)/dev.stamp  ## lay out the code, 110 columns
 	$(VENV)/bin/ruff format .
+
+wheel: $(VENV)/dev.stamp  ## make the wheel of sluice-spark, the Spark data source, in dist/
+	$(PY) packaging/spark_wheel.py
 
 bench: $(VENV)/dev.stamp  ## measure; figures of record are in docs/benchmarks.md
 	$(PY) -m bench $(ARGS)

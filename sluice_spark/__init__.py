@@ -15,16 +15,19 @@ the module `pyspark_sluice`.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
+from sluice_spark import standins
 
-from sluice_spark.log import Gap, examine
-from sluice_spark.options import read_options
-from sluice_spark.reading import plan_log
+standins.install()  # before anything that needs them is imported
+
+from sluice_spark.log import Gap, examine  # noqa: E402
+from sluice_spark.options import read_options  # noqa: E402
+from sluice_spark.reading import plan_log  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +85,7 @@ def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str |
 
 def _text(words: str | Sequence[str]) -> str:
     """A list as an option's text."""
-    return words if isinstance(words, str) else orjson.dumps(list(words)).decode() if words else ""
+    return words if isinstance(words, str) else json.dumps(list(words)) if words else ""
 
 
 def _register_here() -> None:

@@ -15,9 +15,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-import msgspec
+import orjson
 
 from broker_core.journal.files import Files, replace_durably
 from broker_core.names import is_name
@@ -29,7 +29,7 @@ LONGEST_NS: Final = 7 * 86_400 * 1_000_000_000
 KIND: Final = "pipeline"
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(NamedTuple):
     """Everything from `sequence` on is needed until `expires_at`."""
 
     owner: str
@@ -37,7 +37,7 @@ class Lease(msgspec.Struct, frozen=True):
     expires_at: int
 
 
-class Held(msgspec.Struct, frozen=True):
+class Held(NamedTuple):
     """A lease as plans show it, like a pin."""
 
     owner: str
@@ -56,7 +56,7 @@ def write_lease(files: Files, directory: Path, instance: str, name: str, lease: 
         raise ValueError(f"{name!r} can't name a lease")
     home = leases_path(directory, instance)
     home.mkdir(exist_ok=True)
-    replace_durably(files, home / f"{name}.json", msgspec.json.encode(lease))
+    replace_durably(files, home / f"{name}.json", orjson.dumps(lease._asdict()))
 
 
 def drop_lease(directory: Path, instance: str, name: str) -> None:
@@ -73,10 +73,18 @@ def read_leases(directory: Path, instance: str, now_ns: int) -> list[Held]:
     for path in islice(sorted(leases_path(directory, instance).glob("*.json")), MAX_LEASES):
         try:
             with path.open("rb") as file:
-                lease = msgspec.json.decode(file.read(MAX_LEASE_BYTES), type=Lease)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                lease = _lease(orjson.loads(file.read(MAX_LEASE_BYTES)))
+        except (OSError, ValueError):
             continue
         if now_ns < lease.expires_at <= now_ns + LONGEST_NS:
             until = datetime.fromtimestamp(lease.expires_at // 1_000_000_000, UTC)
             found.append(Held(f"{KIND} {lease.owner[:200]} until {until:%Y-%m-%d %H:%M:%S}Z", lease.sequence))
     return found
+
+
+def _lease(told: Any) -> Lease:
+    """ValueError when it isn't one."""
+    match told:
+        case {"owner": str(owner), "sequence": int(sequence), "expires_at": int(expires_at)}:
+            return Lease(owner, sequence, expires_at)
+    raise ValueError("not a lease")
