@@ -112,7 +112,15 @@ def _let_go(known: tuple[Source, Segment]) -> None:
         known[1].index.set_entries(None)
 
 
-PIN_KINDS = ("managed replay", "replay", "spool", "durable subscription", "paused subscription", "snapshot")
+PIN_KINDS = (
+    "managed replay",
+    "replay",
+    "spool",
+    "durable subscription",
+    "paused subscription",
+    "snapshot",
+    "pipeline",
+)
 
 
 class Pin:

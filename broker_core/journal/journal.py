@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from threading import Lock
@@ -26,6 +27,7 @@ from broker_core.journal.held import Pin, Pins, Segment
 from broker_core.journal.index import Hole
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.recovery import Recovery, RecoveryReport
+from broker_core.journal.removals import note_removal
 from broker_core.journal.sealing import Sealer
 from broker_core.journal.segment import Position, SegmentInfo
 from broker_core.journal.swaps import Swaps
@@ -53,7 +55,8 @@ class Journal:
         self._lock = Lock()
         self._pins = Pins()
         self._log = LogReader(found.instance, tuple(found.segments))
-        self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._pins.owners)
+        note = partial(note_removal, files, directory, found.instance)
+        self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._pins.owners, note)
         self._appender = Appender(files, directory, found.instance, found.epoch, options)
         self._sealer = Sealer(files, directory, found.instance)
         self._syncing = Lock()
@@ -325,6 +328,6 @@ class Journal:
         """Replace a sealed or archived segment by its compressed form (see swaps.py)."""
         self._swaps.compress(name, prepared)
 
-    def remove(self, names: Sequence[str]) -> Removal:
-        """Remove the oldest segments, all named, none of them current or pinned (see swaps.py)."""
-        return self._swaps.remove(names)
+    def remove(self, names: Sequence[str], now_ns: int = 0) -> Removal:
+        """Remove the oldest segments, all named, none of them current or pinned (see swaps.py). `now_ns` is noted."""
+        return self._swaps.remove(names, now_ns)

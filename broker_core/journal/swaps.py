@@ -21,13 +21,13 @@ from threading import Lock
 
 from broker_core.documents.journals import Removal
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal import sidecar
+from broker_core.journal import removals, sidecar
 from broker_core.journal.compressed import CompressedSource
 from broker_core.journal.files import Files, journal_error, replace_durably
 from broker_core.journal.held import Segment
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.reader import open_source, read_header
-from broker_core.journal.segment import index_path
+from broker_core.journal.segment import SegmentInfo, index_path
 
 
 class Swaps:
@@ -40,7 +40,9 @@ class Swaps:
         lock: Lock,
         archive_directory: Path | None,
         needed_by: Callable[[int], list[str]],
+        note: Callable[[removals.Removal], None],
     ) -> None:
+        self._note = note
         self._files = files
         self._log = log
         self._lock = lock
@@ -136,10 +138,10 @@ class Swaps:
         except OSError as error:
             raise journal_error(error, f"the removal of {old.path.name}") from error
 
-    def remove(self, names: Sequence[str]) -> Removal:
+    def remove(self, names: Sequence[str], now_ns: int = 0) -> Removal:
         """Remove the oldest segments. They must be named all, and nothing may need them: no gaps, no surprises.
 
-        The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
+        What goes is noted first (removals.py). The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
         has no gap.
         """
         with self._one_at_a_time:
@@ -153,6 +155,10 @@ class Swaps:
             for segment in chosen:
                 self._refuse_if_needed(segment)
             infos = [segment.info() for segment in chosen]
+            try:
+                self._note(_noted(infos, now_ns))
+            except OSError as error:
+                raise journal_error(error, "the note of what is removed") from error
             with self._lock:
                 held = self._log.segments[len(chosen) :]
                 self._log.replace(held)
@@ -189,4 +195,17 @@ class Swaps:
 def _current(segment: Segment) -> OperatorError:
     return OperatorError(
         "journal_current", f"{segment.path.name} is being written.", "Wait until it is full."
+    )
+
+
+def _noted(infos: Sequence[SegmentInfo], now_ns: int) -> removals.Removal:
+    return removals.Removal(
+        infos[0].first_sequence,
+        infos[-1].last_sequence,
+        sum(info.records for info in infos),
+        sum(info.nbytes for info in infos),
+        len(infos),
+        infos[0].first_at,
+        max(info.last_at for info in infos),
+        now_ns,
     )

@@ -19,6 +19,8 @@ from broker_core.documents.messages import BrowsedPage
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
+from broker_core.journal.held import Pin
+from broker_core.journal.leases import read_leases
 
 
 class JournalRequests:
@@ -31,8 +33,9 @@ class JournalRequests:
         self._swapping = asyncio.Lock()
 
     async def journals(self, asked: requests.ListJournals) -> list[SegmentEntry]:
+        """All segments."""
         journal = self._engine.journal
-        pins = journal.pins()
+        pins = self._held()
         return [
             SegmentEntry(
                 name=segment.name, path=str(segment.path), state=segment.state, compressed=segment.compressed,
@@ -83,7 +86,8 @@ class JournalRequests:
                     "Plan again.",
                     refused=refused,
                 )
-            return await asyncio.to_thread(self._engine.journal.remove, asked.names)
+            now = self._engine.clock.now_ns()
+            return await asyncio.to_thread(self._engine.journal.remove, asked.names, now)
 
     async def browse(self, asked: requests.Browse) -> BrowsedPage:
         """Messages of a topic. ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone."""
@@ -95,4 +99,9 @@ class JournalRequests:
 
     def _plan(self, action: JournalAction, age_s: float) -> retention.Plan:
         now, journal = self._engine.clock.now_ns(), self._engine.journal
-        return retention.plan(action, journal.segments(), now - int(age_s * 1e9), journal.pins(), now)
+        return retention.plan(action, journal.segments(), now - int(age_s * 1e9), self._held(), now)
+
+    def _held(self) -> list[Pin]:
+        """Who needs records: here, and in other processes."""
+        journal, clock = self._engine.journal, self._engine.clock
+        return [*journal.pins(), *read_leases(journal.directory, self._engine.instance, clock.now_ns())]
