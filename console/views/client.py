@@ -83,9 +83,16 @@ def _paused(found: ClientEntry | None) -> list[str]:
 def _show(request: HttpRequest, name: str, form: DisconnectForm, status: int = 200) -> HttpResponse:
     instance = common.own_instance()
     found, problem = _ask(name)
+    kept = _history(instance, name)
+    hourly = pipeline_history.client_hours(name)
+    # While the broker can't say, nobody can know that a client never was.
+    if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
+        return common.page(request, "client_unknown.html", {"name": name}, 404)
+    last = kept["samples"][-1]["at"] if kept["samples"] else None
     context = {
         "name": name, "client": found, "broker_problem": problem, "disconnect_form": form, "paused": _paused(found),
-        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": pipeline_history.client_hours(name), **_history(instance, name),
+        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": hourly, **kept,
+        "last_seen_ms": last and last * 1_000,
     }  # fmt: skip
     return common.page(request, "client.html", context, status)
 
@@ -98,6 +105,14 @@ def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
         return None, away
     except SluiceError:
         return None, None
+
+
+def _durables(name: str) -> bool:
+    """Whether something is kept for a client of that name while it is away."""
+    try:
+        return any(one.client == name for one in ledger.durables())
+    except SluiceError:
+        return False
 
 
 def _history(instance: Instance | None, name: str) -> dict[str, Any]:

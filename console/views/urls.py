@@ -21,12 +21,14 @@ from console.views import (
     replays,
     rollouts,
     runs,
+    standing,
 )
 
 ENTRIES = "|".join(draft_parts.FORMS)
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
+    path("standing/", standing.standing, name="standing"),
     path("login/", access.login, name="login"),
     path("logout/", access.logout, name="logout"),
     path("clients/", clients.clients, name="clients"),

@@ -141,6 +141,7 @@ DOORS = [
     Door("GET", "/clients/", P.VIEW),
     Door("GET", "/clients/board-jfk/", P.VIEW),
     Door("POST", "/clients/board-jfk/disconnect/", P.ACT_ON_CLIENTS, {"reason": "x"}),
+    Door("GET", "/standing/", P.VIEW),
     Door("GET", "/clients/board-jfk/slow/", P.VIEW),
     Door("POST", "/clients/board-jfk/pause/", P.ACT_ON_CLIENTS, {}),
     Door("POST", "/clients/board-jfk/resume/", P.ACT_ON_CLIENTS, {}),

@@ -70,7 +70,7 @@ def test_from_a_new_draft_to_a_rollout_and_back(page: Page) -> None:
     page.get_by_role("button", name="Show what it would do").focus()
     page.keyboard.press("Enter")
     preview = page.locator("#preview")
-    expect(preview).to_contain_text("client_policy.client_max_capacity")
+    expect(preview).to_contain_text("ClientMaxCapacity")
     expect(preview).to_contain_text("board-jfk would be over its capacity.")
     expect(preview).to_contain_text(
         re.compile(r"Whom it touches: (\d+) of \1 clients")

@@ -9,7 +9,7 @@ from typing import Any
 from django.test import Client
 from django.utils import timezone
 
-from console.models import AuditEvent, ClientSample, Instance
+from console.models import AuditEvent, ClientSample, Decision, Instance
 from tests.support.fake_broker import FakeBroker, make_client, make_subscription
 from tests.support.seed import seed_decisions, seed_hours
 
@@ -29,6 +29,39 @@ def test_a_client_that_logged_off_keeps_its_page(
     assert "Not connected" in text
     assert "over ClientMessageAgeLimit" in text
     assert "17 messages" in text
+
+
+def test_a_client_that_never_was_isnt_found(browser: Client, broker: FakeBroker) -> None:
+    answer = browser.get("/clients/nobody-at-all/")
+    assert answer.status_code == 404
+    assert b"Nothing is known of a client" in answer.content
+
+
+def test_while_the_broker_is_away_nobody_is_said_never_to_have_been(
+    browser: Client, instance: Instance
+) -> None:
+    assert browser.get("/clients/nobody-at-all/").status_code == 200
+
+
+def test_a_gone_client_says_when_it_was_last_seen(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
+    at = timezone.now().replace(microsecond=0) - timedelta(minutes=5)
+    ClientSample.objects.create(instance=instance, client="went", at=at, state="live")
+    assert b"was last seen at" in browser.get("/clients/went/").content
+
+
+def test_what_was_only_recorded_never_looks_done(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
+    at = timezone.now()
+    Decision.objects.create(
+        instance=instance, at=at, client="x", action="disconnect", mode="shadow", reason="slow_client_age"
+    )
+    for path in ("/", "/decisions/", "/clients/x/"):
+        text = browser.get(path).content.decode()
+        assert "Would be disconnected" in text and "recorded only" in text
+        assert ">Disconnected<" not in text.replace('<option value="disconnect">Disconnected<', "")
 
 
 def test_its_samples_are_handed_to_the_plot(browser: Client, instance: Instance) -> None:
