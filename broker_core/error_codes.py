@@ -363,6 +363,9 @@ _REQUESTS: Final = {
     "run_in_progress": ErrorCode(
         "Another run holds what this one needs; `run`", _OPERATOR, _CONFLICT, None, SHORTLY
     ),
+    "confirm_needed": ErrorCode("What was said of the tray's acts wasn't confirmed", _OPERATOR, _CONFLICT),
+    "tray_blocked": ErrorCode("An act in the tray can't be done as it is", _OPERATOR, _CONFLICT),
+    "tray_full": ErrorCode("The tray holds as many acts as it may", _OPERATOR, _CONFLICT),
     "too_many_drafts": ErrorCode("The instance has as many drafts as it may", _OPERATOR, _CONFLICT),
     "draft_changed": ErrorCode(
         "Somebody else was faster; `version`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from broker_core.config.preset_fields import PRESETS
 from broker_core.config.vocabulary import UNIT_OF, Action, Mode, Reason, Signal, Unit
 from broker_core.delivery.account import Cause
-from console.units.format import NONE, with_unit
+from console.units.format import NONE, duration, with_unit
 
 SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.POOL_MEMORY: "memory of the pool",
@@ -43,6 +43,9 @@ REASONS: Final[Mapping[Reason, str]] = {
     Reason.ACK_SILENCE: "No acknowledgement",
     Reason.RESOURCE_ERROR: "Backlog over its topic’s limit",
 }
+
+
+SIGNALS_BY_CODE: Final = {code.value: word for code, word in SIGNALS.items()}
 
 
 class Act(NamedTuple):
@@ -174,6 +177,29 @@ def setting_value(path: object, value: Any, signal_code: object = "") -> str:
     if not isinstance(value, (int, float)):
         return str(value)
     return _measured(value, _unit(field, row.unit if row is not None else "", signal_code))
+
+
+def rule_sentence(rule: Mapping[str, Any]) -> str:
+    """A rule of the operators' own as a sentence: "When oldest age of prices.> for desk-* passes 20.0 s, disconnect it"."""
+    scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
+    said = [f"When {signal(rule.get('signal') or rule.get('name'))}"]
+    said += [f"of {scope['topic']}"] if scope and scope.get("topic") else []
+    whom = [
+        f"{key} {value}" if key != "client" else str(value)
+        for key, value in (scope or {}).items()
+        if value and key != "topic"
+    ]
+    said += [f"for {', '.join(whom)}"] if whom else []
+    said.append("falls below" if rule.get("shape") == "rate_below" else "passes")
+    path = f"{rule.get('name')}.limit"
+    said.append(
+        f"{rule['percent']} % of the pool’s"
+        if rule.get("percent")
+        else setting_value(path, rule.get("limit"), rule.get("signal"))
+    )
+    said += [f"for {duration(rule['hold_ms'])}"] if rule.get("hold_ms") else []
+    does = [_rung(rung) for rung in rule.get("ladder") or ()]
+    return f"{' '.join(said)}, {', then '.join(does) or 'tell the operators'}"
 
 
 def _measured(value: float, unit: str) -> str:

@@ -20,7 +20,8 @@ from console.models import PolicyDraft
 from console.queries import effect
 from console.queries import policies as read
 from console.services import audit, drafts, policies, policy_files
-from console.views import common, draft_tables
+from console.services import tray as tray_service
+from console.views import common, draft_tables, tray
 from console.views.rollouts import rollout_shown
 
 PAGE = 30
@@ -107,6 +108,18 @@ def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
     if request.headers.get("HX-Request"):
         return render(request, "components/draft_preview.html", context)
     return show(request, draft, context)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def plan(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """Have the tray hold this draft."""
+    audit.changes_nothing(request)
+    try:
+        tray_service.put_draft(common.actor_of(request), own(draft_id))
+    except SluiceError as problem:
+        common.tell(request, problem)
+    return tray.answer(request)
 
 
 def shown_preview(request: HttpRequest, found: drafts.Preview, document: Mapping[str, Any]) -> dict[str, Any]:

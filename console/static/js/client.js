@@ -32,7 +32,7 @@ function update() {
   if (fares !== health) { health = fares; one("#health").replaceChildren(fares ? chip(fares, "health") : ""); }
   if (now !== state) { state = now; one("#state").replaceChildren(chip(now)); }
   setText(one("#state-note"), client?.offlined_since ? `since ${moment(client.offlined_since)}` : "");
-  const button = one("#disconnect-button");
+  const button = one("#acts");
   if (button) button.hidden = !client;
   const note = one("#gone-note");
   if (note) note.hidden = Boolean(client);

@@ -36,7 +36,7 @@ CHANGES = (
     "rollout_promote",
     "rollout_stop",
     "journals_plan",
-    "journals_apply",
+    "tray_clients",
     "runs_pipeline",
 )
 
