@@ -68,6 +68,11 @@ class Connection:
         return self.name != ""
 
     @property
+    def listened_to(self) -> bool:
+        """Whether what it sends is read now; while it isn't, its silence says nothing."""
+        return self.inbox.reading
+
+    @property
     def closed(self) -> bool:
         return self.backlog.state is ClientState.CLOSED
 

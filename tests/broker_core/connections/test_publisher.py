@@ -104,3 +104,32 @@ async def test_a_logon_behind_a_write_that_fails_says_what_is_on_disk(tmp_path: 
             assert (await client.until("closing"))["code"] == "client_replaced"
         assert (await back.until("ack"))["sequence"] == 1
         back.close()
+
+
+async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client, back = await RawClient.open(broker), await RawClient.open(broker)
+        client.command({"c": "logon", "name": "busy", "heartbeat_ms": 100})
+        await client.until("processed")
+        other = await RawClient.connect(broker, "other")
+        with stalled_disk(broker):
+            await other.publish("t", [b"1"], 1)
+            await until(lambda: broker.engine.dispatch.publisher_sequence("other") == 1)
+            back.command({"c": "logon", "name": "other"})
+            assert (await other.until("closing"))["code"] == "client_replaced"
+            client.write(b"".join(map(publish, range(2 * MOST_UNCOMMITTED))))
+            await until(
+                lambda: broker.engine.roster.clients["busy"].publishing.uncommitted == MOST_UNCOMMITTED
+            )
+            held = [one for one in broker.engine.roster if not one.listened_to]
+            for connection in held:
+                connection.heard_at -= 60_000
+            broker.engine.tick()
+            assert len(held) == 2 and not any(one.closed for one in held)
+        assert (await back.until("ack"))["sequence"] == 1
+        client.write(flush("all"))
+        assert (await client.until("completed"))["id"] == "all"
+        broker.engine.roster.clients["busy"].heard_at -= 60_000
+        broker.engine.tick()
+        assert (await client.until("closing"))["code"] == "heartbeat_timeout"
+        back.close()
