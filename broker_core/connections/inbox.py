@@ -32,7 +32,7 @@ Item = Frame | str | ClientError
 class Hold(Enum):
     """Why nothing is taken from a client for now."""
 
-    LOGON = "its logon is being checked"
+    LOGON = "its logon is being checked, or what was published under its name before isn't on the disk yet"
     JOURNAL = "the disk is behind what was published"
     OWN = "too many of its own batches aren't on the disk yet"
 
@@ -84,6 +84,11 @@ class Inbox:
         """Of the budget, up to `_stopped_at`. Time in which nothing is taken gives it back: then others have had their turn."""
         self._stopped_at = 0
         self._ended: Callable[[], None] | None = None
+
+    @property
+    def reading(self) -> bool:
+        """Whether its client is read from now."""
+        return self._reading
 
     def put(self, items: Iterable[Item]) -> None:
         """Take what was read: now what the budget allows, the rest in later turns."""

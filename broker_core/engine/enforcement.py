@@ -224,7 +224,6 @@ class Enforcement:
         for target in _targets(connection, act.decision):
             if target.durable:
                 self._services.durables.delete(connection.name, target.durable)
-                target.durable = ""
         self._close(connection, act, RETRY_AFTER_MS)
 
     def _tell(self, connection: Member, act: UnderWay) -> None:

@@ -162,6 +162,8 @@ class Engine:
         self.managed.look()
         self.kept.save_soon()
         for connection in self.roster:
+            if not connection.listened_to:
+                connection.heard_at = now
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
