@@ -172,6 +172,10 @@ class Backlog:
         lane = self.lanes.get(stream)
         return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
 
+    def on_disk(self, stream: int) -> bool:
+        """Whether something waits for one subscription in the spool, or is on its way back from there."""
+        return self.offline is not None and self.offline.holds(stream)
+
     def waiting(self) -> Waiting:
         """The counts for a decision: of all that isn't acknowledged, as far as it isn't in the log only."""
         account, spooled = sum_of(one.account for one in self.recipients.values()), self._spooled_messages
@@ -465,6 +469,8 @@ class Backlog:
             self.in_flight.end(stream)
         self.lanes.end(stream)
         del self.recipients[stream]
+        if self.offline is not None:
+            self.offline.wake()  # what is behind it may come back now
         return ending
 
     def finish(self, recipient: Recipient) -> Ending:

@@ -232,7 +232,7 @@ class Settle:
         """The same about a subscription that has a lane, and for which something has happened."""
         backlog, now = connection.backlog, self._clock.now_ns()
         lane = backlog.lanes.get(stream)
-        if lane is not None and lane.look(now):
+        if lane is not None and lane.look(now, backlog.on_disk(stream)):
             self._events.add(now, connection.name, "slow", backlog.state.value)
         view, watched = self._watched.get((connection, stream), (None, None))
         if view is None or watched is None or not watched.judged:
