@@ -240,34 +240,23 @@ class Connection:
         if self.logged_on:
             raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
         identity = self.services.logons.identify(self, command)
-        if identity is None or not self._log_on(command, identity):
+        if identity is not None:
+            self._log_on(command, identity)
+        else:
             self.inbox.hold(Hold.LOGON)
 
     def identified(self, command: commands.Logon, identity: Identity) -> None:
         """It is known who this is: log on, and take what came meanwhile."""
         try:
-            done = self._log_on(command, identity)
+            self._log_on(command, identity)
         except ClientError as error:
             self._refuse(commands.about(error, command))
-            done = True
-        if done:
-            self.inbox.release(Hold.LOGON)
+        self.inbox.release(Hold.LOGON)
 
-    async def _log_on_when_stored(self, command: commands.Logon, identity: Identity) -> None:
-        await self.services.publishing.barrier()
-        if not self.closed:
-            self.identified(command, identity)
-
-    def _log_on(self, command: commands.Logon, identity: Identity) -> bool:
-        """False: it must wait, and `identified` is called again. ClientErrors of the name."""
+    def _log_on(self, command: commands.Logon, identity: Identity) -> None:
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
         self.services.refused.check(command.name, self._clock.monotonic_ms())
-        self.services.roster.make_way(self, command.name)
-        if self.services.publishing.is_storing(command.name):
-            # The answer's `sequence` says what needn't be published again: nothing that a crash could still take back.
-            self.services.facilities.spawn(self._log_on_when_stored(command, identity))
-            return False
         self.services.roster.log_on(self, command.name)
         self.name = command.name
         self.services.judging.joined(self)
@@ -287,7 +276,6 @@ class Connection:
                 heartbeat_ms=self.heartbeat_ms or None,
             )
         )
-        return True
 
     # What waits for it. Satisfies `delivery.ports.Owner`.
 

@@ -32,7 +32,7 @@ Item = Frame | str | ClientError
 class Hold(Enum):
     """Why nothing is taken from a client for now."""
 
-    LOGON = "its logon is being checked, or what was published under its name before isn't on the disk yet"
+    LOGON = "its logon is being checked"
     JOURNAL = "the disk is behind what was published"
     OWN = "too many of its own batches aren't on the disk yet"
 

@@ -34,16 +34,13 @@ class Roster:
         if len(self.connections) > MAX_CONNECTIONS:
             connection.close("too_many_connections", f"This instance takes {MAX_CONNECTIONS} connections.")
 
-    def make_way(self, connection: Member, name: str) -> None:
-        """A client is about to take a name. One of the same name that is connected is told, and closed."""
+    def log_on(self, connection: Member, name: str) -> None:
+        """A client takes a name. One of the same name that is connected is told, and replaced."""
         before = self.clients.get(name)
         if before is not None:
             before.close(
                 "client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}."
             )
-
-    def log_on(self, connection: Member, name: str) -> None:
-        """A client takes a name that nobody has."""
         self.clients[name] = connection
 
     def leave(self, connection: Member) -> None:

@@ -5,7 +5,6 @@ A batch of journaled topics waits for its group to be durable; what no journal k
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,8 +83,6 @@ class Dispatch:
         self.topics = topics
         """Which are journaled, by the policy in force."""
         self._publishers = Publishers(self._journal.publishers)
-        self._storing = Counter[str]()
-        """Batches on their way to the disk, by publisher: of connections that have ended, too."""
         self._log: CommitLog[Waiting] = LocalLog(self._journal, self, self._clock)
         self.messages_in = self.bytes_in = 0
 
@@ -113,15 +110,6 @@ class Dispatch:
     def publisher_sequence(self, name: str) -> int:
         """The last of a publisher's own numbers that this instance has taken."""
         return self._publishers.get(name, 0)
-
-    def is_storing(self, name: str) -> bool:
-        """Whether something of a publisher is on its way to the disk."""
-        return name in self._storing
-
-    def _stored(self, name: str, number: int) -> None:
-        self._storing[name] -= number
-        if not self._storing[name]:
-            del self._storing[name]
 
     # Publish.
 
@@ -192,7 +180,6 @@ class Dispatch:
             if answer.ack == "processed":
                 connection.reply(answer)
         waiting = [answer for answer in answers if answer.ack == "persisted"]
-        self._storing[connection.name] += 1
         self._log.append(Pending(batch, Waiting(connection, last, waiting)))
         connection.publishing.submitted()
 
@@ -254,7 +241,6 @@ class Dispatch:
             if client is not None:
                 client.reply(replies.persisted(sequence))
         for owner, number in done.items():
-            self._stored(owner.name, number)
             owner.publishing.committed(number)
 
     def failed(self, group: list[Pending[Waiting]], error: JournalError) -> None:
@@ -265,7 +251,6 @@ class Dispatch:
         for pending in group:
             waiting = pending.owner
             if waiting is not None:
-                self._stored(waiting.connection.name, 1)
                 numbers = failed.setdefault(waiting.connection, [])
                 if waiting.last_publisher_sequence:
                     numbers += (pending.batch.first_publisher_sequence, waiting.last_publisher_sequence)
