@@ -193,6 +193,12 @@ _BROKERS_OWN: Final = {
         4301,
         SOON,
     ),
+    "journal_taken": ErrorCode(
+        "The journal's lock or the segment that is written was removed, moved or replaced; `path`",
+        _CLIENT | _OPERATOR,
+        close=4304,
+        retry_after_ms=SOON,
+    ),
     "disk_full": ErrorCode(
         "There is no room on the disk", _CLIENT | _OPERATOR, HTTPStatus.INSUFFICIENT_STORAGE, 4302, SOON
     ),
@@ -218,6 +224,9 @@ _COMMANDS: Final = {
         _NOT_FOUND,
     ),
     "too_many_subscriptions": ErrorCode("A client has 1,000 subscriptions at most", _CLIENT),
+    "too_many_repeats": ErrorCode(
+        "10,000 answers to repeated messages wait for the disk", _CLIENT, retry_after_ms=SOON
+    ),
     "bad_ack": ErrorCode("What was acknowledged wasn't sent; `sent` says how many were", _CLIENT),
     "durable_differs": ErrorCode("The durable subscription has another topic or filter", _CLIENT),
     "durable_in_use": ErrorCode(
@@ -415,6 +424,9 @@ _RUNS_AND_PROCESSES: Final = {
     "folder_refused": ErrorCode("Actions may not work in that folder", _OPERATOR, _BAD),
     "java_missing": ErrorCode("Spark needs a newer Java", _OPERATOR),
     "journal_archived": ErrorCode("The segment is archived already", _OPERATOR, _CONFLICT),
+    "journal_behind": ErrorCode(
+        "The log ends before records that were acknowledged; `found`, `acknowledged`", _OPERATOR
+    ),
     "journal_compressed": ErrorCode("The segment is compressed already", _OPERATOR, _CONFLICT),
     "journal_current": ErrorCode("The segment is being written", _OPERATOR, _CONFLICT),
     "journal_damaged": ErrorCode("A segment, or its copy, is damaged; `file`, `offset`", _OPERATOR, _FAILED),
@@ -424,6 +436,7 @@ _RUNS_AND_PROCESSES: Final = {
     "journal_gap": ErrorCode("Only the oldest segments can be removed, in order", _OPERATOR, _CONFLICT),
     "journal_in_use": ErrorCode("Somebody needs the segment; `refused`", _OPERATOR, _CONFLICT, None, SHORTLY),
     "journal_locked": ErrorCode("Another process uses the journal; `pid`", _OPERATOR),
+    "journal_other": ErrorCode("The log isn't the one that the instance wrote last; `logs`", _OPERATOR),
     "journal_pinned": ErrorCode(
         "Somebody needs the segment; `needed_by`", _OPERATOR, _CONFLICT, None, SHORTLY
     ),

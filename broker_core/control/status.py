@@ -29,6 +29,7 @@ from broker_core.documents.clients import ClientEntry, Delivery, Health, LastDec
 from broker_core.documents.instance import (
     InstanceStatus,
     JournalTotals,
+    LastWords,
     PoolEntry,
     Rates,
     RecoveryEntry,
@@ -130,6 +131,8 @@ class Statistics:
         self._span_s, self._looked, self._room, self._also_unchanged = 1.0, 0, 0, False
         self.rates = Rates()
         self.transports: list[OpenTransport] = []
+        self.ended: LastWords | None = None
+        """Why the process before this one ended."""
         """Those of the policy, by whoever opens them."""
 
     def look(self) -> None:
@@ -266,6 +269,8 @@ class Statistics:
             connections=len(instance.roster.connections),
             recovery=msgspec.convert(instance.journal.recovery.as_dict(), RecoveryEntry),
             journal=JournalTotals(segments=len(segments), bytes=sum(segment.nbytes for segment in segments)),
+            log=str(instance.journal.identity),
+            ended=self.ended,
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

@@ -7,7 +7,7 @@ record, the unit is the batch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -110,6 +110,9 @@ class Engine:
             self.settle,
             JournaledTopics(policy.instance),
         )
+        self.dispatch.on_broken = self.broken
+        self.on_broken: Callable[[JournalError], None] | None = None
+        """The process has to end, and this is why; set by whoever runs it."""
         self.logons = Logons(self.facilities, self.roster, policy)
         self.services = self.subscriptions.services = Services(
             self.facilities,
@@ -188,12 +191,22 @@ class Engine:
             self.dispatch.publish_own(topic, bodies)
 
     async def _do_chores(self) -> None:
-        """Have spare segments made and full ones closed, in a thread."""
+        """See in a thread that the journal is still ours, have spare segments made and full ones closed."""
         try:
+            await asyncio.to_thread(self.journal.check)
             await asyncio.to_thread(self.journal.preallocate)
         except JournalError as error:
+            if self.journal.failed is not None:
+                self.broken(self.journal.failed)
+                return
             # The journal goes on without spares, and writing says so itself when the disk is full.
             log.warning("journal_chores_failed", code=error.code, why=error.sentence)
+
+    def broken(self, error: JournalError) -> None:
+        """The log takes nothing more: what is on the disk, or whose it is, can't be known before it is opened again."""
+        log.critical("journal_broken", code=error.code, why=error.sentence, fix=error.fix)
+        if self.on_broken is not None:
+            self.on_broken(error)
 
     def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from broker_core.client import AsyncClient
+from broker_core.control import last_words
 from broker_core.engine.engine import LOGON_WITHIN_MS
 from tests.broker_core.test_broker import numbered, take
 from tests.support.brokers import address_of, ask, running_broker, until
@@ -136,10 +137,10 @@ async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_ans
         await writer.flush()
 
 
-async def test_a_log_that_fails_in_a_way_nobody_foresaw_still_answers(
+async def test_a_log_that_fails_in_a_way_nobody_foresaw_is_told_and_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_broker(tmp_path) as broker:
+    async with running_broker(tmp_path, broken=("journal_failed",)) as broker:
         raw = await RawClient.connect(broker, "writer")
 
         def broken(*_: object) -> None:
@@ -149,9 +150,11 @@ async def test_a_log_that_fails_in_a_way_nobody_foresaw_still_answers(
             patched.setattr(broker.engine.journal, "write", broken)
             await raw.publish("a", [b"1"], first=1)
             assert (await raw.until("error"))["code"] == "journal_failed"
-        async with AsyncClient(address_of(broker), "writer") as writer:
-            await writer.publish_many("a", [b"1"])
-            await writer.flush()
+        again = await RawClient.connect(broker, "writer")
+        await again.publish("a", [b"1"], first=1)
+        assert (await again.until("error"))["code"] == "journal_failed", "it takes nothing more"
+        words = last_words.read(broker.paths.control)
+        assert words is not None and words.code == "journal_failed" and "put in by the test" in words.message
 
 
 async def test_a_bookmark_that_was_removed_gets_a_gap_with_the_exact_interval(tmp_path: Path) -> None:
