@@ -36,6 +36,7 @@ from broker_core.engine.subscribing import Subscriptions
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
+from broker_core.names import BROKER_NAME
 from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.durables import Durables
@@ -51,6 +52,8 @@ from broker_core.subscriptions.journaled_topics import JournaledTopics
 log = structlog.get_logger("sluice.engine")
 TICK_MS: Final = 1_000
 """How often `tick` is called."""
+CLOCK_JUMP_NS: Final = 2_000_000_000
+"""The wall clock was set by more than this: it is told. Less is how clocks are kept right."""
 LOGON_WITHIN_MS: Final = 10_000
 """A connection that hasn't logged on by then is closed."""
 
@@ -72,6 +75,7 @@ class Engine:
         self.clock = clock
         self.policy = policy
         self.started_at = clock.now_ns()
+        self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
         self._surroundings = (host_memory, ulimit, str(spool_directory))
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores: asyncio.Task[None] | None = None
@@ -164,6 +168,7 @@ class Engine:
     def tick(self) -> None:
         """Once a second: leases, logons that never came, heartbeats, what is to be stored."""
         now = self.clock.monotonic_ms()
+        self._look_at_the_clock()
         self.subscriptions.acknowledge()
         self.leases.expire(now)
         self.durables.look()
@@ -183,6 +188,15 @@ class Engine:
         self._publish_events()
         if self._chores is None or self._chores.done():
             self._chores = self.spawn(self._do_chores())
+
+    def _look_at_the_clock(self) -> None:
+        """A wall clock that was set is told: moments of records and ages of segments are by it."""
+        ahead = self.clock.now_ns() - self.clock.monotonic_ns()
+        jumped, self._clock_ahead = ahead - self._clock_ahead, ahead
+        if abs(jumped) > CLOCK_JUMP_NS:
+            seconds = jumped / 1_000_000_000
+            log.warning("clock_jumped", by_s=round(seconds, 3))
+            self.events.add(self.clock.now_ns(), BROKER_NAME, "clock_jumped", f"{seconds:+.3f} s")
 
     def _publish_events(self) -> None:
         self.decisions.close_second()

@@ -69,7 +69,11 @@ class Segment:
     def _look(self) -> SegmentInfo:
         index = self.index
         state = "archived" if self.archived else "sealed" if self.sealed else "current"
-        size = self.path.stat().st_size if self.compressed and self.path.exists() else index.end
+        try:
+            found = self.path.stat()
+        except OSError:
+            found = None  # a swap has just moved it
+        size = found.st_size if self.compressed and found is not None else index.end
         return SegmentInfo(
             self.path.name,
             self.path,
@@ -81,6 +85,7 @@ class Segment:
             state,
             self.compressed,
             index.records,
+            found.st_mtime_ns if found is not None else 0,
         )
 
 

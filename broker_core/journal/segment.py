@@ -70,7 +70,10 @@ class SegmentHeader(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """One segment as operators see it. `current` is being written or closed; times are nanoseconds UTC, 0 unknown."""
+    """One segment as operators see it. `current` is being written or closed; times are nanoseconds UTC, 0 unknown.
+
+    `written_at` is when its file was last changed.
+    """
 
     name: str
     path: Path
@@ -82,6 +85,7 @@ class SegmentInfo(NamedTuple):
     state: str
     compressed: bool
     records: int
+    written_at: int = 0
 
 
 class SegmentFile(NamedTuple):

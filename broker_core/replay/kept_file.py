@@ -1,30 +1,35 @@
 """The file `<instance>.kept.json`: everything that is kept for clients that are away, as one JSON object.
 
-    {"version": 1, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
+    {"version": 2, "crc": 1234, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
 
-Earlier releases kept durable subscriptions and managed replays in two files, each {"version": 1} with a list under
-`durables` or `replays`. They are read when the one file isn't there yet, and renamed when it is on disk.
+`crc` is the CRC32C of the list as it stands there, without white space around it: a flipped bit in a position would be a
+position still. Version 1, of earlier releases, has none. Releases before it kept durable subscriptions and managed replays
+in two files, each {"version": 1} with a list under `durables` or `replays`. They are read when the one file isn't there yet, and renamed when it is on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
+from crc32c import crc32c
 
 from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
 from broker_core.replay.kept import Durable
 from broker_core.replay.managed import ManagedReplay
 
-VERSION: Final = 1
+VERSION: Final = 2
+UNCHECKED: Final = 1
+"""The version without a checksum, and that of the two files before it."""
 MIGRATED: Final = ".migrated"
 """What is put behind the name of an earlier release's file when it was taken over."""
 
 Entry = Durable | ManagedReplay
-F = TypeVar("F", "_File", "_EarlierDurables", "_EarlierReplays")
+F = TypeVar("F", "_EarlierDurables", "_EarlierReplays")
 
 
 class Earlier(NamedTuple):
@@ -40,6 +45,12 @@ class _Version(msgspec.Struct):
 
 class _File(msgspec.Struct):
     version: int
+    crc: int
+    kept: msgspec.Raw
+
+
+class _Unchecked(msgspec.Struct):
+    version: int
     kept: list[Entry]
 
 
@@ -53,7 +64,8 @@ class _EarlierReplays(msgspec.Struct):
 
 def encode(entries: Iterable[Entry]) -> bytes:
     """The file's content."""
-    return msgspec.json.encode(_File(VERSION, list(entries)))
+    kept = msgspec.json.encode(list(entries))
+    return msgspec.json.encode(_File(VERSION, crc32c(kept), msgspec.Raw(kept)))
 
 
 def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
@@ -65,35 +77,57 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
     for one in (path, *earlier):
         if one.parent.is_dir():
             sweep_temporaries(files, one)
-    found = _read(path, _File, "bad_kept_positions", "nothing is kept of clients that are away")
-    if found is None:
+    kept = _kept(path)
+    if kept is None:
         durables = _read(
             earlier.durables, _EarlierDurables, "bad_durables", "no durable subscription is known"
         )
         replays = _read(earlier.replays, _EarlierReplays, "bad_replays", "no managed replay is known")
         if durables is None and replays is None:
             return ()
-        found = _File(
-            VERSION, [*(durables.durables if durables else ()), *(replays.replays if replays else ())]
-        )
-        replace_durably(files, path, encode(found.kept))
+        kept = [*(durables.durables if durables else ()), *(replays.replays if replays else ())]
+        replace_durably(files, path, encode(kept))
     for one in earlier:
         if one.exists():
             files.rename(one, one.with_name(one.name + MIGRATED))
             files.sync_directory(one.parent)
-    return found.kept
+    return kept
+
+
+def _kept(path: Path) -> list[Entry] | None:
+    code, without = "bad_kept_positions", "nothing is kept of clients that are away"
+    with _refusing(path, code, without):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if msgspec.json.decode(content, type=_Version).version == UNCHECKED:
+            return msgspec.json.decode(content, type=_Unchecked).kept
+        found = msgspec.json.decode(content, type=_File)
+        if found.version != VERSION:
+            raise ValueError(f"version {found.version}")
+        if crc32c(found.kept) != found.crc:
+            raise ValueError("its checksum doesn't fit")
+        return msgspec.json.decode(found.kept, type=list[Entry])
 
 
 def _read(path: Path, kind: type[F], code: str, without: str) -> F | None:
-    """The file's content; None when there is no file."""
-    try:
-        content = path.read_bytes()
+    """An earlier release's file; None when there is no file."""
+    with _refusing(path, code, without):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
         version = msgspec.json.decode(content, type=_Version).version
-        if version != VERSION:
+        if version != UNCHECKED:
             raise ValueError(f"version {version}")
         return msgspec.json.decode(content, type=kind)
-    except FileNotFoundError:
-        return None
+
+
+@contextmanager
+def _refusing(path: Path, code: str, without: str) -> Iterator[None]:
+    try:
+        yield
     except ValueError as problem:
         raise OperatorError(
             code, f"{path} can't be read: {problem}.", f"Restore it, or move it away: then {without}."

@@ -56,7 +56,8 @@ def segment_files(directory: Path, instance: str, archive_directory: Path | None
 
 
 def _info(file: SegmentFile, index: SegmentIndex, state: str) -> SegmentInfo:
-    size = file.path.stat().st_size if file.compressed else index.end
+    found = file.path.stat()
+    size = found.st_size if file.compressed else index.end
     return SegmentInfo(
         file.path.name,
         file.path,
@@ -68,6 +69,7 @@ def _info(file: SegmentFile, index: SegmentIndex, state: str) -> SegmentInfo:
         state,
         file.compressed,
         index.records,
+        found.st_mtime_ns,
     )
 
 
