@@ -35,6 +35,7 @@ from broker_core.control.requests.table import Handler, table_of
 from broker_core.control.server import ControlServer
 from broker_core.control.status import Statistics
 from broker_core.delivery.spool.parts import clean_up
+from broker_core.delivery.spool.places import refuse_unusable
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.requests import Request
 from broker_core.engine.engine import TICK_MS, Engine
@@ -127,6 +128,11 @@ class Broker:
         except SluiceError:
             await self.stop()
             raise
+        try:
+            await self.check_spools(self.engine.policy)
+        except OperatorError as problem:
+            # Nothing may ever have to be written there, and who is offlined is told if it has.
+            log.error("spool_path_unusable", why=problem.sentence, fix=problem.fix)
         last_words.forget(self.paths.control)
         self.engine.spawn(self.engine.settle.run())
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
@@ -145,7 +151,7 @@ class Broker:
             ClientRequests(self.engine, self.statistics),
             ReplayRequests(self.engine),
             JournalRequests(self.engine, self.paths.archive),
-            PolicyRequests(self.engine, self.apply),
+            PolicyRequests(self.engine, self.apply, self.check_spools),
             ActionRequests(self.engine.dispatch, self),
         )
 
@@ -155,12 +161,19 @@ class Broker:
             raise OperatorError(
                 "bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}."
             )
+        await self.check_spools(policy)
         await self._listen(policy)
         self.engine.apply(policy, stage)
         self.engine.journal.use(journal_options(policy))
         log.info(
             "policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None
         )
+
+    async def check_spools(self, policy: PolicyDocument) -> None:
+        """Try to write where the policy wants spools. OperatorError bad_spool_path."""
+        pools = (policy.pool, *(transport.pool for transport in policy.transports))
+        named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
+        await asyncio.to_thread(refuse_unusable, named)
 
     async def _listen(self, policy: PolicyDocument) -> None:
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}

@@ -178,6 +178,12 @@ _ACTED_ON: Final = {
     "slow_client_resource_error": ErrorCode(
         "A subscription passed its depth, age or count (Qpid's 506)", _CLIENT, close=4215, retry_after_ms=SOON
     ),
+    "spool_failed": ErrorCode(
+        "What waits for you had to go to disk, and the disk doesn't take it",
+        _CLIENT,
+        close=4217,
+        retry_after_ms=SOON,
+    ),
     "name_refused": ErrorCode(
         "A policy keeps this name out for a while", _CLIENT, close=4216, retry_after_ms=SOON
     ),
@@ -314,6 +320,7 @@ _REQUESTS: Final = {
     "bad_policy": ErrorCode("The policy can't be used; `problems`", _OPERATOR, _BAD),
     "bad_range": ErrorCode("`from` must be before `to`", _OPERATOR, _BAD),
     "bad_rollout": ErrorCode("The rollout can't begin", _OPERATOR, _BAD),
+    "bad_spool_path": ErrorCode("Spools can't be written in that directory; `path`", _OPERATOR, _BAD),
     "bad_schedule": ErrorCode("Not a schedule", _OPERATOR, _BAD),
     "bad_scope": ErrorCode("Not what a token can be made for", _OPERATOR, _BAD),
     "bad_sort": ErrorCode("There is nothing of that name to sort by", _OPERATOR, _BAD),

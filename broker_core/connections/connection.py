@@ -280,6 +280,9 @@ class Connection:
         self.services.judging.went_live(self)
         self.services.events.add(self._clock.now_ns(), self.name, "offline_stop", "live")
 
+    def spool_failed(self, error: SluiceError) -> None:
+        self.services.judging.spool_failed(self, error)
+
     @property
     def account(self) -> Account:
         """What became of everything that was for it."""

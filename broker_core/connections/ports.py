@@ -14,6 +14,7 @@ from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
+from broker_core.errors import SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.durables import Durables
@@ -73,6 +74,9 @@ class Judging(Protocol):
 
     def went_live(self, connection: Member) -> None:
         """A client has drained its spool."""
+
+    def spool_failed(self, connection: Member, error: SluiceError) -> None:
+        """What waits for a client can't be written to its spool."""
 
     def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
         """A subscription begins; before anything is offered to it."""

@@ -79,6 +79,7 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
     resume_token: str = ""
     told: str = "unknown"
     times: int = 1
+    problem: Annotated[str, Meta(description="What the disk said, where that and no limit is why.")] = ""
     samples: Annotated[
         list[list[int]],
         Meta(description="Moment (ms), bytes in the outbox and the spool, age in ms, bytes sent."),

@@ -95,8 +95,7 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
 
 
 def _kept(path: Path) -> list[Entry] | None:
-    code, without = "bad_kept_positions", "nothing is kept of clients that are away"
-    with _refusing(path, code, without):
+    with _refusing(path, "bad_kept_positions", "nothing is kept of clients that are away"):
         try:
             content = path.read_bytes()
         except FileNotFoundError:

@@ -43,10 +43,14 @@ class PolicyRequests:
     """Answers about policies. A document that can't be used is refused with bad_policy and all that is wrong with it."""
 
     def __init__(
-        self, broker: Governed, apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]]
+        self,
+        broker: Governed,
+        apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]],
+        check: Callable[[PolicyDocument], Awaitable[None]],
     ) -> None:
         self._broker = broker
         self._apply = apply
+        self._check = check
 
     async def apply(self, asked: requests.Apply) -> Running:
         """Put it in force, whole."""
@@ -57,6 +61,7 @@ class PolicyRequests:
     async def preview(self, asked: requests.Preview) -> PolicyEffect:
         """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""
         policy, guard = _policy(asked.policy), self._broker.guard
+        await self._check(policy)
         subjects = guard.subjects()
         touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), subjects)
         cut_off = self._broker.logons.cut_off(self._broker.policy, policy)

@@ -45,6 +45,7 @@ def decision_json(decision: Decision) -> dict[str, Any]:
         "resume_token": decision.resume_token,
         "told": decision.told,
         "times": decision.times,
+        "problem": decision.problem,
         "samples": [[sample.at // 1_000_000, *sample[1:]] for sample in decision.samples],
     }
 
