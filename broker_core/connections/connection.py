@@ -14,6 +14,7 @@ import structlog
 
 from broker_core.access import EVERYTHING
 from broker_core.bookmark import Bookmark
+from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import acknowledge, open_window
 from broker_core.connections.identity import Identity
 from broker_core.connections.inbox import Hold, Inbox, Item
@@ -256,6 +257,7 @@ class Connection:
         self.services.judging.joined(self)
         self.services.events.add(self._clock.now_ns(), self.name, "connect", "live")
         self.heartbeat_ms = command.heartbeat_ms or 0
+        heartbeats.begin(self, self._clock.monotonic_ms)
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
             replies.Ack(

@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 
 from broker_core import batch as batches
-from broker_core.batch import Batch
+from broker_core.batch import Batch, hash64
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
@@ -164,6 +164,13 @@ class Dispatch:
                 f"A batch has no flags when it is published, and this one has {batch.flags:#x}.",
                 "Build batches with the client library.",
                 position=6,
+            )
+        if batch.publisher != hash64(connection.name) or batch.header.zero_2:
+            raise ClientError(
+                "bad_batch",
+                "The header's `publisher` isn't the hash of the name, or its last field isn't zero.",
+                "Build batches with the client library.",
+                position=64,
             )
         topics = batch.topics
         for topic in topics:

@@ -16,6 +16,7 @@ import structlog
 
 from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
+from broker_core.connections import heartbeats
 from broker_core.connections.connection import Connection
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
@@ -37,7 +38,6 @@ from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
 from broker_core.names import BROKER_NAME
-from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier
@@ -178,13 +178,8 @@ class Engine:
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
-            elif connection.heartbeat_ms:
-                if now - connection.heard_at > 2 * connection.heartbeat_ms + 1_000:
-                    connection.close(
-                        "heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms."
-                    )
-                elif now - connection.spoke_at > connection.heartbeat_ms - TICK_MS:
-                    connection.reply(replies.Heartbeat())
+            elif connection.heartbeat_ms >= heartbeats.FAST_MS:
+                heartbeats.look(connection, now, TICK_MS)
         self._publish_events()
         if self._chores is None or self._chores.done():
             self._chores = self.spawn(self._do_chores())
