@@ -76,13 +76,13 @@ class WebSocketLink(Link, asyncio.Protocol):
                 whole, self._parts = b"".join(self._parts), []
                 self._on_message(whole)
         elif frame.opcode is Opcode.TEXT:
-            self.abort(ClientError("bad_frame", "The broker sent text to a client that uses frames.", ""))
+            self.garbled(ClientError("bad_frame", "The broker sent text to a client that uses frames.", ""))
 
     def _on_message(self, whole: bytes) -> None:
         try:
             frames = parse_message(whole, kinds=FROM_BROKER)
         except ClientError as error:
-            self.abort(error)
+            self.garbled(error)
         else:
             self._take(frames)
 
