@@ -73,7 +73,9 @@ _FRAMES_AND_LOGONS: Final = {
         close=4000,
     ),
     "frame_too_large": ErrorCode(
-        "Over the limit; `length`, `limit`, `position`", _CLIENT | _LIBRARY, close=4001
+        "Over the limit, which is 64 KiB before the logon's answer; `length`, `limit`, `position`",
+        _CLIENT | _LIBRARY,
+        close=4001,
     ),
     "bad_batch": ErrorCode(
         "A checksum or length in the batch is wrong, or it has another client's name; `position` in the batch",
@@ -112,7 +114,10 @@ _FRAMES_AND_LOGONS: Final = {
         "Logons from your address failed too often", _CLIENT, close=4106, retry_after_ms=SOON
     ),
     "too_many_logons": ErrorCode(
-        "Many passwords wait to be checked", _CLIENT, close=4107, retry_after_ms=SOON
+        "Many passwords wait to be checked, or many log on from that address",
+        _CLIENT,
+        close=4107,
+        retry_after_ms=SOON,
     ),
     "access_changed": ErrorCode(
         "A revision changed what you may do", _CLIENT, close=4108, retry_after_ms=SOON
@@ -140,7 +145,10 @@ _ACTED_ON: Final = {
         "An operator disconnected you", _CLIENT, close=4204, retry_after_ms=SOON
     ),
     "too_many_connections": ErrorCode(
-        "The instance takes no more connections", _CLIENT, close=4205, retry_after_ms=SOON
+        "The instance takes no more connections, or none more from that address",
+        _CLIENT,
+        close=4205,
+        retry_after_ms=SOON,
     ),
     "slow_client_pool_memory": ErrorCode(
         "A rule on the pool's memory, and you used most of it", _CLIENT, close=4206, retry_after_ms=SOON
@@ -207,6 +215,12 @@ _BROKERS_OWN: Final = {
     ),
     "disk_full": ErrorCode(
         "There is no room on the disk", _CLIENT | _OPERATOR, HTTPStatus.INSUFFICIENT_STORAGE, 4302, SOON
+    ),
+    "input_full": ErrorCode(
+        "The instance holds as many unfinished frames as it takes, before logon or in all",
+        _CLIENT,
+        close=4305,
+        retry_after_ms=SOON,
     ),
     "internal_error": ErrorCode(
         "The broker failed at it; its log says how", _CLIENT | _OPERATOR, _FAILED, 4303, SOON

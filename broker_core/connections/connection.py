@@ -254,6 +254,7 @@ class Connection:
         self.services.refused.check(command.name, self._clock.monotonic_ms())
         self.services.roster.log_on(self, command.name)
         self.name = command.name
+        self.sink.logged_on()
         self.services.judging.joined(self)
         self.services.events.add(self._clock.now_ns(), self.name, "connect", "live")
         self.heartbeat_ms = command.heartbeat_ms or 0

@@ -15,6 +15,7 @@ import structlog
 from broker_core.access import AccessPolicy, Attempts, Refusals, password_matches
 from broker_core.config import PolicyDocument
 from broker_core.config.transports import closed_transports
+from broker_core.connections.anteroom import address_of
 from broker_core.connections.identity import Identity
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
@@ -95,8 +96,14 @@ class Logons:
         proof = self._access.authentication(connection.transport)
         if proof is None:
             raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
+        self._roster.anteroom.logs_on(connection.sink.remote, self._clock.monotonic_ms())
         if proof == "none":
             return Identity(command.user or "", False, self._access.rights(connection.transport, ""))
+        if proof != "password":
+            # Before any lock-out: what somebody else at this address got wrong isn't this one's, and a look costs nothing.
+            user = self._user(connection, command, proof)
+            if user is not None and command.user in (None, user):
+                return self._known(connection, command, user)
         wait = self._attempts.wait_ms(_address(connection), command.user or "", self._clock.monotonic_ms())
         if wait:
             raise ClientError(
@@ -107,12 +114,9 @@ class Logons:
             )
         if proof == "password":
             self._begin_check(connection, command)
-            return None
-        user = self._user(connection, command, proof)
-        if user is None or command.user not in (None, user):
+        else:
             self._spawn(self._refuse(connection, command, proof))
-            return None
-        return self._known(connection, command, user)
+        return None
 
     def check_name(self, connection: Member, command: commands.Logon, identity: Identity) -> None:
         """Whether a client may take its name. Raises ClientError bad_client_name or name_taken."""
@@ -205,5 +209,4 @@ class Logons:
 
 
 def _address(connection: Member) -> str:
-    """The peer's address without its port."""
-    return connection.sink.remote.rpartition(":")[0]
+    return address_of(connection.sink.remote)

@@ -31,6 +31,9 @@ from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import Registry
 
 log = structlog.get_logger("sluice.dispatch")
+MAX_JUMP = 2**40
+"""A publisher's numbers never go further at once: a million a second for twelve days. Behind a number that nobody reaches,
+all that its owner publishes would look like repeats."""
 MAX_REPEATS = 10_000
 """Answers of one client that may wait for a commit of what it repeats."""
 
@@ -202,6 +205,13 @@ class Dispatch:
         if last <= known:
             self._answer_repeat(connection, batch, answers, waits=last > done)
             return None
+        if last > known + MAX_JUMP:
+            raise ClientError(
+                "bad_batch",
+                f"Its numbers go up to {last}, and the last of this publisher's that is known is {known}.",
+                "Number messages one after the other, and go on behind the `sequence` of the logon's answer.",
+                position=72,
+            )
         if first > known:
             return batch
         rows = np.nonzero(batch.publisher_sequences() > known)[0]

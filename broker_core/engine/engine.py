@@ -17,6 +17,7 @@ import structlog
 from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
 from broker_core.connections import heartbeats
+from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.connection import Connection
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
@@ -83,7 +84,8 @@ class Engine:
 
         self.ledger = Ledger()
         self.events = ClientEvents()
-        self.roster = Roster()
+        self.anteroom = Anteroom()
+        self.roster = Roster(self.anteroom)
         self.leases = Leases()
         self.reader = ReaderThread(clock)
         self.share = FairShare(clock)

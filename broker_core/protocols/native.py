@@ -55,6 +55,8 @@ FROM_BROKER = frozenset({COMMAND, DELIVER})
 
 MAX_FRAME = MAX_BATCH_BYTES
 """Payload bytes of one frame."""
+BEFORE_LOGON = 64 * 1024
+"""Payload bytes of a frame from somebody who hasn't logged on."""
 MAX_COMMAND = 1024 * 1024
 """Bytes of one JSON command."""
 FIRST_BUFFER = 4 * 1024
@@ -117,6 +119,16 @@ class FrameReader:
         self._view = memoryview(self._buffer)
         self._end = 0
         self._position = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory beyond what every connection has."""
+        return len(self._buffer) - FIRST_BUFFER
+
+    def release(self) -> None:
+        """Nothing more will come: let go of the memory now, whoever still knows this reader."""
+        self._end = 0
+        self._grow(FIRST_BUFFER)
 
     @property
     def pending(self) -> int:

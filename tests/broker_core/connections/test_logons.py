@@ -162,6 +162,25 @@ async def test_tokens(tmp_path: Path) -> None:
         assert await refused(address) == "bad_logon"
 
 
+async def test_a_right_token_is_taken_although_others_at_its_address_guess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Attempts.failed
+
+    def failed(self: Attempts, remote: str, user: str, now: int) -> int:
+        original(self, remote, user, now)
+        return 0
+
+    monkeypatch.setattr(Attempts, "failed", failed)
+    async with running_broker(tmp_path, policy(user("maria"), restricted=False)) as broker:
+        address = address_of(broker)
+        for _ in range(10):
+            assert await refused(address, token="guessed") == "bad_logon"
+        assert await refused(address, token="guessed") == "too_many_attempts"
+        async with AsyncClient(address, "c", token="maria", reconnect=ONCE):
+            assert broker.engine.roster.clients["c"].user == "maria"
+
+
 async def test_another_users_client_is_not_replaced(tmp_path: Path) -> None:
     made = policy(user("maria"), user("vera"), user("kept", clients=("kept-*",)), restricted=False)
     async with running_broker(tmp_path, made) as broker:

@@ -137,6 +137,17 @@ async def test_a_batch_in_another_clients_name_is_refused(tmp_path: Path) -> Non
         assert (await raw.until("error"))["code"] == "bad_batch"
 
 
+async def test_numbers_that_nobody_reaches_are_refused_and_the_name_is_as_it_was(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "absent")
+        await raw.publish("a", [b"poison"], first=2**62)
+        assert (await raw.until("error"))["code"] == "bad_batch"
+        owner = await RawClient.connect(broker, "absent")
+        await owner.publish("a", [b"1"], first=1)
+        assert (await owner.until("persisted"))["sequence"] == 1
+        assert broker.engine.journal.next_sequence == 2
+
+
 @pytest.mark.parametrize("field", ["publisher", "last", "row"])
 async def test_a_batch_with_fields_that_dont_fit_is_refused(tmp_path: Path, field: str) -> None:
     from crc32c import crc32c
