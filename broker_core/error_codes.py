@@ -101,7 +101,7 @@ _FRAMES_AND_LOGONS: Final = {
         "No client may have this name, or this user may not take it", _CLIENT, _BAD, 4102
     ),
     "name_taken": ErrorCode(
-        "A client of another user is connected by that name; in the API, there is one of that name already",
+        "The name is another user's, or a client of another user is connected by it; in the API, there is one of that name already",
         _CLIENT | _OPERATOR,
         _CONFLICT,
         4103,
@@ -437,6 +437,7 @@ _RUNS_AND_PROCESSES: Final = {
     "bad_kept_positions": ErrorCode(
         "The file of durable subscriptions and managed replays can't be read", _OPERATOR
     ),
+    "bad_owners": ErrorCode("The file that says whose client names are can't be read", _OPERATOR),
     "bad_prepared_file": ErrorCode("The prepared file can't take the segment's place", _OPERATOR, _CONFLICT),
     "bad_replays": ErrorCode("The file of managed replays of an earlier release can't be read", _OPERATOR),
     "bad_run_directory": ErrorCode("Sockets can't be made in the run directory", _OPERATOR),

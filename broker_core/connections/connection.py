@@ -248,9 +248,9 @@ class Connection:
         self.inbox.release(Hold.LOGON)
 
     def _log_on(self, command: commands.Logon, identity: Identity) -> None:
+        check_client_name(command.name)
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
-        check_client_name(command.name)
         self.services.refused.check(command.name, self._clock.monotonic_ms())
         self.services.roster.log_on(self, command.name)
         self.name = command.name

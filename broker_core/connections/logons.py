@@ -18,6 +18,7 @@ from broker_core.config.transports import closed_transports
 from broker_core.connections.anteroom import address_of
 from broker_core.connections.identity import Identity
 from broker_core.connections.member import Member
+from broker_core.connections.owners import Owners
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
 from broker_core.errors import ClientError
@@ -35,7 +36,10 @@ _NOBODY = f"scrypt$16384$8$1${'A' * 22}==${'A' * 86}=="
 class Logons:
     """The door of one instance."""
 
-    def __init__(self, facilities: Facilities, roster: Roster, policy: PolicyDocument) -> None:
+    def __init__(
+        self, facilities: Facilities, roster: Roster, policy: PolicyDocument, owners: Owners
+    ) -> None:
+        self.owners = owners
         self._clock = facilities.clock
         self._spawn = facilities.spawn
         self._roster = roster
@@ -119,7 +123,7 @@ class Logons:
         return None
 
     def check_name(self, connection: Member, command: commands.Logon, identity: Identity) -> None:
-        """Whether a client may take its name. Raises ClientError bad_client_name or name_taken."""
+        """Take a name for a client: a user's is that user's alone. Raises ClientError bad_client_name or name_taken."""
         try:
             self._check_name(command.name, identity)
         except ClientError as error:
@@ -134,12 +138,16 @@ class Logons:
                 "The user's `clients` in the access policy say which names it may take.",
             )
         before = self._roster.clients.get(name)
-        if before is None or before.identity is None or not before.identity.proven:
-            return
-        if before.identity.known_as != identity.known_as:
+        there = before.identity if before is not None else None
+        if there is not None and there.proven and there.known_as != identity.known_as:
             raise ClientError(
                 "name_taken", f"A client of another user is connected as {name}.", "Use a name of your own."
             )
+        owner = self.owners.of(name)
+        if owner is not None and owner != identity.known_as and self._access.has(owner, name):
+            raise ClientError("name_taken", f"{name} is another user's.", "Use a name of your own.")
+        if identity.proven:
+            self.owners.claim(name, identity.known_as)
 
     def _user(self, connection: Member, command: commands.Logon, proof: str) -> str | None:
         if proof == "token":

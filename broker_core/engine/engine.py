@@ -21,6 +21,7 @@ from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.connection import Connection
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
+from broker_core.connections.owners import Owners
 from broker_core.connections.ports import Services
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens, key_at
@@ -119,7 +120,8 @@ class Engine:
         self.dispatch.on_broken = self.broken
         self.on_broken: Callable[[JournalError], None] | None = None
         """The process has to end, and this is why; set by whoever runs it."""
-        self.logons = Logons(self.facilities, self.roster, policy)
+        self.owners = Owners(journal.directory / f"{self.instance}.owners")
+        self.logons = Logons(self.facilities, self.roster, policy, self.owners)
         self.services = self.subscriptions.services = Services(
             self.facilities,
             self.frontier,
@@ -205,6 +207,7 @@ class Engine:
         """See in a thread that the journal is still ours, have spare segments made and full ones closed."""
         try:
             await asyncio.to_thread(self.journal.check)
+            await self._save_owners()
             await asyncio.to_thread(self.journal.preallocate)
         except JournalError as error:
             if self.journal.failed is not None:
@@ -212,6 +215,15 @@ class Engine:
                 return
             # The journal goes on without spares, and writing says so itself when the disk is full.
             log.warning("journal_chores_failed", code=error.code, why=error.sentence)
+
+    async def _save_owners(self) -> None:
+        if not self.owners.changed:
+            return
+        try:
+            await asyncio.to_thread(self.owners.write, self.owners.encoded())
+        except OSError as problem:
+            self.owners.changed = True  # the next second tries again
+            log.warning("owners_not_kept", why=str(problem))
 
     def broken(self, error: JournalError) -> None:
         """The log takes nothing more: what is on the disk, or whose it is, can't be known before it is opened again."""
@@ -240,6 +252,7 @@ class Engine:
         self.logons.close()
         await self.dispatch.close()
         await self.kept.close()
+        await self._save_owners()
         self.reader.close()
         self.journal.close()
 

@@ -55,6 +55,7 @@ _ENDINGS = (
     ".lock",
     ".durable",
     ".clients.ack",
+    ".owners",
     ".prepared",
     ".kept.json",
     ".replays.json",
