@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from argparse import ArgumentParser
 from pathlib import Path
@@ -30,6 +31,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
+        os.umask(0o027)  # journals hold what not everybody on the machine may read
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
