@@ -50,6 +50,7 @@ class WebSocketSink:
         instance: str,
         raw: socket.socket,
         held_bytes: Callable[[], int | None],
+        logged_on: Callable[[], None],
     ) -> None:
         self.remote = remote
         self.handed_bytes = 0
@@ -62,6 +63,7 @@ class WebSocketSink:
         self._waiting: deque[bytes | str] = deque()
         self._waiting_bytes = 0
         self._held_bytes = held_bytes
+        self._logged_on = logged_on
         self._progress = PeerProgress(raw)
         self._sending = False
         self._wake = asyncio.Event()
@@ -122,6 +124,9 @@ class WebSocketSink:
         message = self._waiting.popleft()
         self._waiting_bytes -= wire_bytes(message)
         return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
+
+    def logged_on(self) -> None:
+        self._logged_on()
 
     def pause_reading(self) -> None:
         self._reading.clear()
@@ -188,7 +193,12 @@ class ClientConsumer(AsyncWebsocketConsumer):
         """The life of a connection; replaces Channels' per-event dispatch."""
         peer = scope.get("client") or ["?", 0]
         sink = WebSocketSink(
-            send, f"{peer[0]}:{peer[1]}", self.engine.instance, scope["raw_socket"], scope["held_bytes"]
+            send,
+            f"{peer[0]}:{peer[1]}",
+            self.engine.instance,
+            scope["raw_socket"],
+            scope["held_bytes"],
+            scope["logged_on"],
         )
         sink.peer_names = scope["peer_names"]
         connection = self.engine.connected(self.transport, sink)

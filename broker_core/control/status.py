@@ -18,6 +18,7 @@ from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEnt
 from broker_core.documents.instance import (
     InstanceStatus,
     JournalTotals,
+    LastWords,
     PoolEntry,
     Rates,
     RecoveryEntry,
@@ -78,6 +79,8 @@ class Statistics:
         self.rates = Rates()
         self.transports: list[OpenTransport] = []
         """Those of the policy, by whoever opens them."""
+        self.ended: LastWords | None = None
+        """Why the process before this one ended."""
 
     async def second(self) -> Snapshot:
         """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
@@ -197,6 +200,8 @@ class Statistics:
             connections=len(engine.roster.connections),
             recovery=msgspec.convert(engine.journal.recovery.as_dict(), RecoveryEntry),
             journal=JournalTotals(segments=len(segments), bytes=sum(segment.nbytes for segment in segments)),
+            log=str(engine.journal.identity),
+            ended=self.ended,
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:

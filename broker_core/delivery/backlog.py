@@ -15,7 +15,7 @@ are given up (`lose` and `leave` alone).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker_core.bookmark import Bookmark
@@ -437,14 +437,6 @@ class Backlog:
         self.lose(stream, tally, Cause.DISCARDED, rule)
         self.lanes.settle(stream)
         return tally.messages
-
-    def lose_entries(self, entries: Iterable[OutboxEntry], cause: Cause, rule: str = "") -> None:
-        """Deliveries that will not be made, of any subscriptions."""
-        tallies: dict[int, Tally] = {}
-        for entry in entries:
-            tallies.setdefault(entry.stream, Tally()).add_entry(entry)
-        for stream, tally in tallies.items():
-            self.lose(stream, tally, cause, rule)
 
     def lose(self, stream: int, what: Tally, cause: Cause, rule: str) -> None:
         """Some of a subscription's waiting messages will not be delivered: into its account, and into the ledger."""

@@ -7,13 +7,12 @@ queued in memory, and then until it is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from broker_core.delivery.account import Cause
 from broker_core.delivery.drain import Drain
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lane import Lane
@@ -46,7 +45,6 @@ class Waits(Protocol):
     def queue(self, entry: OutboxEntry) -> None: ...
     def send_waiting(self) -> None: ...
     def take_unsent(self) -> list[OutboxEntry]: ...
-    def lose_entries(self, entries: Iterable[OutboxEntry], cause: Cause, rule: str = "") -> None: ...
     def back_to_live(self) -> None: ...
 
 
@@ -121,22 +119,27 @@ class Offline:
         if oldest:
             self._keep_log(oldest)
         for number, entry in enumerate(entries):
-            self.keep(entry)
-            if self._backlog.state is ClientState.CLOSED:
-                self._backlog.lose_entries(entries[number + 1 :], Cause.DISCONNECTED)
+            if not self._keep(entry, entries[number + 1 :]):
                 return
         self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
     def keep(self, entry: OutboxEntry) -> None:
         """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
+        self._keep(entry, ())
+
+    def _keep(self, entry: OutboxEntry, behind: Sequence[OutboxEntry]) -> bool:
+        """Whether it is kept; if not, the client has been closed with it and those behind it still waiting."""
         self._drain.came_bytes += entry.nbytes
         if entry.rows is None and self.spool.extend(entry):
-            return
+            return True
         try:
             self._to_spool(entry)
         except JournalError as error:
-            self._backlog.lose_entries([entry], Cause.DISCONNECTED)
-            self._owner.fail(error)
+            for one in (entry, *behind):
+                self._backlog.queue(one)
+            self._owner.spool_failed(error)
+            return False
+        return True
 
     def _to_spool(self, entry: OutboxEntry) -> None:
         if entry.source is None:

@@ -16,9 +16,11 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.sink import TRANSPORT_HIGH_BYTES
 from broker_core.errors import ClientError
 from broker_core.protocols.native import (
+    BEFORE_LOGON,
     DELIVER,
     FRAME_HEADER_SIZE,
     FROM_CLIENT,
+    MAX_FRAME,
     FrameReader,
     encode_command,
     encode_frame_header,
@@ -46,7 +48,9 @@ class TcpProtocol(asyncio.BufferedProtocol):
     def __init__(self, engine: Engine, transport_name: str) -> None:
         self._engine = engine
         self._transport_name = transport_name
-        self._reader = FrameReader(kinds=FROM_CLIENT)
+        self._reader = FrameReader(FROM_CLIENT, BEFORE_LOGON)
+        self._trusted = False
+        self._held = 0
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._progress = PeerProgress(None)
@@ -79,14 +83,25 @@ class TcpProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._connection is not None
+        items: list[Item] = []
         try:
-            items: list[Item] = [*self._reader.buffer_updated(nbytes)]
+            items += self._reader.buffer_updated(nbytes)
             if self._reader.error is not None:
                 items.append(self._reader.error)
+            if self._reader.held != self._held:
+                self._hold(self._reader.held)
         except ClientError as error:
-            items = [error]
+            items.append(error)
         if items:
             self._connection.receive(items)
+
+    def _hold(self, nbytes: int) -> None:
+        more, self._held = nbytes - self._held, nbytes
+        self._engine.anteroom.hold(more, logged_on=self._trusted)
+
+    def logged_on(self) -> None:
+        self._engine.anteroom.logged_on(self._held)
+        self._trusted, self._reader.max_frame = True, MAX_FRAME
 
     def eof_received(self) -> bool:
         return False
@@ -96,6 +111,8 @@ class TcpProtocol(asyncio.BufferedProtocol):
         if self._tls is None:
             self.taken_bytes()  # below TLS the socket is closed already
         self._progress.close()
+        self._reader.release()
+        self._hold(0)
         if self._connection is not None:
             self._connection.on_closed()
 

@@ -134,6 +134,9 @@ class Scene:
     def fail(self, error: Exception) -> None:
         raise error
 
+    def spool_failed(self, error: Exception) -> None:
+        raise error
+
     def close(self, code: str, message: str) -> None:
         raise AssertionError(f"{code}: {message}")
 
