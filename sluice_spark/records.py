@@ -185,27 +185,28 @@ def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
     """
     raw = b"".join(dictionaries)
     data = np.frombuffer(raw, np.uint8)
+    sizes = data[:-1] | data[1:].astype(np.int32) << 8  # the number that stands at each place, if one does
     lengths = np.fromiter(map(len, dictionaries), np.int64, len(dictionaries))
     at = np.cumsum(lengths) - lengths
-    numbers = data[at].astype(np.int64) | data[at + 1].astype(np.int64) << 8
+    numbers = sizes[at].astype(np.int64)
     bases = np.cumsum(numbers) - numbers
-    edges = np.empty((int(numbers.sum()), 2), np.int32)
+    edges = np.empty(2 * int(numbers.sum()), np.int32)
     order = np.argsort(-numbers, kind="stable")  # those that still have an entry stand in front
-    at, places, left = at[order] + 2, bases[order], numbers[order]
+    at, edge, left = at[order] + 2, 2 * bases[order], -numbers[order]
     step = 0
-    while (active := int(np.searchsorted(-left, -step))) >= ALONE:
-        begin = at[:active]
-        size = data[begin].astype(np.int64) | data[begin + 1].astype(np.int64) << 8
-        edges[places[:active] + step, 0] = begin + 2
-        at[:active] = begin + 2 + size
-        edges[places[:active] + step, 1] = at[:active]
+    while (active := int(np.searchsorted(left, -step))) >= ALONE:
+        at, edge = at[:active], edge[:active]
+        begin = at + 2
+        at = begin + sizes[at]
+        edges[edge] = begin
+        edges[edge + 1] = at
+        edge = edge + 2
         step += 1
-    for number in range(active):
-        place = int(at[number])
-        for entry in range(int(places[number]) + step, int(places[number] + left[number])):
+    for place, first, last in zip(at[:active].tolist(), edge[:active].tolist(), left.tolist(), strict=False):
+        for entry in range(first, first + 2 * (-last - step), 2):
             begin_at = place + 2
-            place = begin_at + (raw[begin_at - 2] | raw[begin_at - 1] << 8)
-            edges[entry] = begin_at, place
+            place = begin_at + (raw[place] | raw[place + 1] << 8)
+            edges[entry], edges[entry + 1] = begin_at, place
     # Entries and what stands between them are one unbroken column; every second element is an entry.
     whole = pa.Array.from_buffers(pa.string(), edges.size - 1, [None, pa.py_buffer(edges), pa.py_buffer(raw)])
     return whole.take(pa.array(np.arange(0, edges.size - 1, 2))), bases
