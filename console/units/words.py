@@ -43,6 +43,7 @@ REASONS: Final[Mapping[Reason, str]] = {
     Reason.UNACKED: "Not acknowledged",
     Reason.ACK_SILENCE: "No acknowledgement",
     Reason.RESOURCE_ERROR: "Backlog over its topic’s limit",
+    Reason.SPOOL_FAILED: "Its spool couldn’t be written",
 }
 
 
