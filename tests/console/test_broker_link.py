@@ -54,7 +54,7 @@ def test_broker_that_does_not_run_is_away(tmp_path: Path) -> None:
 def test_broker_that_ended_by_itself_said_why(tmp_path: Path) -> None:
     error = JournalError("journal_failed", "The disk refused a sync.", "Look at the disk.")
     last_words.note(tmp_path / "none.sock", error, 1_795_268_700 * 10**9)
-    with pytest.raises(BrokerAway, match="journal_failed.*The disk refused a sync") as away:
+    with pytest.raises(BrokerAway, match=r"journal_failed.*The disk refused a sync") as away:
         BrokerLink(tmp_path / "none.sock").call(GetStatus())
     assert (away.value.code, away.value.fix) == ("broker_away", "Look at the disk.")
     last_words.forget(tmp_path / "none.sock")
