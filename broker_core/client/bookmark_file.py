@@ -2,7 +2,8 @@
 
 The file is text: a first line that says what it is, then one line for each move, the CRC32C in hex, a space, and
 `["subscription","instance",sequence]`. The last good line of a subscription and instance counts; a sequence of -1
-forgets the subscription. Lines that aren't good, a torn last one or damaged ones, are set aside: what they said is
+forgets the subscription. A line with one number more, `["subscription","instance",first,last]`, says that these records are
+done although something before them isn't. Lines that aren't good, a torn last one or damaged ones, are set aside: what they said is
 then done again, never skipped.
 """
 
@@ -67,8 +68,10 @@ class FileBookmarkStore(MemoryBookmarkStore):
     def _take(self, line: bytes) -> bool:
         if len(line) < 10 or not line.endswith(b"\n") or line[:9] != b"%08x " % crc32c(line[9:-1]):
             return False
-        subscription, instance, sequence = orjson.loads(line[9:-1])
-        if sequence < 0:
+        subscription, instance, sequence, *last = orjson.loads(line[9:-1])
+        if last:
+            super().record_done(subscription, instance, sequence, *last)
+        elif sequence < 0:
             super().forget(subscription)
         else:
             super().record(subscription, instance, sequence)
@@ -77,6 +80,10 @@ class FileBookmarkStore(MemoryBookmarkStore):
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         super().record(subscription, instance, sequence)
         self._write(_line(subscription, instance, sequence))
+
+    def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
+        super().record_done(subscription, instance, first, last)
+        self._write(_line(subscription, instance, first, last))
 
     def forget(self, subscription: str) -> None:
         super().forget(subscription)
@@ -99,11 +106,13 @@ class FileBookmarkStore(MemoryBookmarkStore):
         yield FIRST_LINE
         for subscription, known in self._known.items():
             yield b"".join(_line(subscription, instance, sequence) for instance, sequence in known.items())
+        for (subscription, instance), done in self._done.items():
+            yield b"".join(_line(subscription, instance, first, last) for first, last in done)
 
     def close(self) -> None:
         self._file.close()
 
 
-def _line(subscription: str, instance: str, sequence: int) -> bytes:
-    text = orjson.dumps([subscription, instance, sequence])
+def _line(subscription: str, instance: str, *sequences: int) -> bytes:
+    text = orjson.dumps([subscription, instance, *sequences])
     return b"%08x %s\n" % (crc32c(text), text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker_core.bookmark import EPOCH_TEXT, Bookmark
+from broker_core.client.done_ranges import DoneRanges
 from broker_core.errors import OperatorError
 
 MOST_RECENT = "MOST_RECENT"
@@ -22,6 +23,12 @@ class BookmarkStore(Protocol):
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         """Everything of this subscription up to that record of that instance is done."""
+
+    def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
+        """These records are done, although something before them isn't."""
+
+    def done_after(self, subscription: str, instance: str) -> DoneRanges | None:
+        """What was done behind the most recent bookmark; None: nothing."""
 
     def most_recent(self, subscription: str) -> str | None:
         """The bookmark to resume from; one per instance, by commas. None when nothing is known."""
@@ -50,6 +57,7 @@ class MemoryBookmarkStore:
     def __init__(self) -> None:
         self._known: dict[str, dict[str, int]] = {}
         self._positions = 0
+        self._done: dict[tuple[str, str], DoneRanges] = {}
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         known = self._known.get(subscription, {})
@@ -63,6 +71,17 @@ class MemoryBookmarkStore:
             self._positions += 1
             self._known[subscription] = known
         known[instance] = sequence
+        done = self._done.get((subscription, instance))
+        if done is not None:
+            done.drop_upto(sequence)
+            if not done:
+                del self._done[subscription, instance]
+
+    def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
+        self._done.setdefault((subscription, instance), DoneRanges()).add(first, last)
+
+    def done_after(self, subscription: str, instance: str) -> DoneRanges | None:
+        return self._done.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:
         known = self._known.get(subscription)
@@ -72,6 +91,8 @@ class MemoryBookmarkStore:
 
     def forget(self, subscription: str) -> None:
         self._positions -= len(self._known.pop(subscription, {}))
+        for key in [key for key in self._done if key[0] == subscription]:
+            del self._done[key]
 
     def close(self) -> None:
         """Nothing to let go of."""
