@@ -14,7 +14,7 @@ log_reader   the log by sequence, position and time; reader_thread: where all re
 swaps        archive, compress, remove: the broker's short part; maintenance: the worker's heavy part
 retention    which segments an action may take (pure)
 held         segments in memory, open files, pins
-acks         last publisher sequences; frontier: the durable frontier, for other processes
+acks         last publisher sequences; frontier: how far the log is durable, and which it is
 files        every system call that changes a disk
 tools        what reads the log without a broker: ls, verify, dump, repair, search
 """
