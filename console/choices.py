@@ -70,6 +70,8 @@ class MissedPolicy(models.TextChoices):
 
 ACTIVE_RUN_STATES = (RunState.WAITING, RunState.RUNNING)
 JOURNAL_ACTIONS = (RunKind.ARCHIVE, RunKind.COMPRESS, RunKind.REMOVE)
+JOURNAL_FILES = "journal"
+"""What each of them has for itself: one moves the file that another has just planned with."""
 
 
 class TrayKind(models.TextChoices):

@@ -5,8 +5,9 @@ An application that writes its results to a database keeps the bookmark there in
 
 The file is text: a first line that says what it is, then one line for each move, the CRC32C in hex, a space, and
 `["subscription","instance",sequence]`. The last good line of a subscription and instance counts; a sequence of -1
-forgets the subscription. Lines that aren't good, a torn last one or damaged ones, are set aside: what they said is
-then done again, never skipped.
+forgets the subscription. A line with one number more, `["subscription","instance",first,last]`, says that these records are
+done although something before them isn't. Lines that aren't good, a torn last one or damaged ones, are set aside: what they
+said is then done again, never skipped.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import orjson
 from crc32c import crc32c
 
 from broker_core.bookmark import EPOCH_TEXT, Bookmark
+from broker_core.client.done_ranges import DoneRanges
 from broker_core.client.store_file import StoreFile
 from broker_core.errors import OperatorError
 
@@ -38,6 +40,12 @@ class BookmarkStore(Protocol):
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         """Everything of this subscription up to that record of that instance is done."""
+
+    def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
+        """These records are done, although something before them isn't."""
+
+    def done_after(self, subscription: str, instance: str) -> DoneRanges | None:
+        """What was done behind the most recent bookmark; None: nothing."""
 
     def most_recent(self, subscription: str) -> str | None:
         """The bookmark to resume from; one per instance, by commas. None when nothing is known."""
@@ -71,6 +79,7 @@ class MemoryBookmarkStore:
     def __init__(self) -> None:
         self._known: dict[str, dict[str, int]] = {}
         self._positions = 0
+        self._done: dict[tuple[str, str], DoneRanges] = {}
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         known = self._known.get(subscription, {})
@@ -84,12 +93,25 @@ class MemoryBookmarkStore:
             self._positions += 1
             self._known[subscription] = known
         known[instance] = sequence
+        done = self._done.get((subscription, instance))
+        if done is not None:
+            done.drop_upto(sequence)
+            if not done:
+                del self._done[subscription, instance]
+
+    def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
+        self._done.setdefault((subscription, instance), DoneRanges()).add(first, last)
+
+    def done_after(self, subscription: str, instance: str) -> DoneRanges | None:
+        return self._done.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:
         return bookmark_text(self._known.get(subscription, {})) or None
 
     def forget(self, subscription: str) -> None:
         self._positions -= len(self._known.pop(subscription, {}))
+        for key in [key for key in self._done if key[0] == subscription]:
+            del self._done[key]
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -139,8 +161,10 @@ class FileBookmarkStore(MemoryBookmarkStore):
     def _take(self, line: bytes) -> bool:
         if len(line) < 10 or not line.endswith(b"\n") or line[:9] != b"%08x " % crc32c(line[9:-1]):
             return False
-        subscription, instance, sequence = orjson.loads(line[9:-1])
-        if sequence < 0:
+        subscription, instance, sequence, *last = orjson.loads(line[9:-1])
+        if last:
+            super().record_done(subscription, instance, sequence, *last)
+        elif sequence < 0:
             super().forget(subscription)
         else:
             super().record(subscription, instance, sequence)
@@ -149,6 +173,10 @@ class FileBookmarkStore(MemoryBookmarkStore):
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         super().record(subscription, instance, sequence)
         self._write(_line(subscription, instance, sequence))
+
+    def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
+        super().record_done(subscription, instance, first, last)
+        self._write(_line(subscription, instance, first, last))
 
     def forget(self, subscription: str) -> None:
         super().forget(subscription)
@@ -170,11 +198,13 @@ class FileBookmarkStore(MemoryBookmarkStore):
         yield FIRST_LINE
         for subscription, known in self._known.items():
             yield b"".join(_line(subscription, instance, sequence) for instance, sequence in known.items())
+        for (subscription, instance), done in self._done.items():
+            yield b"".join(_line(subscription, instance, first, last) for first, last in done)
 
     def close(self) -> None:
         self._file.close()
 
 
-def _line(subscription: str, instance: str, sequence: int) -> bytes:
-    text = orjson.dumps([subscription, instance, sequence])
+def _line(subscription: str, instance: str, *sequences: int) -> bytes:
+    text = orjson.dumps([subscription, instance, *sequences])
     return b"%08x %s\n" % (crc32c(text), text)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 
 import msgspec
+import numpy as np
 
 from broker_core.batch import Batch
 from broker_core.bookmark import NOW_TEXT, After, Range, parse_bookmark
@@ -86,16 +87,36 @@ class Subscription:
             self._last[self.instance] = last
             self._instances[batch.origin] = self.instance
             if self._store is not None:
-                self._follow(batch)
+                fresh = self._follow(batch, self._store)
+                left = fresh.nbytes if fresh is not None else 0
+                if left < batch.nbytes:
+                    self._on_taken(batch.nbytes - left)  # nobody reads what was done before
+                if fresh is None:
+                    return  # the application was done with all of it before it was started again
+                batch = fresh
         number = self._acknowledger.received(batch.header.count) if self._acknowledger is not None else 0
         self._inbox.append((batch, self.instance, number))
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
 
-    def _follow(self, batch: Batch) -> None:
+    def _follow(self, batch: Batch, store: BookmarkStore) -> Batch | None:
+        """What of a batch wasn't done before, in another life of the application; None when all was."""
         progress = self._progress.setdefault(self.instance, Progress())
         progress.add(batch)
+        self._bound(progress)
+        done = store.done_after(self.id, self.instance)
+        # With acknowledgements the broker counts what is delivered, so all of it is.
+        if done is None or batch.first_sequence > done.upto or self._acknowledger is not None:
+            return batch
+        held = done.hold(batch.sequences())
+        moved = [progress.done(int(sequence)) for sequence in batch.sequences()[held]]
+        if any(moved):
+            store.record(self.id, self.instance, progress.most_recent)
+        rows = np.flatnonzero(~held)
+        return batch if len(rows) == batch.count else batch.select(rows) if len(rows) else None
+
+    def _bound(self, progress: Progress) -> None:
         if progress.undone > MAX_UNDONE and not self._closed:
             self.fail(
                 OperatorError(
@@ -224,6 +245,14 @@ class Subscription:
         moved = progress.done(item.sequence) if isinstance(item, Message) else progress.batch_done(item)
         if moved:
             self._store.record(self.id, instance, progress.most_recent)
+            return
+        first, last = (
+            (item.sequence, item.sequence)
+            if isinstance(item, Message)
+            else (item.first_sequence, item.last_sequence)
+        )
+        if last > progress.most_recent:
+            self._store.record_done(self.id, instance, first, last)
 
     def bookmark_after(self, item: Message | Batch) -> str | None:
         """The bookmark that resumes after a message or a batch that was read, and everything read before it.

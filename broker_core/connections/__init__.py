@@ -7,7 +7,9 @@ ports              what a connection needs of the engine
 inbox              what was read and isn't carried out yet
 publisher          its batches on their way to the disk
 notices            what it is told of decisions, and whether it has heard
-logons             who may come in; refused_names: who may not for a while
+logons             who may come in; refused_names: who may not for a while; owners: whose a name is
+anteroom           what may be cost before a logon, and an address's share
+heartbeats         what both sides promised to say
 acknowledging      windows and the commands that empty them
 subscribe_start    subscribes that need something before they begin
 leases             subscriptions that end unless they are renewed

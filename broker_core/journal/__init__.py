@@ -15,7 +15,7 @@ swaps        archive, compress, remove: the broker's short part; maintenance: th
 retention    which segments an action may take (pure)
 held         segments in memory, open files, pins; leases: readers in other processes
 removals     what was removed, with receipts
-acks         last publisher sequences; frontier: the durable frontier, for other processes
+acks         last publisher sequences; frontier: how far the log is durable, and which it is
 files        every system call that changes a disk
 tools        what reads the log without a broker: ls, verify, dump, repair, search
 """

@@ -33,6 +33,8 @@ COPY_AT = 512
 """Where the second copy stands: no sector holds both."""
 _HEAD = struct.Struct("<8sI")
 _REST = struct.Struct("<IQQ16s")
+_SEQUENCE = struct.Struct("<Q")
+_SEQUENCE_AT = 16
 SIZE = _HEAD.size + _REST.size
 NO_LOG = bytes(16)
 _TEXT_SIZE = 21
@@ -94,13 +96,18 @@ class FrontierFile:
 
     def __init__(self, path: Path, first: Mark) -> None:
         self._file = OpenFile(path, os.O_RDWR | os.O_CREAT)
-        self._mark = first
+        self._content = bytearray(encode_mark(first))
+        self._checked = memoryview(self._content)[_HEAD.size : SIZE]
         self._written = -1
 
     def write(self, sequence: int) -> None:
         """Note the frontier. OSError when the disk refuses."""
         if sequence != self._written:
-            os.pwrite(self._file.fd, encode_mark(self._mark._replace(sequence=sequence)), 0)
+            content = self._content  # as `encode_mark` made it; once for each group, so nothing is made anew
+            _SEQUENCE.pack_into(content, _SEQUENCE_AT, sequence)
+            _HEAD.pack_into(content, 0, MAGIC, crc32c(self._checked))
+            content[COPY_AT:] = content[:SIZE]
+            os.pwrite(self._file.fd, content, 0)
             self._written = sequence
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from broker_core.documents.journals import Removal
 from broker_core.errors import JournalError
 from broker_core.journal.acks import Publishers
 from broker_core.journal.appender import Appender, JournalOptions, Part, Tail
-from broker_core.journal.files import NO_ROOM, Files, OpenFile, is_at, journal_error, take_lock
+from broker_core.journal.files import NO_ROOM, Files, OpenFile, journal_error, take_lock
 from broker_core.journal.frontier import FrontierFile, Known, Mark, frontier_path
 from broker_core.journal.held import Pin, Pins, Segment
 from broker_core.journal.index import Hole
@@ -240,19 +240,19 @@ class Journal:
         self._check(tails)
 
     def _check(self, tails: Sequence[Tail]) -> None:
-        lock = self._directory_lock
-        places = [(lock, lock.path)]
-        # One that is sealed may have been moved by a swap.
-        places += [(tail.file, tail.segment.path) for tail in tails if not tail.segment.sealed]
-        for file, path in places:
-            if not is_at(file, path):
-                self.failed = JournalError(
-                    "journal_taken",
-                    f"{path} was removed, moved or replaced while the broker used it.",
-                    "Bring its files back, see that no second broker runs there, then start this one again.",
-                    path=str(path),
-                )
-                raise self.failed
+        taken = None if self._directory_lock.in_place else self._directory_lock.path
+        for tail in tails:
+            # One that is sealed may have been moved by a swap.
+            if not tail.segment.sealed and not tail.file.in_place:
+                taken = tail.file.path
+        if taken is not None:
+            self.failed = JournalError(
+                "journal_taken",
+                f"{taken} was removed, moved or replaced while the broker used it.",
+                "Bring its files back, see that no second broker runs there, then start this one again.",
+                path=str(taken),
+            )
+            raise self.failed
 
     def note_frontier(self) -> None:
         """Tell other processes how far the log is durable. `sync` does; once more costs nothing."""

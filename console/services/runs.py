@@ -23,7 +23,15 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from broker_core.errors import OperatorError
-from console.choices import ACTIVE_RUN_STATES, AuditResult, Permission, RunKind, RunState
+from console.choices import (
+    ACTIVE_RUN_STATES,
+    JOURNAL_ACTIONS,
+    JOURNAL_FILES,
+    AuditResult,
+    Permission,
+    RunKind,
+    RunState,
+)
 from console.models import ActionRun, Instance, RunHold
 from console.services import access, audit
 from console.services.actions.definition import exclusives
@@ -108,7 +116,7 @@ def enqueue(run: ActionRun) -> None:
 def holds_of(run: ActionRun) -> set[str]:
     """What a run must have for itself: its kind, or its action and what its steps are exclusive for. Pure."""
     if run.kind != RunKind.ACTION:
-        return {run.kind}
+        return {run.kind, JOURNAL_FILES} if run.kind in JOURNAL_ACTIONS else {run.kind}
     return {
         f"action:{run.action_id or run.parameters.get('action', '')}"[:80],
         *exclusives(run.parameters["steps"]),

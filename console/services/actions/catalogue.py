@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from console.choices import PIPELINE_JOBS
+from console.choices import JOURNAL_FILES, PIPELINE_JOBS
 from console.services.actions.options import AGE, Kind, Option, any_text, number_between, word
 from console.services.actions.patterns import matcher
 from console.services.actions.webhook_address import check_address
@@ -27,9 +27,9 @@ _YES_NO = (("yes", "Enable"), ("no", "Disable"))
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("archive", "Archive journals", (AGE,), gives=_JOURNALS, exclusive="archive"),
-        Kind("compress", "Compress journals", (AGE,), gives=_JOURNALS, exclusive="compress"),
-        Kind("remove", "Remove journals", (AGE, _IN_LAKE), gives=_JOURNALS, exclusive="remove", destructive=True),
+        Kind("archive", "Archive journals", (AGE,), gives=_JOURNALS, exclusive=JOURNAL_FILES),
+        Kind("compress", "Compress journals", (AGE,), gives=_JOURNALS, exclusive=JOURNAL_FILES),
+        Kind("remove", "Remove journals", (AGE, _IN_LAKE), gives=_JOURNALS, exclusive=JOURNAL_FILES, destructive=True),
         Kind("delete_files", "Delete files", (_FOLDER, _FILES, AGE), gives=("SLUICE_FILES", "SLUICE_BYTES"),
              exclusive="files", destructive=True),
         Kind("compress_files", "Compress files", (_FOLDER, _FILES, AGE), gives=("SLUICE_FILES", "SLUICE_BYTES"), exclusive="files"),

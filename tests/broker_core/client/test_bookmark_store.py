@@ -37,6 +37,27 @@ def test_the_most_recent_bookmark_moves_only_past_what_is_done_from_the_front() 
     assert progress.most_recent == 14
 
 
+def test_what_is_done_after_an_undone_record_survives_the_process_until_that_is_done_too(
+    tmp_path: Path,
+) -> None:
+    store = FileBookmarkStore(tmp_path / "marks")
+    store.record("s", "i", 4)
+    store.record_done("s", "i", 6, 7)
+    store.record_done("s", "i", 9, 9)
+    store.record_done("t", "i", 2, 2)
+    store.close()
+    again = FileBookmarkStore(tmp_path / "marks")
+    assert list(again.done_after("s", "i") or ()) == [(6, 7), (9, 9)]
+    again.record("s", "i", 7)
+    again.compact()
+    again.close()
+    third = FileBookmarkStore(tmp_path / "marks")
+    assert (third.most_recent("s"), list(third.done_after("s", "i") or ())) == ("i|7|", [(9, 9)])
+    third.forget("s")
+    assert third.done_after("s", "i") is None and list(third.done_after("t", "i") or ()) == [(2, 2)]
+    third.close()
+
+
 def test_whole_batches_and_filtered_batches_count_too() -> None:
     progress = Progress()
     filtered = batch(1, 10).select(np.array([2, 5, 9]))

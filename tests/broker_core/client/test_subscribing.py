@@ -123,7 +123,7 @@ async def test_most_recent_goes_on_after_what_was_done(broker: FakeBroker, tmp_p
     async with client(broker, bookmark_store=store()) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=MOST_RECENT)
         batch = await anext(subscription.batches())
-        assert batch.bodies() == [b"3", b"4"]
+        assert batch.bodies() == [b"3"], "what was done after it is left out"
         subscription.done(batch)
     async with client(broker, bookmark_store=store()) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=MOST_RECENT)

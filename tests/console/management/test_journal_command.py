@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from broker_core.batch import Batch, build_one_topic
 from broker_core.journal.journal import Journal
+from console.models import Instance
+from console.services.journal_places import known_log
 
 
 @pytest.fixture
@@ -54,6 +58,24 @@ def test_dump(place: list[str]) -> None:
     lines = [json.loads(line) for line in run("dump", *place, "--from", "2").splitlines()]
     assert lines == [{"bookmark": "a|2|", "topic": "t", "accepted_at": 10**18, "publisher": "p",
                       "publisher_sequence": 2, "data": {"n": 2}}]  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_accept_takes_the_log_as_it_is_and_tells_the_control_plane(
+    place: list[str], tmp_path: Path, settings: Any
+) -> None:
+    settings.SLUICE_JOURNAL_DIRECTORY, settings.SLUICE_ARCHIVE_DIRECTORY = (
+        tmp_path / "journal",
+        tmp_path / "archive",
+    )
+    known = Instance.objects.create(name="a", log=uuid4(), frontier=45)
+    with pytest.raises(CommandError, match=r"isn't the log.*journal --instance a accept"):
+        run("repair", "--instance=a")
+    assert "2 records kept, next is 46" in run("accept", "--instance=a")
+    known.refresh_from_db()
+    journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive", known=known_log("a"))
+    assert (known.log, known.frontier, journal.next_sequence) == (journal.identity, 45, 46)
+    journal.close()
 
 
 def test_repair(place: list[str]) -> None:

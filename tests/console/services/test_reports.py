@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -26,6 +27,16 @@ def test_client_is_sampled_each_ten_seconds(instance: Instance) -> None:
     samples = ClientSample.objects.order_by("at")
     assert [sample.lag_messages for sample in samples] == [100, 110, 120, 130]
     assert {sample.state for sample in samples} == {"offlined"}
+
+
+def test_the_log_and_how_far_it_goes_are_noted(instance: Instance) -> None:
+    log = uuid4()
+    for second, durable in ((0, 5), (3, 6), (10, 7)):
+        made = snapshot(second)
+        status = msgspec.structs.replace(made.status, log=str(log), durable_sequence=durable)
+        reports.record_report(msgspec.structs.replace(made, status=status))
+        instance.refresh_from_db()
+        assert (instance.log, instance.frontier) == (log, {0: 5, 3: 5, 10: 7}[second])
 
 
 def test_idle_client_is_sampled_once_a_minute(instance: Instance) -> None:

@@ -29,6 +29,19 @@ def test_second_run_of_a_kind_is_refused_while_one_is_active(run: ActionRun, act
     runs.request(actor, run.instance, RunKind.REMOVE, {})
 
 
+def test_archive_and_compress_asked_together_go_one_after_the_other(run: ActionRun, actor: Actor) -> None:
+    """The one would move the file that the other has planned with."""
+    compress = runs.request(actor, run.instance, RunKind.COMPRESS, {"age": "7d", "age_s": 604_800})
+    now = timezone.now()
+    first = runs.claim(run.pk, now)
+    assert first is not None
+    assert runs.claim(compress.pk, now) is None
+    compress.refresh_from_db()
+    assert compress.state == RunState.WAITING
+    runs.finish(first, RunState.SUCCEEDED)
+    assert runs.claim(compress.pk, now) is not None
+
+
 def test_run_is_taken_up_once(run: ActionRun) -> None:
     now = timezone.now()
     assert runs.claim(run.pk, now) is not None
