@@ -1,106 +1,210 @@
-"""What subscribing costs: `python -m bench.subscribing [--subscriptions 10000]`.
+"""What one client's many doings cost the broker and its neighbour: `python -m bench.subscribing [--runs 3]`.
 
-The registry alone: subscriptions with filters and patterns of their own come and go while batches of 1,000 topics are
-matched. And one client that subscribes durably 500 times at once, with the store on this disk. CPU time for the
-registry, so that what else the machine does is left out; wall time for the store.
+A raw socket sends each pile of commands at once, to a fresh broker each time. Beside it a client of the library publishes
+and receives its own message, one after the other, every 2 ms. The figures: the broker's processor time for the pile, the
+time to its last answer, and the neighbour's round trips meanwhile, median and 99th percentile, against those at rest.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import tempfile
+import json
+import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from broker_core import clock
-from broker_core.batch import Batch, build_one_topic
-from broker_core.filters import compile_filter
-from broker_core.journal.held import Pins
-from broker_core.protocols.commands import Subscribe
-from broker_core.replay.durables import Durables
-from broker_core.replay.kept_file import Earlier
-from broker_core.replay.kept_positions import KeptPositions
-from broker_core.subscriptions import Registry, Subscription, TopicPattern
+from bench.processes import Process, answer, broker, go
+from broker_core.batch import build_one_topic
+from broker_core.client import AsyncClient
+from broker_core.protocols.native import (
+    COMMAND,
+    FRAME_HEADER,
+    FRAME_HEADER_SIZE,
+    PUBLISH,
+    encode_command,
+    encode_frame_header,
+)
 
-TOPICS = 1_000
-DURABLES = 500
-
-
-class Instance:
-    """What durable subscriptions ask of theirs."""
-
-    instance = "bench"
-    dispatched_sequence = 0
-
-    def now_ns(self) -> int:
-        return clock.now_ns()
+PAUSE_S = 0.002
+LEAST = 20
+"""Round trips beside a pile, however soon it is done."""
+CALM_S = 1.0
 
 
-def subscriptions(number: int, pattern: str) -> list[Subscription[None]]:
-    """`{}` in the pattern is the subscription's number."""
-    return [
-        Subscription(None, str(n), 1, TopicPattern.parse(pattern.format(n)), compile_filter(f"/n = {n}"))
-        for n in range(number)
-    ]
+def spent(pid: int) -> float:
+    """Seconds of processor that a process has taken, all its threads."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def batches() -> list[Batch]:
-    return [Batch.parse(build_one_topic("p", f"desk.{n}.orders", [b'{"n":1}'])) for n in range(TOPICS)]
+def subscribes(number: int, client: int, durable: bool) -> Iterator[bytes]:
+    """Commands with a filter and a topic of their own each."""
+    for n in range(number):
+        more = {"durable": f"d{n}"} if durable else {"filter": f"/n = {n} AND /c = {client}"}
+        yield encode_command({"c": "subscribe", "id": str(n), "topic": f"many.{client}.{n}", **more})
 
 
-def come_and_go(made: list[Subscription[None]], met: list[Batch]) -> None:
-    """Each is added and each removed, a batch matched after each."""
-    registry = Registry[None](None)
-    for batch in met:
-        registry.match(batch)
-    for change in (registry.add, registry.remove):
-        for number, one in enumerate(made):
-            change(one)
-            if met:
-                registry.match(met[number % TOPICS])
+def publishes(number: int, name: str) -> Iterator[bytes]:
+    """Batches of one, each of a topic of its own."""
+    for n in range(number):
+        batch = build_one_topic(name, f"topics.{n}", [b'{"n":%d}' % n], n + 1)
+        yield encode_frame_header(PUBLISH, 0, len(batch)) + batch
 
 
-async def durables(number: int) -> None:
-    """One client makes so many at once."""
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
-        place = Path(home)
-        kept = KeptPositions(place / "kept.json", Earlier(place / "d.json", place / "r.json"), Pins().add)
-        known = Durables(Instance(), kept)
-        asked = [Subscribe(id=str(n), topic="t", durable=f"d{n}") for n in range(number)]
-        await asyncio.gather(*(known.claim("client", one, lambda: 1) for one in asked))
-        await kept.close()
+PILES: dict[str, Callable[[int], Iterator[bytes]]] = {
+    "1,000 subscriptions": lambda client: subscribes(1_000, client, durable=False),
+    "500 durable subscriptions": lambda client: subscribes(500, client, durable=True),
+    "10 clients of 1,000 subscriptions each": lambda client: subscribes(1_000, client, durable=False),
+    "20,000 publishes, each of its own topic": lambda client: publishes(20_000, f"pile-{client}"),
+    "100,000 publishes, each of its own topic": lambda client: publishes(100_000, f"pile-{client}"),
+}
 
 
-def seconds(work: Callable[[], None], clock_of: Callable[[], float] = time.process_time) -> str:
-    start = clock_of()
-    work()
-    return f"{clock_of() - start:.3f}"
+def clients_of(pile: str) -> int:
+    """How many send it."""
+    return 10 if pile.startswith("10 clients") else 1
+
+
+async def send(address: str, pile: str) -> None:
+    """All its clients: log on, wait for the word, send at once, and read to the last answer."""
+    links = [await logged_on(address, f"pile-{client}") for client in range(clients_of(pile))]
+    frames = [list(PILES[pile](client)) for client in range(len(links))]
+    say(ready=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    await asyncio.gather(*(send_one(*link, made) for link, made in zip(links, frames, strict=True)))
+    say(done=True)
+
+
+async def logged_on(address: str, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.removeprefix("tcp://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(encode_command({"c": "logon", "name": name}))
+    await told(reader)
+    return reader, writer
+
+
+async def send_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: list[bytes]) -> None:
+    """As many answers as commands, or the last publish persisted."""
+    writer.write(b"".join(frames))
+    found = 0
+    while found < len(frames):
+        ack = await told(reader)
+        if ack["c"] == "error":
+            raise SystemExit(str(ack))
+        if ack["c"] == "ack":
+            found = int(ack["sequence"]) if "of" not in ack else found + (ack["ack"] == "processed")
+
+
+async def told(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """The next answer; deliveries are passed over."""
+    while True:
+        length, kind, _, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER_SIZE))
+        payload = await reader.readexactly(length)
+        if kind == COMMAND:
+            found: dict[str, Any] = json.loads(payload)
+            return found
+
+
+async def neighbour(address: str) -> None:
+    """Round trips of one message at a time: at rest, then from the word on until told to stop; both as milliseconds."""
+    loop = asyncio.get_running_loop()
+    async with AsyncClient(address, "neighbour") as client:
+        subscription = await client.subscribe("neighbour")
+        messages = aiter(subscription)
+
+        async def trip() -> float:
+            began = time.perf_counter()
+            await client.publish("neighbour", b"x")
+            await anext(messages)
+            took = time.perf_counter() - began
+            await asyncio.sleep(PAUSE_S)
+            return took * 1_000
+
+        until = time.monotonic() + CALM_S
+        calm = [await trip() for _ in iter(lambda: time.monotonic() < until, False)]
+        say(ready=True)
+        await loop.run_in_executor(None, sys.stdin.readline)
+        word, beside = loop.run_in_executor(None, sys.stdin.readline), []
+        while not word.done() or len(beside) < LEAST:
+            beside.append(await trip())
+        say(calm=calm, beside=beside)
+
+
+def say(**figures: Any) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+def measure(pile: str) -> dict[str, Any]:
+    """One pile on a fresh broker."""
+    with broker() as (addresses, pid):
+        address = addresses["tcp"]
+        other, sender = (part(word, address, pile) for word in ("neighbour", "send"))
+        try:
+            answer(other)
+            answer(sender)
+            before, began = spent(pid), time.perf_counter()
+            go(other)
+            go(sender)
+            answer(sender)
+            took, cost = time.perf_counter() - began, spent(pid) - before
+            go(other)
+            trips = answer(other)
+        finally:
+            for process in (other, sender):
+                process.kill()
+                process.wait()
+    return {"cost_ms": 1_000 * cost, "took_ms": 1_000 * took, **trips}
+
+
+def part(word: str, address: str, pile: str) -> Process:
+    """One of the processes beside the broker."""
+    command = [sys.executable, "-m", "bench.subscribing", word, address, pile]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--subscriptions", type=int, default=10_000)
-    number = parser.parse_args().subscriptions
-    table = Table("what", "s")
-    of_one, met = subscriptions(number, "t"), batches()
-    table.add_row(f"{number:,} filters on one topic come and go", seconds(partial(come_and_go, of_one, [])))
-    for name, pattern in (("patterns", "desk.{}.>"), ("expressions", "~desk\\.{}\\..*")):
-        made = subscriptions(number if name == "patterns" else number // 10, pattern)
-        what = f"{len(made):,} {name} come and go, a batch of {TOPICS:,} topics after each"
-        table.add_row(what, seconds(partial(come_and_go, made, met)))
-    table.add_row(
-        f"{DURABLES} durable subscribes at once (wall)",
-        seconds(lambda: asyncio.run(durables(DURABLES)), time.perf_counter),
+    parser = argparse.ArgumentParser(prog="python -m bench.subscribing", description=__doc__)
+    parser.add_argument(
+        "--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)"
     )
+    runs = parser.parse_args().runs
+    table = Table(
+        "at once",
+        "broker's CPU ms",
+        "last answer ms",
+        "neighbour p50 ms",
+        "p99 ms",
+        "worst",
+        "calm p50",
+        "p99",
+    )
+    for pile in PILES:
+        found = [measure(pile) for _ in range(runs)]
+        cost, took = (statistics.median(one[key] for one in found) for key in ("cost_ms", "took_ms"))
+        trips = [
+            statistics.median(float(np.percentile(one[key], at)) for one in found)
+            for key, at in (("beside", 50), ("beside", 99), ("beside", 100), ("calm", 50), ("calm", 99))
+        ]
+        table.add_row(pile, f"{cost:,.0f}", f"{took:,.0f}", *(f"{trip:.1f}" for trip in trips))
     Console().print(table)
 
 
 if __name__ == "__main__":
-    main()
+    match sys.argv[1:]:
+        case ["send", address, pile]:
+            uvloop.run(send(address, pile))
+        case ["neighbour", address, _]:
+            uvloop.run(neighbour(address))
+        case _:
+            main()

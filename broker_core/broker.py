@@ -25,7 +25,6 @@ from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.config.transports import closed_transports
 from broker_core.control import last_words
-from broker_core.control.requests.actions import ActionRequests
 from broker_core.control.requests.clients import ClientRequests
 from broker_core.control.requests.instance import InstanceRequests
 from broker_core.control.requests.journals import JournalRequests
@@ -147,12 +146,11 @@ class Broker:
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""
         return table_of(
-            InstanceRequests(self.statistics),
+            InstanceRequests(self.engine, self.statistics, lambda: self.on_shut_down),
             ClientRequests(self.engine, self.statistics),
             ReplayRequests(self.engine),
             JournalRequests(self.engine, self.paths.archive),
             PolicyRequests(self.engine, self.apply, self.check_spools),
-            ActionRequests(self.engine.dispatch, self),
         )
 
     async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
@@ -214,8 +212,9 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                snapshot = await self.statistics.second()
+                # Before what may fail: leases, resume points and kept positions don't depend on anybody's statistics.
                 self.engine.tick()
+                snapshot = await self.statistics.second()
                 if on_tick is not None:
                     await on_tick(snapshot)
             except Exception:

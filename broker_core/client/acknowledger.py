@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from broker_core.protocols import commands
 
-MAX_RANGES = commands.MAX_ACK_RANGES
-
 
 class Acknowledger:
     """`send` is given commands, and drops them while there is no connection."""
 
-    def __init__(self, id: str, mode: commands.AckWord, send: Callable[[commands.Acknowledge], None]) -> None:
+    def __init__(
+        self, id: str, mode: commands.AckWord, send: Callable[[commands.Acknowledge], object]
+    ) -> None:
         self.mode = mode
         self._id = id
         self._send = send
@@ -60,8 +60,9 @@ class Acknowledger:
             return
         ranges = _ranges(sorted(set(self._single)))
         self._single.clear()
-        for at in range(0, len(ranges), MAX_RANGES):
-            self._send(commands.Acknowledge(id=self._id, numbers=ranges[at : at + MAX_RANGES]))
+        for at in range(0, len(ranges), commands.MAX_ACK_RANGES):
+            part = ranges[at : at + commands.MAX_ACK_RANGES]
+            self._send(commands.Acknowledge(id=self._id, numbers=part))
 
 
 def _ranges(numbers: list[int]) -> list[tuple[int, int]]:

@@ -8,65 +8,59 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from broker_core.client.addresses import Address
-from broker_core.client.link import Link, OnFrames
-from broker_core.client.opening import open_link
+from broker_core.client.link import Link, OnFrames, TcpLink
 from broker_core.client.reconnect import ReconnectPolicy, Turns
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import ends_for_good
-from broker_core.protocols.native import Frame, parse_reply
-from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice
+from broker_core.protocols.native import Frame
+from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice, parse_reply
 
 _UNANSWERED = 2
 """Heartbeats without a word from the broker after which it is taken for gone."""
 
 
+@dataclass(slots=True)
 class Connector:
-    """The supervisor of one client's connection. `run()` is its task; `first` is done after the first logon."""
+    """The supervisor of one client's connection. `run()` is its task."""
 
-    def __init__(
-        self,
-        addresses: Sequence[Address],
-        logon: commands.Logon,
-        policy: ReconnectPolicy,
-        on_frames: OnFrames,
-        on_up: Callable[[Link, Ack], Awaitable[None]],
-        on_down: Callable[[], None],
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.first: asyncio.Future[None] = self._loop.create_future()
-        self.link: Link | None = None
-        self.connections = 0
-        self._addresses = addresses
-        self._logon = logon
-        self._policy = policy
-        self._on_frames = on_frames
-        self._on_up = on_up
-        self._on_down = on_down
-        self._tls = tls
-        self._answer: asyncio.Future[Ack] | None = None
-        self._wanted_delay = 0.0
-        self._last_word: SluiceError | None = None
-        self._heard_heartbeat = False
+    _addresses: Sequence[Address]
+    _tls: ssl.SSLContext | None
+    _logon: commands.Logon
+    _policy: ReconnectPolicy
+    _on_frames: OnFrames
+    _on_up: Callable[[Link, Ack], Awaitable[None]]
+    _on_down: Callable[[], None]
+    link: Link | None = None
+    connections: int = 0
+    _answer: asyncio.Future[Ack] | None = None
+    _wanted_delay: float = 0.0
+    _last_word: SluiceError | None = None
+    _heard_heartbeat: bool = False
 
     async def run(self) -> SluiceError:
         """Connect and reconnect until that is pointless; returns why."""
-        turns, down_since = Turns(len(self._addresses), self._policy), self._loop.time()
+        turns, down_since = Turns(len(self._addresses), self._policy), _now()
         while True:
             up_at, failure = None, None
             try:
                 link = await self._connect(self._addresses[turns.current])
-                up_at = self._loop.time()
+                up_at = _now()
                 failure = await self._stay(link)
             except (OSError, TimeoutError, SluiceError) as problem:
                 failure = problem
             finally:
-                self._drop()
-            now = self._loop.time()
+                if self.link is not None and not self.link.lost.done():
+                    self.link.abort()
+                self.link = None
+                if self._answer is not None and self._answer.done() and not self._answer.cancelled():
+                    self._answer.exception()
+                self._on_down()
+            now = _now()
             if up_at is not None:
                 down_since = now
                 if now - up_at > self._policy.longest_delay:
@@ -79,7 +73,13 @@ class Connector:
             self._wanted_delay = 0.0
 
     def _pointless(self, failure: Exception | None, outage: float, turns: Turns) -> SluiceError | None:
-        error = failure if isinstance(failure, SluiceError) else _away(failure)
+        error = failure
+        if not isinstance(error, SluiceError):
+            error = OperatorError(
+                "broker_away",
+                f"The broker can't be reached: {failure or 'the connection was closed'}.",
+                "Is it running, and is the address right?",
+            )
         if isinstance(error, ClientError) and ends_for_good(error.code):
             return error
         if not self._policy.enabled and (self.connections or turns.whole_round):
@@ -90,22 +90,20 @@ class Connector:
     async def _connect(self, address: Address) -> Link:
         self._last_word = None
         self._heard_heartbeat = False
-        self._answer = self._loop.create_future()
+        self._answer = asyncio.get_running_loop().create_future()
         link = await open_link(address, self._receive, self._policy.connect_timeout, self._tls)
         self.link = link
         link.send_command(self._logon)
         async with asyncio.timeout(self._policy.logon_timeout):
-            await asyncio.wait(_futures(self._answer, link.lost), return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [self._answer, link.lost]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._answer.done():
             raise self._why(link) or ConnectionResetError("the connection was closed during logon")
         ack = self._answer.result()
-        self._heard_heartbeat = bool(
-            ack.heartbeat_ms
-        )  # it has promised them: its silence means something from now on
+        # It has promised them: its silence means something from now on.
+        self._heard_heartbeat = bool(ack.heartbeat_ms)
         self.connections += 1
         await self._on_up(link, ack)
-        if not self.first.done():
-            self.first.set_result(None)
         return link
 
     async def _stay(self, link: Link) -> Exception | None:
@@ -115,21 +113,13 @@ class Connector:
             if interval is None or link.lost.done():
                 continue
             link.send_command(commands.Heartbeat())
-            silent = self._loop.time() - link.received_at
+            silent = _now() - link.received_at
             if self._heard_heartbeat and silent > _UNANSWERED * interval and not link.reading_paused:
                 link.abort(ConnectionResetError(f"the broker has been silent for {silent:.1f} s"))
         return self._why(link)
 
     def _why(self, link: Link) -> Exception | None:
         return self._last_word or (link.lost.result() if link.lost.done() else None)
-
-    def _drop(self) -> None:
-        link, self.link = self.link, None
-        if link is not None and not link.lost.done():
-            link.abort()
-        if self._answer is not None and self._answer.done() and not self._answer.cancelled():
-            self._answer.exception()
-        self._on_down()
 
     def _receive(self, link: Link, frames: list[Frame]) -> None:
         answer = self._answer
@@ -172,13 +162,28 @@ class Connector:
             await asyncio.wait([link.lost], timeout=2.0)
 
 
-def _futures(*futures: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
-    return list(futures)
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
-def _away(failure: Exception | None) -> OperatorError:
-    return OperatorError(
-        "broker_away",
-        f"The broker can't be reached: {failure or 'the connection was closed'}.",
-        "Is it running, and is the address right?",
-    )
+async def open_link(
+    address: Address, on_frames: OnFrames, time_out: float, tls: ssl.SSLContext | None
+) -> Link:
+    """A link that is ready for the logon, with `tls` when the address wants it. Raises OSError, TimeoutError, ClientError."""
+    link: Link
+    if address.scheme.startswith("tcp"):
+        link = TcpLink(on_frames)
+    else:
+        from broker_core.client.websocket_link import WebSocketLink  # TCP clients don't need the package
+
+        link = WebSocketLink(on_frames, address)
+    async with asyncio.timeout(time_out):
+        await asyncio.get_running_loop().create_connection(
+            lambda: link, address.host, address.port, ssl=tls if address.secure else None
+        )
+        try:
+            await asyncio.shield(link.opened)
+        except BaseException:
+            link.abort()
+            raise
+    return link

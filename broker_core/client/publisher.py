@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from broker_core.batch import MAX_DICTIONARY, ROW_SIZE, Batch, Buffer, build, build_one_topic
-from broker_core.client.bodies import BATCH_BYTES, MAX_BODY, Body, cut_bodies, encode_body, too_large
+from broker_core.client.bodies import MAX_BODY, Body, cut_bodies, encode_body, too_large
 from broker_core.client.link import Link
 from broker_core.client.publish_store import PublishStore
 from broker_core.errors import ClientError, OperatorError, SluiceError
@@ -54,15 +54,13 @@ class Publisher:
         self,
         name: str,
         store: PublishStore,
-        loop: asyncio.AbstractEventLoop,
-        batch_bytes: int = BATCH_BYTES,
-        on_rejection: Callable[[Rejection], None] | None = None,
+        batch_bytes: int,
+        on_rejection: Callable[[Rejection], None] | None,
     ) -> None:
         self.store = store
         self.failure: SluiceError | None = None
         self.rejections: deque[Rejection] = deque(maxlen=1_000)
         self._name = name
-        self._loop = loop
         self._batch_bytes = batch_bytes
         self._on_rejection = on_rejection
         self._link: Link | None = None
@@ -97,13 +95,6 @@ class Publisher:
             return _DONE
         return self._full(len(body))
 
-    def _gather(self, topic: str, bodies: Sequence[bytes], size: int) -> None:
-        if not self._bodies:
-            self._begin()
-        self._bodies += bodies
-        self._topics += [topic] * len(bodies)
-        self._gathered += size
-
     def _begin(self) -> None:
         if self.failure is not None:
             raise self.failure
@@ -112,7 +103,7 @@ class Publisher:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._end_of_turn)
+            asyncio.get_running_loop().call_soon(self._end_of_turn)
 
     def _full(self, last_length: int) -> Awaitable[None]:
         if last_length > MAX_BODY:
@@ -127,9 +118,8 @@ class Publisher:
         self._scheduled = False
         try:
             self.send_gathered()
-        except (
-            OperatorError
-        ) as error:  # the store's disk; nobody awaits this call, flush() and publish() say it
+        except OperatorError as error:
+            # The store's disk; nobody awaits this call, flush() and publish() say it.
             self._reject(Rejection(error, None, None))
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
@@ -150,12 +140,14 @@ class Publisher:
             self.emit()
             await self.wait_for_room()
         if size < self._batch_bytes:
-            self._gather(topic, encoded, size)
+            if not self._bodies:
+                self._begin()
+            self._bodies += encoded
+            self._topics += [topic] * len(encoded)
+            self._gathered += size
             return
         for part in cut_bodies(encoded):
-            count, first = len(part), self._next
-            batch = build_one_topic(self._name, topic, part, first)
-            self._hand_over(first, first + count - 1, batch)
+            self._hand_over(len(part), build_one_topic(self._name, topic, part, self._next))
             await self.wait_for_room()
 
     def send_gathered(self) -> None:
@@ -170,22 +162,17 @@ class Publisher:
             return
         self._topics, self._bodies, self._gathered = [], [], 0
         if topics.count(topics[0]) == len(topics):
-            first = self._next
-            self._hand_over(
-                first, first + len(bodies) - 1, build_one_topic(self._name, topics[0], bodies, first)
-            )
+            self._hand_over(len(bodies), build_one_topic(self._name, topics[0], bodies, self._next))
             return
-        for start in range(
-            0, len(bodies), MAX_DICTIONARY - 1
-        ):  # no more topics than records, whatever they are
-            end, first = start + MAX_DICTIONARY - 1, self._next
-            part = bodies[start:end]
-            batch = build(self._name, topics[start:end], part, None, first)
-            self._hand_over(first, first + len(part) - 1, batch)
+        most = MAX_DICTIONARY - 1  # no more topics than records, whatever they are
+        for at in range(0, len(bodies), most):
+            part = bodies[at : at + most]
+            batch = build(self._name, topics[at : at + most], part, None, self._next)
+            self._hand_over(len(part), batch)
 
-    def _hand_over(self, first: int, last: int, batch: bytearray) -> None:
-        self.store.add(first, last, batch)
-        self._next = last + 1
+    def _hand_over(self, count: int, batch: bytearray) -> None:
+        self.store.add(self._next, self._next + count - 1, batch)
+        self._next += count
         size = len(batch)
         self._since_breath += size
         if self._link is not None:
@@ -214,7 +201,7 @@ class Publisher:
                 await self._link.drain()
                 continue
             if self._room is None:
-                self._room = self._loop.create_future()
+                self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
 
     async def flush(self) -> None:
@@ -224,7 +211,7 @@ class Publisher:
             if self.failure is not None:
                 raise self.failure
             self._flush_number += 1
-            number, waiter = str(self._flush_number), self._loop.create_future()
+            number, waiter = str(self._flush_number), asyncio.get_running_loop().create_future()
             self._flushes[number] = (self._next - 1, waiter)
             if self._link is not None:
                 self._link.send_command(commands.Flush(id=number))
@@ -240,20 +227,15 @@ class Publisher:
     # What the broker says.
 
     def on_ack(self, ack: Ack) -> None:
-        """An acknowledgement of publishing or of a flush."""
         if ack.of == "flush":
-            self._on_flushed(ack.id or "")
+            self.store.discard_upto(self._flushes.get(ack.id or "", (0, None))[0])
+            self._wake()
         elif ack.sequence is not None:
             if ack.ack == "persisted":
                 self.store.discard_upto(ack.sequence)
             elif ack.ack == "processed":
                 self.store.discard(ack.first or ack.sequence, ack.sequence)
             self._wake()
-
-    def _on_flushed(self, number: str) -> None:
-        target, _ = self._flushes.get(number, (0, None))
-        self.store.discard_upto(target)
-        self._wake()
 
     def on_error(self, error: Error) -> None:
         """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""
@@ -305,8 +287,9 @@ class Publisher:
                 "Fail over between transports of one instance, or flush() before.",
             )
 
-    def check_store(self) -> None:
-        """Refuse a store that another client filled: its batches carry that client's name."""
+    def open_store(self) -> None:
+        """Go on behind what is stored. Refuse a store that another client filled: its batches carry that client's name."""
+        self._next = max(self._next, self.store.last_sequence + 1)
         for stored in self.store.pending():
             owner = Batch.parse(stored.batch).publisher_name
             if owner != self._name:
@@ -318,7 +301,6 @@ class Publisher:
             return
 
     def fail(self, error: SluiceError) -> None:
-        """Nothing will be sent any more."""
         self.failure = error
         self._link = None
         for _, waiter in self._flushes.values():

@@ -10,24 +10,21 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from broker_core.batch import Batch
-from broker_core.bookmark import NOW_TEXT, After, Bookmark, Range, parse_bookmark
+from broker_core.bookmark import NOW_TEXT, After, Range, parse_bookmark
 from broker_core.client.acknowledger import Acknowledger
+from broker_core.client.bookmark_store import BookmarkStore, bookmark_text
 from broker_core.client.message import Message, messages_of
 from broker_core.client.progress import MAX_UNDONE, Progress
-from broker_core.client.steering import Steerer
+from broker_core.client.steering import Steering
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
 from broker_core.protocols.replies import Gap, Resumed
-
-if TYPE_CHECKING:
-    from broker_core.client.bookmark_store import BookmarkStore
 
 
 class Subscription:
@@ -43,28 +40,30 @@ class Subscription:
         store: BookmarkStore | None,
         on_taken: Callable[[int], None],
         on_close: Callable[[Subscription], None],
-        steerer: Steerer | None = None,
+        steering: Steering,
+        acknowledger: Acknowledger | None,
     ) -> None:
         self.id = command.id
         self.topic = command.topic
         self.filter = command.filter
-        self.bookmark = bookmark = command.bookmark
+        self.bookmark = command.bookmark
         self.completed = asyncio.Event()
         self.timestamp = command.timestamp
         self._command = command
         self.gaps: list[Gap] = []
         self.instance = ""
         self.received_messages = 0
-        self._store = store if bookmark is not None else None
+        self._store = store if self.bookmark is not None else None
         self._progress: dict[str, Progress] = {}
-        self._last: dict[str, int] = _positions(command.received or bookmark)
-        self._read: dict[str, int] = _positions(command.received or bookmark)
+        self._last = _positions(command.received or self.bookmark)
+        self._read = dict(self._last)
         self._instances: dict[int, str] = {}
-        self._inbox: deque[tuple[Batch, str]] = deque()
+        self._inbox: deque[tuple[Batch, str, int]] = deque()
+        """Batches, the instance each came from, and with acknowledgements the number of its first message."""
         self._waiter: asyncio.Future[None] | None = None
         self._on_taken = on_taken
         self._on_close = on_close
-        self._steerer = steerer or Steerer(lambda command: None)
+        self._steering = steering
         self._error: SluiceError | None = None
         self._closed = False
         self._received = 0
@@ -76,19 +75,13 @@ class Subscription:
         self.delete = False
         self.resumed: Resumed | None = None
         """After a hand-off: how it goes on, and how much it missed."""
-        self._acknowledger: Acknowledger | None = None
-        self._numbers: deque[int] = deque()
+        self._acknowledger = acknowledger
         self._current = (0, 0)
         """First and last number of the batch the application has."""
-
-    def acknowledge_by(self, acknowledger: Acknowledger) -> None:
-        """It has acknowledgements; called before anything is received."""
-        self._acknowledger = acknowledger
 
     # What the client calls.
 
     def receive(self, batch: Batch) -> None:
-        """A batch came."""
         last = batch.last_sequence
         if last:
             self._last[self.instance] = last
@@ -98,9 +91,8 @@ class Subscription:
                 if fresh is None:
                     return  # the application was done with all of it before it was started again
                 batch = fresh
-        self._inbox.append((batch, self.instance))
-        if self._acknowledger is not None:
-            self._numbers.append(self._acknowledger.received(batch.header.count))
+        number = self._acknowledger.received(batch.header.count) if self._acknowledger is not None else 0
+        self._inbox.append((batch, self.instance, number))
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
@@ -164,12 +156,13 @@ class Subscription:
 
     def command(self) -> commands.Subscribe:
         """The command that starts it, or goes on after what was received."""
+        managed = self._command.managed is not None
         if self.bookmark is None or not self._last:
             return self._command
-        if self._command.managed is not None and not (self._received or self._command.received):
+        if managed and not (self._received or self._command.received):
             return self._command
-        bookmark = ",".join(str(Bookmark(instance, last)) for instance, last in self._last.items())
-        if self._command.managed is not None:
+        bookmark = bookmark_text(self._last)
+        if managed:
             # The broker knows where it began and ends; what it can't know is what arrived.
             return msgspec.structs.replace(self._command, received=bookmark)
         if self.bookmark[:1] in ("[", "("):
@@ -196,34 +189,28 @@ class Subscription:
 
     async def pause(self) -> None:
         """Deliver nothing until `resume()`. What is on its way still comes. ClientError not_steerable."""
-        await self._steerer.pause([self])
+        await self._steering.pause([self])
 
     async def resume(self) -> None:
         """Go on where it was paused."""
-        await self._steerer.resume([self])
+        await self._steering.resume([self])
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
         """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
-        await self._steerer.set_rate([self], rate, max_gap)
+        await self._steering.set_rate([self], rate, max_gap)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()
 
     async def messages(self, *, until_completed: bool = False) -> AsyncIterator[Message]:
         """The messages, one by one; with `until_completed` only those of the replay."""
-        while True:
-            taken = await self._take(until_completed)
-            if taken is None:
-                return
+        while (taken := await self._take(until_completed)) is not None:
             for message in messages_of(*taken, timestamp=self.timestamp, first=self._current[0]):
                 yield message
 
     async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
         """The record batches as they came: nothing is made for single records."""
-        while True:
-            taken = await self._take(until_completed)
-            if taken is None:
-                return
+        while (taken := await self._take(until_completed)) is not None:
             yield taken[0]
 
     async def next_batches(self, until_completed: bool = False) -> list[tuple[Batch, str]]:
@@ -236,17 +223,14 @@ class Subscription:
             many.append(self._pop())
         return many
 
-    def done(self, item: Message | Batch, instance: str | None = None) -> None:
+    def done(self, item: Message | Batch) -> None:
         """The application is done with a message or a whole batch: `MOST_RECENT` may move past it.
 
         Only what came from a subscription with a bookmark, on a client with a bookmark store, is kept track of.
         """
         if self._store is None:
             return
-        if isinstance(item, Message):
-            instance = item.instance
-        elif instance is None:
-            instance = self._instances.get(item.origin, self.instance)
+        instance = self._instance_of(item)
         progress = self._progress.get(instance)
         if progress is None:
             return
@@ -268,12 +252,14 @@ class Subscription:
         Store it with the result, in one transaction, and subscribe with it the next time: then each record counts
         once. None when no journal keeps the topic.
         """
-        at = dict(self._read)
+        last = item.sequence if isinstance(item, Message) else item.last_sequence
+        at = self._read | {self._instance_of(item): last}
+        return bookmark_text({instance: last for instance, last in at.items() if last}) or None
+
+    def _instance_of(self, item: Message | Batch) -> str:
         if isinstance(item, Message):
-            at[item.instance] = item.sequence
-        else:
-            at[self._instances.get(item.origin, self.instance)] = item.last_sequence
-        return ",".join(str(Bookmark(instance, last)) for instance, last in at.items() if last) or None
+            return item.instance
+        return self._instances.get(item.origin, self.instance)
 
     def ack(self, item: Message | None = None) -> None:
         """Acknowledge a message, or without one everything of the batch that was read last.
@@ -315,15 +301,14 @@ class Subscription:
             await asyncio.shield(self._waiter)
 
     def _pop(self) -> tuple[Batch, str]:
-        batch, instance = taken = self._inbox.popleft()
+        batch, instance, number = self._inbox.popleft()
         self._taken += 1
         if last := batch.last_sequence:
             self._read[instance] = last
-        if self._acknowledger is not None:
-            first = self._numbers.popleft()
-            self._current = (first, first + batch.header.count - 1)
+        if number:
+            self._current = (number, number + batch.header.count - 1)
         self._on_taken(batch.nbytes)
-        return taken
+        return batch, instance
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

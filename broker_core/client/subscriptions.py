@@ -1,24 +1,37 @@
-"""The subscriptions of one client: by id and by stream, how much waits for the application, what the broker says of them."""
+"""The subscriptions of one client: what waits for the application, what the broker says of them, and what keeps them: leases
+renewed, cancellations survived, hand-offs resumed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
+
+import msgspec
 
 from broker_core.batch import Batch
 from broker_core.client.link import Link
 from broker_core.client.subscription import Subscription
 from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.protocols import commands
 from broker_core.protocols.native import Frame
-from broker_core.protocols.replies import Ack
+from broker_core.protocols.replies import Ack, Cancelled
+
+RENEWALS = 3
+"""A lease is renewed that many times in its length."""
 
 
 class Subscriptions:
-    """`by_id` are those there are. Above `max_held` bytes that wait for the application the socket isn't read."""
+    """`by_id` are those there are. Above `max_held` bytes that wait for the application the socket isn't read.
 
-    def __init__(self, max_held: int, *, verify: bool) -> None:
+    `send` drops commands while there is no connection.
+    """
+
+    def __init__(self, send: Callable[[commands.Command], object], max_held: int, *, verify: bool) -> None:
         self.by_id: dict[str, Subscription] = {}
         self.held = 0
+        self.resume_token = ""
+        """Of the last notice that had one: where the broker dropped this client."""
+        self._send = send
         self._max_held = max_held
         self._verify = verify
         self._instance = ""
@@ -27,14 +40,11 @@ class Subscriptions:
 
     # What the application does.
 
-    def enter(self, subscription: Subscription) -> asyncio.Future[None]:
-        """Enter one. What is returned is done when the broker has it, and raises what it has against it."""
+    async def begin(self, subscription: Subscription) -> None:
+        """Ask for a new one. Raises what the broker has against it; then it is forgotten."""
         self.by_id[subscription.id] = subscription
         asked = self._asked[subscription.id] = asyncio.get_running_loop().create_future()
-        return asked
-
-    async def answered(self, subscription: Subscription, asked: asyncio.Future[None]) -> None:
-        """Wait for the answer to one that was entered. When it isn't had, it is forgotten."""
+        self._send(subscription.command())
         try:
             await asked
         except BaseException:
@@ -42,6 +52,8 @@ class Subscriptions:
             raise
         finally:
             self._asked.pop(subscription.id, None)
+        if subscription.lease_ms:
+            self._renew_later(subscription)
 
     def forget(self, subscription: Subscription) -> None:
         """Let one go; what is on its way for it is ignored."""
@@ -55,14 +67,30 @@ class Subscriptions:
         if link is not None and link.reading_paused and self.held <= self._max_held // 2:
             link.resume_reading()
 
+    def _renew_later(self, subscription: Subscription) -> None:
+        seconds = subscription.lease_ms / RENEWALS / 1_000
+        asyncio.get_running_loop().call_later(seconds, self._renew, subscription)
+
+    def _renew(self, subscription: Subscription) -> None:
+        if self.by_id.get(subscription.id) is subscription:
+            self._send(commands.Renew(id=subscription.id))
+            self._renew_later(subscription)
+
     # What the connection does.
 
-    def connected(self, instance: str) -> None:
-        """A new connection: its streams will have other numbers."""
+    def connected(self, instance: str, link: Link) -> None:
+        """A new connection: its streams have other numbers, and each subscription is asked for again."""
         self._instance = instance
         self._streams.clear()
         for subscription in self.by_id.values():
             subscription.instance = instance
+            command = subscription.command()
+            if self.resume_token and command.resume_how is not None:
+                command = msgspec.structs.replace(
+                    command, resume=self.resume_token, bookmark=None, on_gap=None, durability=None
+                )
+            link.send_command(command)
+        self.resume_token = ""
 
     def deliver(self, frame: Frame) -> None:
         """Hand on a delivery. Raises OperatorError damaged_delivery."""
@@ -112,14 +140,27 @@ class Subscriptions:
         elif subscription is not None:
             subscription.fail(error)
 
+    def cancelled(self, reply: Cancelled) -> None:
+        """The broker ended a subscription. One with a lease or a snapshot comes back; others fail with the reason."""
+        subscription = self.by_id.get(reply.id)
+        if subscription is None:
+            return
+        if subscription.comes_back:
+            delay = (reply.retry_after_ms or 0) / 1_000
+            asyncio.get_running_loop().call_later(delay, self._again, subscription)
+        else:
+            self.forget(subscription)
+            subscription.fail(
+                ClientError.received(reply.code, reply.message, "Subscribe again when you can keep up.")
+            )
+
+    def _again(self, subscription: Subscription) -> None:
+        if self.by_id.get(subscription.id) is subscription:
+            self._send(subscription.command())
+
     def fail(self, error: SluiceError) -> None:
-        """Nothing more will come."""
         for waiter in self._asked.values():
             if not waiter.done():
                 waiter.set_exception(error)
         for subscription in self.by_id.values():
             subscription.fail(error)
-
-    def all(self) -> Sequence[Subscription]:
-        """Those there are now, in a list of its own."""
-        return list(self.by_id.values())

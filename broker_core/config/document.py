@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from broker_core.config.access import AccessSettings, read_access
 from broker_core.config.instance import InstanceSettings, read_instance
-from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY
-from broker_core.config.presets import (
+from broker_core.config.preset_fields import (
+    DEFAULT_CLIENT_MAX_CAPACITY,
     ActiveMqPolicy,
+    ClientPolicy,
+    PoolSettings,
     QpidTopic,
     XapPolicy,
-    read_activemq,
-    read_qpid,
-    read_xap,
 )
-from broker_core.config.reading import Reader
+from broker_core.config.presets import read_activemq, read_client_policy, read_pool, read_qpid, read_xap
+from broker_core.config.reading import Reader, bad_policy
 from broker_core.config.rule_settings import RuleSettings
 from broker_core.config.rules import read_rules
-from broker_core.config.slow_clients import ClientPolicy, PoolSettings, read_client_policy, read_pool
 from broker_core.config.transports import TransportSettings, read_transport
 from broker_core.errors import OperatorError
 
@@ -48,25 +49,20 @@ class PolicyDocument:
         reader = Reader()
         policy = _read(reader, document)
         if reader.problems or policy is None:
-            raise OperatorError(
-                "bad_policy",
-                "The policy can't be used: " + "; ".join(reader.problems) + ".",
-                "Correct the settings named and save again.",
-                problems=reader.problems,
-            )
+            raise bad_policy(reader.problems)
         return policy
 
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON-able data; from_dict(to_dict()) is the same policy."""
-        made = asdict(self)
+        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         made["instance"]["journaled_topics"] = [topic.as_json() for topic in self.instance.journaled_topics]
-        made["instance"]["unjournaled_topics"] = list(self.instance.unjournaled_topics)
-        for key in ("transports", "rules", "xap", "activemq", "qpid"):
-            made[key] = list(made[key])
-        _write_access(made)
-        for rule in made["rules"]:
-            for key in ("ladder", "protected"):
-                rule[key] = rule[key] and list(rule[key])
+        # What says nothing stays out, so that documents without access are as they were.
+        if self.access == AccessSettings():
+            del made["access"]
+        for transport in made["transports"]:
+            for key, silent in (("authentication", "none"), ("restricted", False), ("tls", None)):
+                if transport[key] == silent:
+                    del transport[key]
         return made
 
     def transport(self, name: str) -> TransportSettings:
@@ -78,32 +74,13 @@ class PolicyDocument:
             "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
         )
 
-    def client_policy_of(self, transport: TransportSettings) -> ClientPolicy:
-        """A transport's client policy with the instance's values where it says nothing."""
-        mine, instance = transport.client_policy, self.client_policy
-        return ClientPolicy(
-            instance.client_max_capacity if mine.client_max_capacity is None else mine.client_max_capacity,
-            instance.client_message_age_limit_ms
-            if mine.client_message_age_limit_ms is None
-            else mine.client_message_age_limit_ms,
-        )
-
-
-def _write_access(made: dict[str, Any]) -> None:
-    """Lists for tuples; what says nothing stays out, so that documents without access are as they were."""
-    access = made.pop("access")
-    if access["users"] or access["entitlements"]:
-        made["access"] = {
-            key: [
-                {name: list(value) if isinstance(value, tuple) else value for name, value in item.items()}
-                for item in access[key]
-            ]
-            for key in ("users", "entitlements")
-        }
-    for transport in made["transports"]:
-        for key, silent in (("authentication", "none"), ("restricted", False), ("tls", None)):
-            if transport[key] == silent:
-                del transport[key]
+    def client_policy_of(self, transport: str) -> ClientPolicy:
+        """What holds for a transport's clients: the instance's values where it says nothing, or isn't there."""
+        for own in self.transports:
+            if own.name == transport:
+                said = {key: value for key, value in asdict(own.client_policy).items() if value is not None}
+                return replace(self.client_policy, **said)
+        return self.client_policy
 
 
 def default_policy(instance_name: str, *, tcp_port: int = 9007, websocket_port: int = 9008) -> PolicyDocument:
@@ -121,7 +98,7 @@ def default_policy(instance_name: str, *, tcp_port: int = 9007, websocket_port: 
 
 
 def _read(reader: Reader, source: Mapping[str, Any]) -> PolicyDocument | None:
-    reader.only(source, tuple(PolicyDocument.__dataclass_fields__), "policy")
+    reader.only(source, PolicyDocument.__dataclass_fields__, "policy")
     revision = reader.number(source, "revision", "policy", 1, 2**31 - 1) or 0
     instance = read_instance(reader, reader.mapping(source, "instance"))
     pool = read_pool(reader, reader.mapping(source, "pool"), "pool")

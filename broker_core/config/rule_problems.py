@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from broker_core.config.rule_settings import RuleSettings, RungSettings
+from broker_core.config.rule_settings import RuleSettings, Rung
 from broker_core.config.vocabulary import (
     CLIENT_SIGNALS,
     POOL_SIGNALS,
@@ -77,7 +77,7 @@ def _scope_problems(rule: RuleSettings, signal: Signal, narrow: bool) -> Iterato
         yield f"{signal} is measured of whole clients, and this rule, by its scopes, of subscriptions"
 
 
-def _ladder_problems(rule: RuleSettings, ladder: tuple[RungSettings, ...], narrow: bool) -> Iterator[str]:
+def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], narrow: bool) -> Iterator[str]:
     for rung in ladder:
         if rung.action in SUBSCRIPTION_ACTIONS and not narrow:
             yield f"{rung.action} needs a subscription: give the scope a topic"

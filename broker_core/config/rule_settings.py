@@ -14,9 +14,12 @@ from typing import Final
 from broker_core.config.scopes import EVERYBODY, Scope, specificity, within
 from broker_core.config.vocabulary import SUBSCRIPTION_SIGNALS, Action, Choice, Mode, Shape, Signal
 
+MAX_MS: Final = 366 * 24 * 3_600_000
+"""The longest time that any setting may be."""
+
 
 @dataclass(frozen=True, slots=True)
-class RungSettings:
+class Rung:
     """One step of a ladder: what is done, from how many percent of the limit, after how long over it.
 
     at_percent   default 100; less is an early rung, such as a warning
@@ -62,7 +65,7 @@ class RuleSettings:
     cooldown_ms: int | None = None
     choose: Choice | None = None
     protected: tuple[str, ...] | None = None
-    ladder: tuple[RungSettings, ...] | None = None
+    ladder: tuple[Rung, ...] | None = None
     confirm_delete: bool | None = None
 
     def over(self, below: RuleSettings) -> RuleSettings:

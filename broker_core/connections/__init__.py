@@ -1,13 +1,13 @@
 """One client's connection: its commands, what it publishes, what it is told, leases, resume tokens.
 
 connection         reads commands, holds subscriptions, answers
-member             a connection as everybody else sees it
+member             a connection as everybody else sees it, and who it is
 roster             every connection, and the clients among them by name
 ports              what a connection needs of the engine
 inbox              what was read and isn't carried out yet
 publisher          its batches on their way to the disk
 notices            what it is told of decisions, and whether it has heard
-logons             who may come in; identity: who a client is; refused_names: who may not for a while; owners: whose a name is
+logons             who may come in; refused_names: who may not for a while; owners: whose a name is
 anteroom           what may be cost before a logon, and an address's share
 heartbeats         what both sides promised to say
 acknowledging      windows and the commands that empty them

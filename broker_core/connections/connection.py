@@ -16,8 +16,8 @@ from broker_core.access import EVERYTHING
 from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import acknowledge, open_window
-from broker_core.connections.identity import Identity
 from broker_core.connections.inbox import Hold, Inbox, Item
+from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
 from broker_core.connections.ports import Services
 from broker_core.connections.publisher import Publisher
@@ -26,11 +26,10 @@ from broker_core.delivery.account import NOTHING, Account, Cause
 from broker_core.delivery.backlog import Backlog, Ending
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.sink import Sink
-from broker_core.errors import ClientError, SluiceError
+from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
-from broker_core.protocols.names import check_client_name
-from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, parse_command
+from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION
 from broker_core.replay.client_subscription import ClientSubscription
 
 log = structlog.get_logger("sluice.connection")
@@ -46,7 +45,7 @@ class Connection:
 
     def __init__(self, services: Services, transport: str, sink: Sink) -> None:
         self.services = services
-        self._clock = services.facilities.clock
+        self._clock, self._instance = services.facilities.clock, services.facilities.instance
         self.transport = transport
         self.sink = sink
         self.backlog = Backlog(self, sink, services.facilities)
@@ -55,7 +54,7 @@ class Connection:
         self.user = ""
         self.identity: Identity | None = None
         self.rights = EVERYTHING
-        self.inbox = Inbox(sink, self._take, self._clock)
+        self.inbox = Inbox(sink, self._take, self._clock, services.turns)
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = 0
@@ -89,7 +88,7 @@ class Connection:
                 if self.closed:
                     self._last_words(text)
                 else:
-                    self._command(parse_command(text))
+                    self._command(commands.parse_command(text))
             elif not self.closed:
                 self.publishing.publish_batch(item.payload)
         except ClientError as error:
@@ -102,12 +101,11 @@ class Connection:
     def _last_words(self, payload: bytearray | str) -> None:
         """From a client that is being closed only its answer to the notice counts."""
         with contextlib.suppress(ClientError):
-            command = parse_command(payload)
+            command = commands.parse_command(payload)
             if isinstance(command, commands.Told):
                 self.notices.heard(command.decision)
 
     def on_writable(self) -> None:
-        """The transport takes bytes again."""
         if not self.closed:
             self.backlog.on_writable()
 
@@ -158,16 +156,15 @@ class Connection:
 
     def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None:
         """Tell a client that has left why; its connection is closed when it says that it knows, or at the deadline."""
-        code, message = notice.code, notice.message
 
         def close(told: str) -> None:
             self.services.roster.parting.discard(self)
-            self.sink.close(code, message)
+            self.sink.close(notice.code, notice.message)
             settled(told)
 
         self.services.roster.parting.add(self)
         self.notices.tell(identity, notice, close)
-        self._say_closing(code, message, "", notice.retry_after_ms)
+        self._say_closing(notice.code, notice.message, "", notice.retry_after_ms)
 
     def leave(self, why: str) -> Ending:
         """Everything of this client ends; only its last words are still sent. What was owed to it, all together. Calling it
@@ -184,8 +181,13 @@ class Connection:
         for target in self.subscriptions.values():
             services.subscribing.remove(target)
         if self.logged_on:
-            services.events.add(self._clock.now_ns(), self.name, "disconnect", why)
+            self.note("disconnect", why)
         return ending
+
+    def note(self, event: str, state: str, target: ClientSubscription | None = None) -> None:
+        """Something happened to this client, or to a subscription of it: a record of the broker's own."""
+        topic, filter = (target.topic, target.filter_text or "") if target is not None else (None, None)
+        self.services.note(self._clock.now_ns(), self.name, event, state, topic, filter)
 
     def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
         come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms
@@ -216,7 +218,7 @@ class Connection:
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.Pause() | commands.Resume() | commands.Rate():
-                self.services.control.command(self, command, self.services.managed)
+                self.services.control.command(self, command)
             case commands.Flush():
                 self.publishing.flush(command.id)
             case commands.Heartbeat():
@@ -248,7 +250,6 @@ class Connection:
         self.inbox.release(Hold.LOGON)
 
     def _log_on(self, command: commands.Logon, identity: Identity) -> None:
-        check_client_name(command.name)
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
         self.services.refused.check(command.name, self._clock.monotonic_ms())
@@ -256,7 +257,7 @@ class Connection:
         self.name = command.name
         self.sink.logged_on()
         self.services.judging.joined(self)
-        self.services.events.add(self._clock.now_ns(), self.name, "connect", "live")
+        self.note("connect", "live")
         self.heartbeat_ms = command.heartbeat_ms or 0
         heartbeats.begin(self, self._clock.monotonic_ms)
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
@@ -266,7 +267,7 @@ class Connection:
                 of="logon",
                 id=command.id,
                 name=self.name,
-                instance=self.services.facilities.instance,
+                instance=self._instance,
                 version=PROTOCOL_VERSION,
                 sequence=self.services.publishing.publisher_sequence(self.name),
                 max_frame=MAX_FRAME,
@@ -281,7 +282,7 @@ class Connection:
 
     def went_live(self) -> None:
         self.services.judging.went_live(self)
-        self.services.events.add(self._clock.now_ns(), self.name, "offline_stop", "live")
+        self.note("offline_stop", "live")
 
     def spool_failed(self, error: SluiceError) -> None:
         self.services.judging.spool_failed(self, error)
@@ -309,26 +310,30 @@ class Connection:
                 "unknown_subscription",
                 f"There is no subscription {command.id!r}.",
                 "Use the id it was subscribed with.",
-                c="unsubscribe",
-                id=command.id,
             )
-        ending = self.end(target, Cause.UNSUBSCRIBED, "")
+        ending = self.end(target, Cause.UNSUBSCRIBED)
+        answer = replies.Ack(
+            ack="processed",
+            of="unsubscribe",
+            id=command.id,
+            bookmark=self.resume_bookmark(ending),
+            kept=ending.kept.messages or None,
+            lost=ending.lost.messages or None,
+        )
         if target.durable and command.delete:
             self.services.durables.delete(self.name, target.durable)
-        self.reply(
-            replies.Ack(
-                ack="processed",
-                of="unsubscribe",
-                id=command.id,
-                bookmark=self.resume_bookmark(ending),
-                kept=ending.kept.messages or None,
-                lost=ending.lost.messages or None,
-            )
-        )
+            self.services.facilities.spawn(self._answer_when_stored(answer))
+        else:
+            self.reply(answer)
 
-    def cancel(self, target: ClientSubscription, rule: str) -> Ending:
-        """A policy, an operator, or the end of its lease, ends a subscription; the caller tells the client."""
-        return self.end(target, Cause.CANCELLED, rule)
+    async def _answer_when_stored(self, answer: replies.Ack) -> None:
+        """What was deleted doesn't come back by a crash after its client was told."""
+        try:
+            await self.services.durables.stored()
+        except JournalError as error:
+            self.reply(replies.error_reply(error, of="unsubscribe", id=answer.id))
+        else:
+            self.reply(answer)
 
     def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
         """End a subscription: what is owed to it is gone, and entered in the ledger. `cause` None: it was given all it asked
@@ -339,14 +344,7 @@ class Connection:
         ending = self.backlog.leave(target, cause, rule) if cause is not None else self.backlog.finish(target)
         self.services.subscribing.remove(target)
         self.services.judging.over(self, target)
-        self.services.events.add(
-            self._clock.now_ns(),
-            self.name,
-            "unsubscribe",
-            self.backlog.state.value,
-            topic=target.topic,
-            filter=target.filter_text or "",
-        )
+        self.note("unsubscribe", self.backlog.state.value, target)
         self.changed()
         return ending
 
@@ -359,17 +357,12 @@ class Connection:
             self.services.leases.end(target)
 
     def subscription_of(self, stream: int) -> ClientSubscription | None:
-        """The subscription of a stream; None when it has ended."""
         found = self.backlog.recipients.get(stream)
         return self.subscriptions.get(found.id) if found is not None else None
 
     def resume_bookmark(self, ending: Ending) -> str | None:
         """The bookmark after which a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
-        return self.bookmark_before(ending.first) if ending.first else None
-
-    def bookmark_before(self, sequence: int) -> str:
-        """The bookmark after which a new subscription goes on with that record."""
-        return str(Bookmark(self.services.facilities.instance, sequence - 1))
+        return str(Bookmark(self._instance, ending.first - 1)) if ending.first else None
 
     def resume_token(self) -> str:
         """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""

@@ -34,15 +34,47 @@ class Hold(Enum):
 
     LOGON = "its logon is being checked"
     JOURNAL = "the disk is behind what was published"
+    OWN = "too many of its own batches aren't on the disk yet"
+
+
+class Turns:
+    """The line of an instance's inboxes that have more than their budget: together they may keep the loop for one budget a
+    turn, however many they are, and whoever has had some goes to the line's end."""
+
+    def __init__(self) -> None:
+        self._line: deque[Callable[[], int]] = deque()
+        self._scheduled = False
+
+    def join(self, go_on: Callable[[], int]) -> None:
+        """Call this in a later turn; it says how long it took, in ns."""
+        self._line.append(go_on)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._line and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        spent = 0
+        try:
+            for _ in range(len(self._line)):
+                spent += self._line.popleft()()
+                if spent >= TURN_NS:
+                    break
+        finally:
+            self._schedule()
 
 
 class Inbox:
     """One connection's. `take` is called for each item and may raise nothing."""
 
-    def __init__(self, sink: Sink, take: Callable[[Item], None], clock: Clock) -> None:
+    def __init__(self, sink: Sink, take: Callable[[Item], None], clock: Clock, turns: Turns) -> None:
         self._sink = sink
         self._take = take
         self._clock = clock
+        self._turns = turns
         self._waiting: deque[Item] = deque()
         self._holds: set[Hold] = set()
         self._reading = True
@@ -56,8 +88,7 @@ class Inbox:
     def put(self, items: Iterable[Item]) -> None:
         """Take what was read: now what the budget allows, the rest in later turns."""
         self._waiting.extend(items)
-        if not self._scheduled:
-            self._hand_over()
+        self._hand_over()
 
     def hold(self, why: Hold) -> None:
         """Take nothing more, also in this turn, until it is released."""
@@ -65,10 +96,10 @@ class Inbox:
         self._settle_reading()
 
     def release(self, why: Hold) -> None:
-        """A reason not to go on is gone."""
+        if why not in self._holds:
+            return
         self._holds.discard(why)
-        if not self._scheduled:
-            self._hand_over()
+        self._hand_over()
 
     def end(self, ended: Callable[[], None]) -> None:
         """Nothing more will come: `ended` is called when everything has been taken, at the latest in later turns.
@@ -79,12 +110,11 @@ class Inbox:
             self._waiting.clear()
         self._holds.clear()
         self._ended = ended
-        if not self._scheduled:
-            self._hand_over()
+        self._hand_over()
 
     def _hand_over(self) -> None:
-        if self._taking:
-            return  # called by what is being taken
+        if self._taking or self._scheduled:
+            return  # called by what is being taken, or it goes on in the next turn
         self._taking = True
         began = now = self._clock.monotonic_ns()
         spent = max(self._spent_ns - (began - self._stopped_at), 0)
@@ -97,16 +127,17 @@ class Inbox:
         self._spent_ns, self._stopped_at = spent + now - began, now
         if self._waiting and not self._holds:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._turns.join(self._next_turn)
         self._settle_reading()
         if self._ended is not None and not self._waiting:
             ended, self._ended = self._ended, None
             ended()
 
-    def _next_turn(self) -> None:
+    def _next_turn(self) -> int:
         self._scheduled = False
         self._spent_ns = 0
         self._hand_over()
+        return self._spent_ns
 
     def _settle_reading(self) -> None:
         reading = not self._holds and not self._waiting

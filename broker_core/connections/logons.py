@@ -16,8 +16,7 @@ from broker_core.access import AccessPolicy, Attempts, Refusals, password_matche
 from broker_core.config import PolicyDocument
 from broker_core.config.transports import closed_transports
 from broker_core.connections.anteroom import address_of
-from broker_core.connections.identity import Identity
-from broker_core.connections.member import Member
+from broker_core.connections.member import Identity, Member
 from broker_core.connections.owners import Owners
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities

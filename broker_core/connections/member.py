@@ -1,50 +1,57 @@
-"""A connection as everybody but itself sees it. `Connection` is one; nobody below it needs to know that."""
+"""A connection as everybody but itself sees it, and who it is. `Connection` is one; nobody below it needs to know that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker_core.access import Rights
-from broker_core.connections.identity import Identity
 from broker_core.connections.notices import Notices, Settled
-from broker_core.delivery.account import Account, Cause
+from broker_core.delivery.account import Account
 from broker_core.delivery.backlog import Ending
 from broker_core.delivery.sink import Sink
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription, Peer
 
 
+class Identity(NamedTuple):
+    """Who a client is: what it says, or what it has `proven`."""
+
+    user: str
+    proven: bool
+    rights: Rights
+
+    @property
+    def known_as(self) -> str:
+        """The user whose rights count; "" for somebody who proved nothing."""
+        return self.user if self.proven else ""
+
+
 class Publishes(Protocol):
     """What a client publishes, as whoever takes it sees that: `publisher`."""
 
     @property
-    def messages(self) -> int:
-        """How many it has published."""
-
+    def messages(self) -> int: ...
     @property
-    def uncommitted(self) -> int:
-        """Batches that aren't durable yet."""
-
-    def submitted(self) -> None:
-        """One of its batches is on its way to the disk."""
-
-    def committed(self, number: int) -> None:
-        """That many of its batches are done."""
-
-    def may_read(self) -> None:
-        """There is room for what it publishes again."""
-
-    def answer_when_committed(self, answers: Sequence[replies.Ack]) -> None:
-        """To a repeat of what is on disk or on its way there."""
-
-    def handed_on(self, answers: Sequence[replies.Ack]) -> None:
-        """To what no journal keeps."""
+    def uncommitted(self) -> int: ...
+    def submitted(self) -> None: ...
+    def committed(self, number: int) -> None: ...
+    def may_read(self) -> None: ...
+    def answer_when_committed(self, answers: Sequence[replies.Ack]) -> None: ...
+    def handed_on(self, answers: Sequence[replies.Ack]) -> None: ...
 
 
 class Member(Peer, Protocol):
     """One of the roster. Its name is "" and its rights say nothing until it has logged on."""
 
+    transport: str
+    sink: Sink
+    user: str
+    identity: Identity | None
+    rights: Rights
+    notices: Notices
+    connected_at: int
+    """ns UTC"""
     heard_at: int
     """ms of the clock that never jumps, as `spoke_at`."""
     spoke_at: int
@@ -54,58 +61,19 @@ class Member(Peer, Protocol):
     """The number of its newest subscription."""
 
     @property
-    def transport(self) -> str: ...
-    @property
-    def sink(self) -> Sink: ...
-    @property
-    def user(self) -> str: ...
-    @property
-    def identity(self) -> Identity | None: ...
-    @property
-    def rights(self) -> Rights: ...
-    @property
     def logged_on(self) -> bool: ...
     @property
-    def connected_at(self) -> int:
-        """ns UTC"""
-
-    @property
-    def account(self) -> Account:
-        """What became of everything that was for it."""
-
+    def account(self) -> Account: ...
     @property
     def subscriptions(self) -> dict[str, ClientSubscription]: ...
     @property
-    def notices(self) -> Notices: ...
-    @property
     def publishing(self) -> Publishes: ...
 
-    def identified(self, command: commands.Logon, identity: Identity) -> None:
-        """It is known who this is."""
-
-    def add(self, target: ClientSubscription, command: commands.Subscribe) -> None:
-        """Enter a subscription that can begin."""
-
-    def cancel(self, target: ClientSubscription, rule: str) -> Ending:
-        """End a subscription by a policy, an operator or the end of its lease; the caller tells the client."""
-
-    def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
-        """End a subscription; what was owed to it. Twice is harmless."""
-
-    def resume_bookmark(self, ending: Ending) -> str | None:
-        """After it a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
-
-    def resume_token(self) -> str:
-        """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""
-
-    def changed(self) -> None:
-        """What waits for it has changed."""
-
-    def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None:
-        """End the connection with a last word."""
-
-    def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None:
-        """Tell a client that has left why, and close when it knows, or at the deadline."""
-
-    def leave(self, why: str) -> Ending:
-        """Everything of this client ends; what was owed to it. Twice is harmless."""
+    def identified(self, command: commands.Logon, identity: Identity) -> None: ...
+    def add(self, target: ClientSubscription, command: commands.Subscribe) -> None: ...
+    def resume_bookmark(self, ending: Ending) -> str | None: ...
+    def resume_token(self) -> str: ...
+    def note(self, event: str, state: str, target: ClientSubscription | None = None) -> None: ...
+    def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None: ...
+    def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None: ...
+    def leave(self, why: str) -> Ending: ...

@@ -14,6 +14,10 @@ from broker_core.connections.ports import Services
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 
+MOST_UNCOMMITTED = 256
+"""Batches of one client that may be on their way to the disk. The log is one line: whoever pours thousands of small batches
+into it would keep everybody behind them waiting. At some 30 µs of the broker's time each, one client's share is below 10 ms."""
+
 
 class Publisher:
     """The publishing side of a connection."""
@@ -64,8 +68,10 @@ class Publisher:
             raise
 
     def submitted(self) -> None:
-        """One of its batches is on its way to the disk; read no more from it while too much is."""
+        """One of its batches is on its way to the disk; read no more from it while too much is, of its own or of all."""
         self.uncommitted += 1
+        if self.uncommitted >= MOST_UNCOMMITTED:
+            self._inbox.hold(Hold.OWN)
         if self._services.publishing.congested and self._reading:
             self._reading = False
             self._inbox.hold(Hold.JOURNAL)
@@ -80,6 +86,8 @@ class Publisher:
     def committed(self, number: int) -> None:
         """That many of its batches are done; answer what waited for them."""
         self.uncommitted -= number
+        if self.uncommitted < MOST_UNCOMMITTED // 2:
+            self._inbox.release(Hold.OWN)
         if self.uncommitted == 0 and self._waiting:
             waiting, self._waiting = self._waiting, []
             for answer in waiting:

@@ -12,11 +12,10 @@ import base64
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import orjson
+import msgspec
 
 from broker_core.errors import ClientError
 from broker_core.journal.files import Files, replace_durably
@@ -36,12 +35,14 @@ class Held(NamedTuple):
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeToken:
-    """A token's content, checked."""
-
-    client: str
-    subscriptions: tuple[Held, ...]
+class _Content(msgspec.Struct):
+    i: str
+    """Instance."""
+    c: str
+    """Client."""
+    e: int
+    """When it expires, ms UTC."""
+    s: list[Held]
 
 
 class Tokens:
@@ -53,42 +54,36 @@ class Tokens:
 
     def make(self, client: str, subscriptions: list[Held], now_ms: int) -> str:
         """A token; "" when there is nothing to resume."""
-        listed = list(subscriptions)
+        listed = subscriptions
         while listed:
-            content = {
-                "i": self._instance,
-                "c": client,
-                "e": now_ms + VALID_MS,
-                "s": [list(held) for held in listed],
-            }
-            text = _encode(orjson.dumps(content))
+            text = _encode(msgspec.json.encode(_Content(self._instance, client, now_ms + VALID_MS, listed)))
             token = f"{text}.{_encode(self._sign(text))}"
             if len(token) <= MAX_TOKEN:
                 return token
             listed = listed[: len(listed) * 3 // 4]
         return ""
 
-    def read(self, token: str, client: str, now_ms: int) -> ResumeToken:
-        """The content. ClientError bad_resume_token or resume_token_expired."""
+    def read(self, token: str, client: str, now_ms: int) -> list[Held]:
+        """The subscriptions in it. ClientError bad_resume_token or resume_token_expired."""
         text, _, signature = token.partition(".")
         try:
             genuine = hmac.compare_digest(_decode(signature), self._sign(text))
-            content: dict[str, Any] = orjson.loads(_decode(text)) if genuine else {}
-        except (ValueError, UnicodeEncodeError):
-            content = {}
-        if content.get("i") != self._instance or content.get("c") != client:
+            content = msgspec.json.decode(_decode(text), type=_Content) if genuine else None
+        except ValueError:
+            content = None
+        if content is None or (content.i, content.c) != (self._instance, client):
             raise ClientError(
                 "bad_resume_token",
                 "The resume token isn't of this instance and client.",
                 "Give the token as it was in the notice, or subscribe without one.",
             )
-        if now_ms > content["e"]:
+        if now_ms > content.e:
             raise ClientError(
                 "resume_token_expired",
                 "The resume token has expired.",
                 "Subscribe from a bookmark, or without one.",
             )
-        return ResumeToken(client, tuple(Held(*held) for held in content["s"]))
+        return content.s
 
     def _sign(self, text: str) -> bytes:
         return hmac.new(self._key, text.encode(), hashlib.sha256).digest()

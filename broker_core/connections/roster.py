@@ -52,7 +52,6 @@ class Roster:
         self.clients[name] = connection
 
     def leave(self, connection: Member) -> None:
-        """A connection is gone."""
         if connection in self.connections:
             self.connections.discard(connection)
             self.anteroom.went(connection.sink.remote)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from broker_core.bookmark import Bookmark
 from broker_core.delivery.account import NOTHING, Account, Amount, Cause, delivered_of, sum_of
 from broker_core.delivery.entry import OutboxEntry, of_log
-from broker_core.delivery.in_flight import InFlight
+from broker_core.delivery.in_flight import MANY, InFlight
 from broker_core.delivery.lane import Lane
 from broker_core.delivery.lanes import Lanes
 from broker_core.delivery.ledger import Tally
@@ -182,7 +182,6 @@ class Backlog:
             spooled,
             account.unjournaled.waiting.messages + account.unjournaled.in_flight.messages,
             str(Bookmark(self._facilities.instance, first - 1)) if first else "",
-            self.blocked_since,
         )
 
     @property
@@ -263,7 +262,7 @@ class Backlog:
 
     def send(self) -> None:
         """Hand the socket what it takes of what waits for a live client."""
-        if self.offline is None:
+        if self.offline is None and self.state is not ClientState.CLOSED:
             self.send_waiting()
 
     def send_waiting(self) -> None:
@@ -273,9 +272,9 @@ class Backlog:
             if self.lanes.filled:
                 for entry in self.lanes.pull(LANE_BYTES, self._facilities.clock.now_ns()):
                     outbox.offer(entry)
-            if not outbox.nbytes:
-                break
             waited = outbox.nbytes
+            if not waited:
+                break
             entries = outbox.pull(PULL_BYTES)
             self._send(entries, waited - outbox.nbytes)
         if sink.writable:
@@ -299,7 +298,7 @@ class Backlog:
             account.hand_over(entry.batch)
             if not lanes or (lane := lanes.get(entry.stream)) is None or lane.window is None:
                 in_flight.hand_over(ends_at, account, entry)
-        if in_flight.many:
+        if len(in_flight) >= MANY:
             self.look()
 
     def look(self) -> None:
@@ -472,6 +471,8 @@ class Backlog:
     def _end(self, recipient: Recipient, waiting: int, cause: Cause, rule: str) -> Ending:
         """`waiting` is the sequence of the first record that waits or isn't acknowledged; 0: none."""
         account, first = recipient.account, recipient.first_needed(waiting)
+        if account.untouched:  # of a client's thousand subscriptions that are most
+            return Ending(NOTHING, NOTHING, first)
         kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
         for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
             if not amount.messages:

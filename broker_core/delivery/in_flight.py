@@ -31,11 +31,6 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def many(self) -> bool:
-        """Whether it is time to look how far the peer has come."""
-        return len(self._entries) >= MANY
-
     def hand_over(self, ends_at: int, account: Account, entry: OutboxEntry) -> None:
         """An entry was given to the transport; its last byte is the connection's `ends_at`-th."""
         header = entry.batch.header

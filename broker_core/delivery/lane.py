@@ -32,6 +32,7 @@ class Lane:
         "messages",
         "nbytes",
         "paused",
+        "pauses",
         "stream",
         "times_full",
         "window",
@@ -41,6 +42,8 @@ class Lane:
         self.stream = stream
         self.window = window
         self.paused = False
+        self.pauses = 0
+        """How often it was paused: a pause's end tells by it whether there was another since."""
         self.busy = False
         """Its entries are being conflated elsewhere; nothing may leave meanwhile."""
         self.messages = 0

@@ -168,7 +168,7 @@ class Dispatch:
                 "Build batches with the client library.",
                 position=6,
             )
-        if batch.publisher != hash64(connection.name) or batch.header.zero_2:
+        if batch.header.publisher != hash64(connection.name) or batch.header.zero_2:
             raise ClientError(
                 "bad_batch",
                 "The header's `publisher` isn't the hash of the name, or its last field isn't zero.",

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import structlog
 
+from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, Unit
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
-from broker_core.delivery.account import NOTHING, Amount
+from broker_core.delivery.account import NOTHING, Amount, Cause
 from broker_core.delivery.backlog import Ending
 from broker_core.delivery.latest import keep_latest
 from broker_core.delivery.lifecycle import ClientState
@@ -31,7 +32,6 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
 from broker_core.slow_clients.evaluate.telling import notice_fields
-from broker_core.slow_clients.rules.rule import Action, Choice, Mode, Reason, Signal, Unit
 from broker_core.subscriptions.keys import parse_key
 
 RETRY_AFTER_MS = 1_000
@@ -103,7 +103,7 @@ class Enforcement:
         """What waits for a client can't be written to its spool: by no rule's word, but with everything a decision has."""
         backlog, pool = connection.backlog, self._guard.pool_of(connection.transport)
         used = backlog.spool_bytes
-        log.error("spool_failed", client=connection.name, path=pool.disk_path, why=error.sentence)
+        log.error("spool_failed", client=connection.name, path=pool.limits.disk_path, why=error.sentence)
         self.carry_out(
             Decision(
                 at=self._clock.now_ns(),
@@ -119,7 +119,7 @@ class Enforcement:
                 choose=Choice.SELF,
                 signal=Signal.SPOOL_BYTES,
                 observed=used,
-                limit=pool.disk_limit,
+                limit=pool.limits.disk,
                 unit=Unit.BYTES,
                 used=used,
                 chosen_over=None,
@@ -184,7 +184,7 @@ class Enforcement:
 
     def _new_spool(self, connection: Member) -> Spool:
         self._spools += 1
-        directory = Path(self._guard.pool_of(connection.transport).disk_path)
+        directory = Path(self._guard.pool_of(connection.transport).limits.disk_path)
         with suppress(OSError):  # said when something has to be written there
             directory.mkdir(parents=True, exist_ok=True)
         return Spool(
@@ -200,9 +200,7 @@ class Enforcement:
     def _pause(self, connection: Member, act: UnderWay) -> None:
         """Send nothing of the subscription, for a time or until it is resumed."""
         for target in _targets(connection, act.decision):
-            pause(connection, target)
-            if act.decision.for_ms:
-                asyncio.get_running_loop().call_later(act.decision.for_ms / 1_000, resume, connection, target)
+            pause(connection, target, act.decision.for_ms)
         self._tell(connection, act)
 
     # What is done to a subscription or a connection.
@@ -211,7 +209,7 @@ class Enforcement:
         """End the subscription and say so; the client's others go on."""
         decision, kept, lost, first = act.decision, NOTHING, NOTHING, 0
         for target in _targets(connection, decision):
-            ending = connection.cancel(target, decision.rule)
+            ending = connection.end(target, Cause.CANCELLED, decision.rule)
             kept, lost, first = kept.plus(ending.kept), lost.plus(ending.lost), ending.first or first
             connection.reply(
                 replies.Cancelled(
@@ -274,9 +272,19 @@ class Enforcement:
         )
 
 
-def pause(connection: Member, target: ClientSubscription) -> None:
-    """Send nothing of a subscription until it is resumed. What comes for it waits, and counts."""
-    connection.backlog.lane(target.stream).paused = True
+def pause(connection: Member, target: ClientSubscription, for_ms: int = 0) -> None:
+    """Send nothing of a subscription until it is resumed, or for so long (0: no end). What comes for it waits, and counts. A
+    later pause takes the place of an earlier one, its end too."""
+    lane = connection.backlog.lane(target.stream)
+    lane.paused = True
+    lane.pauses = number = lane.pauses + 1
+
+    def over() -> None:
+        if lane.pauses == number:
+            resume(connection, target)
+
+    if for_ms:
+        asyncio.get_running_loop().call_later(for_ms / 1_000, over)
 
 
 def resume(connection: Member, target: ClientSubscription) -> None:

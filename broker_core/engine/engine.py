@@ -19,6 +19,7 @@ from broker_core.config import PolicyDocument
 from broker_core.connections import heartbeats
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.connection import Connection
+from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.owners import Owners
@@ -40,7 +41,6 @@ from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
 from broker_core.names import BROKER_NAME
-from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept_file import Earlier
@@ -78,7 +78,6 @@ class Engine:
         self.policy = policy
         self.started_at = clock.now_ns()
         self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
-        self._surroundings = (host_memory, ulimit, str(spool_directory))
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores: asyncio.Task[None] | None = None
         state = spool_directory.parent / "state"
@@ -95,7 +94,6 @@ class Engine:
             journal.instance, clock, journal, self.reader, self.share, self.ledger, self.spawn
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
-        self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions)
         self.kept = KeptPositions(
             journal.directory / f"{self.instance}.kept.json",
             Earlier(
@@ -103,9 +101,10 @@ class Engine:
             ),
             journal.pin,
         )
+        self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions, self.kept)
         self.durables = Durables(self.facilities, self.frontier, self.kept)
-        self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self._cancel, self.kept)
-        self.guard = SlowClientGuard(policy, *self._surroundings)
+        self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
+        self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
         self.settle = Settle(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
         )
@@ -126,10 +125,11 @@ class Engine:
             self.facilities,
             self.frontier,
             self.roster,
+            Turns(),
             self.leases,
             RefusedNames(),
             Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),
-            self.events,
+            self.events.add,
             self.settle,
             self.dispatch,
             self.subscriptions,
@@ -148,11 +148,6 @@ class Engine:
         connection = Connection(self.services, transport, sink)
         self.roster.connected(connection)
         return connection
-
-    def _cancel(self, target: ClientSubscription, rule: str) -> None:
-        client = self.roster.clients.get(target.peer.name)
-        if client is not None:
-            client.cancel(target, rule)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that ends with the instance."""
@@ -235,7 +230,7 @@ class Engine:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
         self.dispatch.topics = JournaledTopics(policy.instance)
         self.policy = policy
-        self.settle.apply(policy, *self._surroundings, stage)
+        self.settle.apply(policy, stage)
 
     async def close(self) -> None:
         """Tell the clients, finish what they have published, close the journal."""

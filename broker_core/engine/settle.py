@@ -8,14 +8,15 @@ a second, a part of the clients every PART_S, so that no turn of the loop takes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final, ParamSpec, Protocol
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 import structlog
 
 from broker_core.config import PolicyDocument
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
+from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import Facilities
 from broker_core.engine.events import ClientEvents
 from broker_core.engine.subscription_view import LiveSubscription
@@ -37,7 +38,6 @@ MOST_ROUNDS: Final = 8
 """What is decided may make others change; after so many rounds of that the rest waits for the next turn."""
 BEHIND_NS: Final = 50_000_000
 """A client whose socket has taken nothing for so long takes less than comes: its subscriptions of the log go back to it."""
-P = ParamSpec("P")
 log = structlog.get_logger("sluice.settle")
 
 
@@ -144,16 +144,9 @@ class Settle:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
         self.changed(connection)
 
-    def apply(
-        self,
-        policy: PolicyDocument,
-        host_memory: int,
-        ulimit: int | None,
-        disk_path: str,
-        stage: Stage | None,
-    ) -> None:
+    def apply(self, policy: PolicyDocument, stage: Stage | None) -> None:
         """Put a revision in force, and act on whoever is over its limits."""
-        self.guard.apply_policy(policy, host_memory, ulimit, disk_path, stage)
+        self.guard.apply_policy(policy, stage)
         for connection in self._uses:
             for target in connection.subscriptions.values():
                 self._give_lane(connection, target)
@@ -196,35 +189,32 @@ class Settle:
                 asyncio.get_running_loop().call_soon(self.settle)
 
     def _settle_round(self, changed: Iterable[Member]) -> None:
+        # Loops without a function between: they are turned for every delivery to every client.
         for connection in changed:
-            if not connection.closed:
-                self._guarded(
-                    connection, "What waits for this client couldn't be sent.", connection.backlog.send
-                )
+            try:
+                connection.backlog.send()
+            except Exception:
+                self._end(connection, "What waits for this client couldn't be sent.")
         # Sending marks nobody's neighbours; what it changed of these is measured now.
         for connection in changed:
             self._dirty.pop(connection, None)
         decisions, self._decided = self._decided, []
         for connection in changed:
-            self._guarded(
-                connection, "What this client takes couldn't be judged.", self._judge, connection, decisions
-            )
+            try:
+                self._judge(connection, decisions)
+            except Exception:
+                self._end(connection, "What this client takes couldn't be judged.")
         self._enforce(decisions)
 
-    def _guarded(
-        self, connection: Member, failed: str, do: Callable[P, object], *given: P.args, **named: P.kwargs
-    ) -> None:
-        """Do something of one client; when it can't be done, log why and close that client."""
+    def _end(self, connection: Member, why: str) -> None:
+        """Close the client of which something has just failed."""
+        log.exception("settling_failed", client=connection.name, why=why)
         try:
-            do(*given, **named)
+            connection.close("internal_error", why)
         except Exception:
-            log.exception("settling_failed", client=connection.name, why=failed)
-            try:
-                connection.close("internal_error", failed)
-            except Exception:
-                # Even then it must not be looked at for ever.
-                log.exception("closing_failed", client=connection.name)
-                self.left(connection)
+            # Even then it must not be looked at for ever.
+            log.exception("closing_failed", client=connection.name)
+            self.left(connection)
 
     def _enforce(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
@@ -236,7 +226,7 @@ class Settle:
     def _judge(self, connection: Member, decisions: list[Decision]) -> None:
         """Add what policy says about what a client holds now. What was added is done, whatever fails behind it."""
         use, backlog = self._uses.get(connection), connection.backlog
-        if use is None or connection.closed:
+        if use is None or backlog.state is ClientState.CLOSED:
             return
         if backlog.outbox.nbytes or backlog.lanes.filled:
             self._relieve(connection, use)
@@ -284,13 +274,14 @@ class Settle:
         use, backlog = self._uses.get(connection), connection.backlog
         if use is None:
             return []
+        memory, disk = backlog.nbytes - use.memory, backlog.spool_bytes - use.disk
+        if not memory and not disk:  # almost always: the socket took all
+            return []
         made, now = [], self._clock.now_ns()
-        memory = backlog.nbytes - use.memory
         if memory > 0:
             made.append(self.guard.queued(use, memory, now))
         elif memory < 0:
             self.guard.released(use, -memory)
-        disk = backlog.spool_bytes - use.disk
         if disk > 0:
             made.append(self.guard.spooled(use, disk, now))
         elif disk < 0:
@@ -328,9 +319,10 @@ class Settle:
         self.watchdog.wakes()
         for connection in part:
             if not connection.closed:
-                self._guarded(
-                    connection, "What this client has taken couldn't be looked up.", self._look_at, connection
-                )
+                try:
+                    self._look_at(connection)
+                except Exception:
+                    self._end(connection, "What this client has taken couldn't be looked up.")
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
 
     def _look_at(self, connection: Member) -> None:

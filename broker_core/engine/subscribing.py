@@ -9,7 +9,7 @@ from msgspec import structs
 from broker_core.bookmark import Bookmark, Range, parse_bookmark
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
-from broker_core.connections.subscribe_start import needs_preparing, prepare
+from broker_core.connections.subscribe_start import Preparation, needs_preparing
 from broker_core.delivery.account import NOTHING, Cause
 from broker_core.delivery.conflating import Conflating
 from broker_core.delivery.conflation import parse_conflation
@@ -19,11 +19,9 @@ from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.filters.message_types import Decoder
 from broker_core.protocols import commands, replies
-from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.client_subscription import REMOVED, ClientSubscription, resume_points
 from broker_core.replay.cursor import Cursor, Step
-from broker_core.replay.gaps import REMOVED, gap_reply
 from broker_core.replay.pacer import parse_rate
-from broker_core.replay.resume_points import resume_points
 from broker_core.replay.span import Found, Log, Span, find_span
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import Registry
@@ -68,9 +66,8 @@ class Subscriptions:
         connection.last_stream += 1
         stream = connection.last_stream
         if needs_preparing(command):
-            self.services.facilities.spawn(
-                prepare(connection, self.services, command, stream, self._topics(), self._begin)
-            )
+            preparation = Preparation(connection, self.services, command, stream, self._topics())
+            self.services.facilities.spawn(preparation.run(self._begin))
         else:
             self._begin(connection, command, stream)
 
@@ -100,14 +97,7 @@ class Subscriptions:
             services.durables.opened(target, command.durable)
         if command.lease_ms is not None:
             services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
-        services.events.add(
-            clock.now_ns(),
-            connection.name,
-            "subscribe",
-            connection.backlog.state.value,
-            topic=target.topic,
-            filter=target.filter_text or "",
-        )
+        connection.note("subscribe", connection.backlog.state.value, target)
 
     def _add(self, connection: Member, command: commands.Subscribe, stream: int) -> ClientSubscription:
         """ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
@@ -244,7 +234,7 @@ class Subscriptions:
             )
         )
         if found.missing is not None:
-            peer.reply(gap_reply(self._instance, command.id, *found.missing, REMOVED))
+            target.say_gap(self._instance, *found.missing, REMOVED)
         if found.unknown:
             peer.reply(_notice_unknown(command, found))
         if command.durability == "fully_durable":
@@ -263,8 +253,7 @@ class Subscriptions:
             control.hold(target)
         elif self._starts_live(target, span, durable):
             self.make_live(target)
-            target.completed = True
-            target.peer.reply(replies.Ack(ack="completed", of="subscribe", id=target.id))
+            target.say_completed()
         else:
             control.start([target])
 

@@ -119,7 +119,3 @@ class LiveSubscription:
     @property
     def rate_limited(self) -> bool:
         return self.target.rate is not None
-
-    @property
-    def replaying(self) -> bool:
-        return self.target.cursor.reading

@@ -61,12 +61,6 @@ class Segment:
         """The segment as operators see it."""
         if self._info is not None:
             return self._info
-        made = self._look()
-        if self.sealed:
-            self._info = made
-        return made
-
-    def _look(self) -> SegmentInfo:
         index = self.index
         state = "archived" if self.archived else "sealed" if self.sealed else "current"
         try:
@@ -74,19 +68,13 @@ class Segment:
         except OSError:
             found = None  # a swap has just moved it
         size = found.st_size if self.compressed and found is not None else index.end
-        return SegmentInfo(
-            self.path.name,
-            self.path,
-            index.first_sequence,
-            index.last_sequence,
-            index.first_at,
-            index.last_at,
-            size,
-            state,
-            self.compressed,
-            index.records,
-            found.st_mtime_ns if found is not None else 0,
-        )
+        made = SegmentInfo(
+            self.path.name, self.path, index.first_sequence, index.last_sequence, index.first_at, index.last_at,
+            size, state, self.compressed, index.records, found.st_mtime_ns if found is not None else 0,
+        )  # fmt: skip
+        if self.sealed:
+            self._info = made
+        return made
 
 
 class Sources:
@@ -128,7 +116,15 @@ def _let_go(known: tuple[Source, Segment]) -> None:
         known[1].index.set_entries(None)
 
 
-PIN_KINDS = ("managed replay", "replay", "spool", "durable subscription", "paused subscription", "snapshot")
+PIN_KINDS = (
+    "managed replay",
+    "replay",
+    "spool",
+    "durable subscription",
+    "paused subscription",
+    "snapshot",
+    "pipeline",
+)
 
 
 class Pin:

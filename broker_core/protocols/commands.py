@@ -5,6 +5,7 @@ Fields that aren't known are refused, by name: a misspelt `bookmark` that is sil
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from broker_core.config.preset_fields import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.names import MAX_NAME
-from broker_core.protocols.fields import fields_of, stated
+from broker_core.protocols.fields import fields_of, stated, structs_of, tag_of, tags_of
 from broker_core.protocols.names import (
     MAX_SUBSCRIPTION_ID,
     MAX_TOPIC_BYTES,
@@ -20,7 +21,6 @@ from broker_core.protocols.names import (
     check_subscription_id,
     check_topic,
 )
-from broker_core.protocols.tags import structs_of, tag_of, tags_of
 
 MAX_TOKEN = 4_096
 MAX_HEARTBEAT_MS = 3_600_000
@@ -91,7 +91,6 @@ class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
     id: _Id | None = None
 
     def body(self) -> bytes:
-        """The record's body."""
         return bytes(self.data) if self.text is None else self.text.encode()
 
 
@@ -255,23 +254,22 @@ def _check(command: Command) -> None:
     if isinstance(command, Publish):
         check_topic(command.topic)
         if bool(bytes(command.data)) == (command.text is not None):
-            raise ClientError(
-                "bad_command",
-                "publish takes `data` or `text`, and exactly one of them.",
-                'Send {"c":"publish","topic":"a.b","data":{"x":1}}.',
-                field="data",
-            )
+            sentence = "publish takes `data` or `text`, and exactly one of them."
+            raise _bad("data", sentence, 'Send {"c":"publish","topic":"a.b","data":{"x":1}}.')
     elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | Renew):
         check_subscription_id(command.id)
         if isinstance(command, Acknowledge):
-            _check_acknowledge(command)
-        if isinstance(command, Subscribe):
-            _check_options(command)
+            if sum((command.upto is not None, command.bookmark is not None, bool(command.numbers))) != 1:
+                sentence = "ack takes `upto`, `bookmark` or `numbers`, and exactly one of them."
+                raise _bad("upto", sentence, 'Send {"c":"ack","id":"s","upto":12}.')
+        elif isinstance(command, Subscribe):
+            for contradiction in _contradictions(command):
+                raise _bad(*contradiction)
     elif isinstance(command, Pause | Resume | Rate):
         for one in command.ids:
             check_subscription_id(one)
-        if isinstance(command, Rate):
-            _check_gap(command)
+        if isinstance(command, Rate) and command.rate_max_gap is not None and command.rate is None:
+            raise _bad(*_GAP_WITHOUT_RATE)
     elif isinstance(command, Logon):
         check_client_name(command.name)
         if command.version != 1:
@@ -283,77 +281,36 @@ def _check(command: Command) -> None:
             )
 
 
-def _check_acknowledge(command: Acknowledge) -> None:
-    if sum((command.upto is not None, command.bookmark is not None, bool(command.numbers))) != 1:
-        raise ClientError(
-            "bad_command",
-            "ack takes `upto`, `bookmark` or `numbers`, and exactly one of them.",
-            'Send {"c":"ack","id":"s","upto":12}.',
-            field="upto",
-        )
+_GAP_WITHOUT_RATE = ("rate_max_gap", "rate_max_gap is an option of rate.", "Give a rate such as 2X.")
 
 
-def _check_gap(command: Subscribe | Rate) -> None:
+def _bad(field: str, sentence: str, fix: str) -> ClientError:
+    return ClientError("bad_command", sentence, fix, field=field)
+
+
+def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
+    """Options that don't go together: which field, why, and what to do."""
     if command.rate_max_gap is not None and command.rate is None:
-        raise ClientError(
-            "bad_command",
-            "rate_max_gap is an option of rate.",
-            "Give a rate such as 2X.",
-            field="rate_max_gap",
-        )
-
-
-def _check_pace(command: Subscribe) -> None:
-    _check_gap(command)
+        yield _GAP_WITHOUT_RATE
     for field in ("rate", "paused", "managed"):
         if getattr(command, field) and command.durability == "live":
-            raise ClientError(
-                "bad_command",
-                f"{field} doesn't go with the durability live.",
-                "Leave one of them out.",
-                field=field,
-            )
+            yield field, f"{field} doesn't go with the durability live.", "Leave one of them out."
     if command.conflation_key is not None and command.conflation is None:
-        raise ClientError(
-            "bad_command",
-            "conflation_key is an option of conflation.",
-            'Give an interval such as "1s".',
-            field="conflation_key",
-        )
+        sentence = "conflation_key is an option of conflation."
+        yield "conflation_key", sentence, 'Give an interval such as "1s".'
     if command.received is not None and command.managed is None:
-        raise ClientError(
-            "bad_command",
-            "received is an option of managed replays.",
-            "Give the bookmark as `bookmark`.",
-            field="received",
-        )
-
-
-def _check_options(command: Subscribe) -> None:
-    _check_pace(command)
-    if command.durable is not None and command.bookmark is not None and command.bookmark[:1] in ("[", "("):
-        raise ClientError(
-            "bad_command",
-            "A durable subscription has no end, so it can't have a range.",
-            "Give one bookmark, or leave durable out.",
-            field="bookmark",
-        )
+        sentence = "received is an option of managed replays."
+        yield "received", sentence, "Give the bookmark as `bookmark`."
+    if command.durable is not None and (command.bookmark or "")[:1] in ("[", "("):
+        sentence = "A durable subscription has no end, so it can't have a range."
+        yield "bookmark", sentence, "Give one bookmark, or leave durable out."
     if command.prefetch is not None and command.ack is None:
-        raise ClientError(
-            "bad_command",
-            "prefetch is an option of subscriptions with ack.",
-            'Add "ack":"client", or leave prefetch out.',
-            field="prefetch",
-        )
-    if command.bookmark is None:
-        for field in ("on_gap", "durability", "rate", "rate_max_gap", "paused", "managed", "received"):
-            if getattr(command, field):
-                raise ClientError(
-                    "bad_command",
-                    f"{field} is an option of bookmark subscriptions, and there is no bookmark.",
-                    "Give a bookmark: 0|1| is from now on.",
-                    field=field,
-                )
+        sentence = "prefetch is an option of subscriptions with ack."
+        yield "prefetch", sentence, 'Add "ack":"client", or leave prefetch out.'
+    for field in ("on_gap", "durability", "rate", "rate_max_gap", "paused", "managed", "received"):
+        if command.bookmark is None and getattr(command, field):
+            sentence = f"{field} is an option of bookmark subscriptions, and there is no bookmark."
+            yield field, sentence, "Give a bookmark: 0|1| is from now on."
 
 
 def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> ClientError:
@@ -376,21 +333,12 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
         )
     field = _field_of(problem)
     known = fields_of(_STRUCTS[tag.c]).get(field.partition("[")[0])
-    if known is None:
-        return ClientError(
-            "bad_command",
-            f"{tag.c}: {problem}.",
-            f"docs/protocol.md lists the fields of {tag.c}.",
-            c=tag.c,
-            field=field,
-            **details,
-        )
-    takes = known.takes()
-    if " matching regex " in problem:
-        problem = f"{field} isn't {takes}"
-    return ClientError(
-        "bad_command", f"{tag.c}: {problem}.", f"{known.name}: {takes}.", c=tag.c, field=field, **details
-    )
+    fix = f"docs/protocol.md lists the fields of {tag.c}."
+    if known is not None:
+        fix = f"{known.name}: {known.takes()}."
+        if " matching regex " in problem:
+            problem = f"{field} isn't {known.takes()}"
+    return ClientError("bad_command", f"{tag.c}: {problem}.", fix, c=tag.c, field=field, **details)
 
 
 def _field_of(problem: str) -> str:

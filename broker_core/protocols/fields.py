@@ -1,5 +1,5 @@
-"""The fields of commands and replies as their structs have them: for errors that say what a field takes, and for the
-tables of docs/protocol.md, which are compared with this.
+"""What commands and replies are called on the wire, and their fields as the structs have them: for errors that say what a
+field takes, and for the tables of docs/protocol.md, which are compared with this.
 
 What msgspec checks stands in a field's type. `stated` adds what it can't say: the unit, and bounds that are checked in
 `names` or by whoever reads the text.
@@ -7,9 +7,9 @@ What msgspec checks stands in a field's type. `stated` adds what it can't say: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import inspect
@@ -22,8 +22,6 @@ class Field(NamedTuple):
     type: str
     unit: str
     bounds: str
-    default: str
-    required: bool
 
     def takes(self) -> str:
         """What it takes, as part of a sentence: `integer, 100 to 3,600,000 ms`."""
@@ -53,8 +51,6 @@ def _field(field: inspect.Field) -> Field:
         _type(bare),
         extra.get("unit", ""),
         extra.get("bounds") or _bounds(bare),
-        _default(field),
-        field.required,
     )
 
 
@@ -128,20 +124,15 @@ def _range(low: int | None, high: int | None, what: str = "") -> str:
     return f"{low:,} to {high:,}{what}" if low is not None else f"up to {high:,}{what}"
 
 
-def _default(field: inspect.Field) -> str:
-    if field.default_factory is not msgspec.NODEFAULT:
-        value = field.default_factory()
-    elif (
-        field.default is msgspec.NODEFAULT or field.default is None or isinstance(field.default, msgspec.Raw)
-    ):
-        return ""
-    else:
-        value = field.default
-    return "" if value in ("", [], {}) else f"`{msgspec.json.encode(value).decode()}`"
+def tag_of(kind: type[msgspec.Struct]) -> str:
+    return str(kind.__struct_config__.tag)
 
 
-def lines_of(kind: type[msgspec.Struct]) -> Iterator[str]:
-    """The fields as rows of a table, without their meaning."""
-    for field in fields_of(kind).values():
-        name, required = f"`{field.name}`", "yes" if field.required else ""
-        yield f"| {name} | {field.type} | {field.unit} | {field.bounds} | {field.default} | {required} |"
+def structs_of(union: UnionType) -> tuple[type[msgspec.Struct], ...]:
+    """The structs of a union of them, in its order."""
+    return get_args(union)
+
+
+def tags_of(union: UnionType) -> tuple[str, ...]:
+    """The names of all commands or replies of a union, in its order."""
+    return tuple(tag_of(kind) for kind in structs_of(union))

@@ -13,36 +13,12 @@ the reader takes nothing further; frames that came whole before the bad one are 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from broker_core.batch import MAX_BATCH_BYTES
 from broker_core.errors import ClientError
-from broker_core.protocols.commands import Command, parse_command
-from broker_core.protocols.replies import Reply, parse_reply
-
-__all__ = [
-    "ALL_KINDS",
-    "COMMAND",
-    "DELIVER",
-    "FROM_BROKER",
-    "FROM_CLIENT",
-    "MAX_COMMAND",
-    "MAX_FRAME",
-    "PROTOCOL_VERSION",
-    "PUBLISH",
-    "Command",
-    "Frame",
-    "FrameReader",
-    "Reply",
-    "encode_command",
-    "encode_frame_header",
-    "parse_command",
-    "parse_message",
-    "parse_reply",
-]
 
 PROTOCOL_VERSION = 1
 FRAME_HEADER = struct.Struct("<IBBH")
@@ -99,22 +75,19 @@ def _bad_frame(sentence: str, position: int, **details: Any) -> ClientError:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, for asyncio's BufferedProtocol (get_buffer, buffer_updated) or by feed().
+    """Cuts a byte stream into frames, for asyncio's BufferedProtocol. `kinds` are the kinds this side takes; `max_frame` may be
+    changed at any time, as after the logon.
 
-    `kinds` are the kinds this side takes; `max_frame` and `max_command` may be changed at any time, as after logon.
     `error` is set once the stream is broken. The call that meets the bad frame raises it, or, when good frames came
     before it, returns those; then `error` says so at once and the next call raises.
     """
 
-    __slots__ = ("_buffer", "_end", "_position", "_view", "error", "kinds", "max_command", "max_frame")
+    __slots__ = ("_buffer", "_end", "_kinds", "_position", "_view", "error", "max_frame")
 
-    def __init__(
-        self, max_frame: int = MAX_FRAME, *, max_command: int = MAX_COMMAND, kinds: Iterable[int] = ALL_KINDS
-    ) -> None:
+    def __init__(self, kinds: frozenset[int] = ALL_KINDS, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
-        self.max_command = max_command
-        self.kinds = frozenset(kinds)
         self.error: ClientError | None = None
+        self._kinds = kinds
         self._buffer = bytearray(FIRST_BUFFER)
         self._view = memoryview(self._buffer)
         self._end = 0
@@ -130,11 +103,6 @@ class FrameReader:
         self._end = 0
         self._grow(FIRST_BUFFER)
 
-    @property
-    def pending(self) -> int:
-        """Bytes of a frame that isn't whole yet."""
-        return self._end
-
     def get_buffer(self, hint: int = -1) -> memoryview:
         """Where the next bytes go. Never empty."""
         if self._end == len(self._buffer):
@@ -147,9 +115,13 @@ class FrameReader:
         self._end += received
         size = len(self._buffer)
         full = self._end == size
-        frames, used = self._cut(self._view[: self._end])
+        frames, used, self.error = _cut(self._view[: self._end], self._kinds, self._position, self.max_frame)
+        self._position += used
         if used:
-            self._keep(used)
+            rest = self._end - used
+            if rest:
+                self._buffer[:rest] = self._view[used : self._end]
+            self._end = rest
         if full and size < USUAL_BUFFER:
             self._grow(size * 4)
         elif size > USUAL_BUFFER and self._end <= USUAL_BUFFER // 2:
@@ -158,76 +130,9 @@ class FrameReader:
             self._refuse_if_broken()
         return frames
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """The frames that are whole with these bytes; for callers that hold the bytes already."""
-        self._refuse_if_broken()
-        if self._end == 0:
-            view = memoryview(data)
-            frames, used = self._cut(view)
-            rest = view[used:]
-        else:
-            frames, rest = [], memoryview(data)
-        while rest and self.error is None:
-            room = self.get_buffer()
-            take = min(len(room), len(rest))
-            room[:take] = rest[:take]
-            rest = rest[take:]
-            frames += self.buffer_updated(take) if not frames else self._continue(take)
-        if not frames:
-            self._refuse_if_broken()
-        return frames
-
     def _refuse_if_broken(self) -> None:
         if self.error is not None:
             raise self.error
-
-    def _continue(self, received: int) -> list[Frame]:
-        try:
-            return self.buffer_updated(received)
-        except ClientError:
-            return []  # `error` holds it; the frames before it go out first
-
-    def _cut(self, view: memoryview) -> tuple[list[Frame], int]:
-        frames: list[Frame] = []
-        at, end, kinds = 0, len(view), self.kinds
-        while end - at >= FRAME_HEADER_SIZE:
-            length, kind, flags, stream = _unpack_from(view, at)
-            if (
-                kind not in kinds
-                or flags
-                or length > self.max_frame
-                or (kind == COMMAND and length > self.max_command)
-            ):
-                self.error = self._refusal(length, kind, flags, self._position + at)
-                break
-            stop = at + FRAME_HEADER_SIZE + length
-            if stop > end:
-                break
-            frames.append(Frame(kind, flags, stream, bytearray(view[at + FRAME_HEADER_SIZE : stop])))
-            at = stop
-        self._position += at
-        return frames, at
-
-    def _refusal(self, length: int, kind: int, flags: int, position: int) -> ClientError:
-        if kind not in self.kinds:
-            return _bad_frame(f"Frame kind {kind} isn't one this side takes", position, kind=kind)
-        if flags:
-            return _bad_frame(f"Frame flags {flags:#x} aren't known", position, flags=flags)
-        limit = min(self.max_frame, self.max_command) if kind == COMMAND else self.max_frame
-        return ClientError(
-            "frame_too_large",
-            f"A frame of {length} bytes is over the limit of {limit} (at byte {position}).",
-            "Send smaller batches; the logon acknowledgement says the limit in max_frame.",
-            position=position,
-            length=length,
-            limit=limit,
-        )
-
-    def _keep(self, used: int) -> None:
-        rest = self._end - used
-        if rest:
-            self._buffer[:rest] = self._view[used : self._end]
-        self._end = rest
 
     def _grow(self, size: int) -> None:
         # A new buffer, never a resize: the loop may still hold a view of the old one.
@@ -237,20 +142,47 @@ class FrameReader:
         self._view = memoryview(fresh)
 
 
-def parse_message(
-    data: bytes | bytearray | memoryview,
-    *,
-    max_frame: int = MAX_FRAME,
-    max_command: int = MAX_COMMAND,
-    kinds: Iterable[int] = ALL_KINDS,
-) -> list[Frame]:
+def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Frame]:
     """The frames of one WebSocket binary message, which must be whole; ClientError otherwise, and none of them."""
-    reader = FrameReader.__new__(FrameReader)
-    reader.max_frame, reader.max_command, reader.kinds = max_frame, max_command, frozenset(kinds)
-    reader.error, reader._position = None, 0
-    frames, used = reader._cut(memoryview(data))
-    if reader.error is not None:
-        raise reader.error
+    frames, used, error = _cut(memoryview(data), kinds, 0)
+    if error is not None:
+        raise error
     if used != len(data) or not frames:
         raise _bad_frame("A WebSocket message ends in the middle of a frame", used)
     return frames
+
+
+def _cut(
+    view: memoryview, kinds: frozenset[int], position: int, max_frame: int = MAX_FRAME
+) -> tuple[list[Frame], int, ClientError | None]:
+    """The whole frames, the bytes they take, and why nothing behind them can be trusted. `position`: of the first byte."""
+    frames: list[Frame] = []
+    at, end = 0, len(view)
+    while end - at >= FRAME_HEADER_SIZE:
+        length, kind, flags, stream = _unpack_from(view, at)
+        if kind not in kinds or flags or length > max_frame or (kind == COMMAND and length > MAX_COMMAND):
+            return frames, at, _refusal(length, kind, flags, kinds, position + at, max_frame)
+        stop = at + FRAME_HEADER_SIZE + length
+        if stop > end:
+            break
+        frames.append(Frame(kind, flags, stream, bytearray(view[at + FRAME_HEADER_SIZE : stop])))
+        at = stop
+    return frames, at, None
+
+
+def _refusal(
+    length: int, kind: int, flags: int, kinds: frozenset[int], position: int, max_frame: int
+) -> ClientError:
+    if kind not in kinds:
+        return _bad_frame(f"Frame kind {kind} isn't one this side takes", position, kind=kind)
+    if flags:
+        return _bad_frame(f"Frame flags {flags:#x} aren't known", position, flags=flags)
+    limit = min(max_frame, MAX_COMMAND) if kind == COMMAND else max_frame
+    return ClientError(
+        "frame_too_large",
+        f"A frame of {length} bytes is over the limit of {limit} (at byte {position}).",
+        "Send smaller batches; the logon acknowledgement says the limit in max_frame.",
+        position=position,
+        length=length,
+        limit=limit,
+    )

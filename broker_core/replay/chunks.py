@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from broker_core.batch import ROW_SIZE, SEQUENCE_SIZE, Batch
+from broker_core.batch import ROW_SIZE, SEQUENCE_SIZE, Batch, Rows
 from broker_core.delivery.piece import Piece
 from broker_core.filters import BatchEvaluator
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
-from broker_core.replay.combine import in_journal_order
 from broker_core.replay.span import Span
 from broker_core.subscriptions.selecting import select_for
 from broker_core.subscriptions.subscription import Subscription
@@ -23,10 +23,6 @@ class Reader(NamedTuple):
 
     subscription: Subscription[object]
     next_sequence: int
-
-    def behind(self, following: int) -> Reader:
-        """The same, given everything before `following`."""
-        return Reader(self.subscription, max(self.next_sequence, following))
 
 
 class Chunk(NamedTuple):
@@ -43,30 +39,30 @@ class Chunk(NamedTuple):
     over: bool
 
 
+@dataclass(slots=True)
 class Way:
     """Where the reading of a replay has come to. The reader thread alone moves it, so chunks can be queued ahead of time.
 
     Each chunk starts where the one before ended, which the loop needn't have seen yet.
     """
 
-    def __init__(self, journal: Journal, readers: Sequence[Reader], span: Span) -> None:
-        self._journal = journal
-        self._readers = readers
-        self._span = span
-        self._ended = False
+    _journal: Journal
+    _readers: Sequence[Reader]
+    _span: Span
+    _ended: bool = False
 
     def chunk(self, upto: int, max_bytes: int, cuts: bool = False) -> Chunk | None:
         """The next chunk, to `upto`, as `read_chunk`. None: nothing is left to read to there, or the chunk before couldn't be read.
 
         Raises JournalErrors as that.
         """
-        if self._ended or min(reader.next_sequence for reader in self._readers) > min(upto, self._span.last):
-            self._ended = True
-            return None
+        ended = self._ended or min(one.next_sequence for one in self._readers) > min(upto, self._span.last)
         self._ended = True  # until this one is read: none is passed over
+        if ended:
+            return None
         chunk = read_chunk(self._journal, self._readers, self._span, upto, max_bytes, cuts)
         self._ended = chunk.over
-        self._readers = [reader.behind(chunk.following) for reader in self._readers]
+        self._readers = [Reader(one, max(at, chunk.following)) for one, at in self._readers]
         if chunk.begun:
             self._span = self._span._replace(not_before=0)
         return chunk
@@ -83,10 +79,10 @@ def read_chunk(
     """
     start = min(reader.next_sequence for reader in readers)
     read = journal.read_located(start, max_bytes, upto)
+    begun, pieces = span.not_before == 0, list[Piece]()
     if not read:
         following = journal.next_readable(start)
-        return Chunk(following, following, [], span.not_before == 0, False)
-    begun, pieces = span.not_before == 0, list[Piece]()
+        return Chunk(following, following, pieces, begun, False)
     first = following = max(start, read[0][1].first_sequence)
     for position, batch in read:
         at = batch.header.accepted_at
@@ -114,8 +110,7 @@ def _cut(batch: Batch, start: int, max_bytes: int) -> int:
 
 
 def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: int) -> list[Piece]:
-    """What each wants of one batch; of several subscriptions in the journal's order across them."""
-    # One alone makes its own when its filter asks; several share what is decoded.
+    # One alone makes its own evaluator when its filter asks; several share what is decoded.
     evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
     wanted = [select_for(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers]
     return [
@@ -129,3 +124,23 @@ def _pieces(position: Position, batch: Batch, readers: Sequence[Reader], upto: i
         )
         for number, rows in in_journal_order(batch.count, wanted)
     ]
+
+
+def in_journal_order(count: int, wanted: Sequence[Rows | None]) -> list[tuple[int, Rows | None]]:
+    """Cut what subscriptions want of a batch of `count` records into runs: (which subscription, its next rows).
+
+    None is all rows. A record that several want comes once for each, in the order of the subscriptions, before the
+    next record. Subscriptions that want nothing don't appear; one alone gets its rows uncut.
+    """
+    active = [number for number, rows in enumerate(wanted) if rows is None or len(rows)]
+    if len(active) < 2:
+        return [(number, wanted[number]) for number in active]
+    every = np.arange(count)
+    parts = [every if (rows := wanted[number]) is None else rows for number in active]
+    rows = np.concatenate(parts)
+    owners = np.repeat(np.array(active), [len(part) for part in parts])
+    order = np.lexsort((owners, rows))
+    rows, owners = rows[order], owners[order]
+    cuts = np.flatnonzero(np.diff(owners)) + 1
+    starts = [0, *cuts.tolist()]
+    return [(int(owners[start]), part) for start, part in zip(starts, np.split(rows, cuts), strict=True)]

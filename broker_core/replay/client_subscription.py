@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Final, Protocol
 
 from broker_core.batch import Rows
-from broker_core.delivery.account import Account
-from broker_core.delivery.backlog import Backlog
+from broker_core.bookmark import Bookmark
+from broker_core.delivery.account import Account, Cause
+from broker_core.delivery.backlog import Backlog, Ending
 from broker_core.delivery.conflating import Conflating
+from broker_core.delivery.ports import Owner
 from broker_core.delivery.shared import Shared
-from broker_core.errors import SluiceError
+from broker_core.journal.held import Pin
 from broker_core.protocols import commands, replies
-from broker_core.replay.cursor import Cursor
-from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.cursor import Cursor, Reading
+from broker_core.replay.kept import ManagedReplay
 from broker_core.replay.pacer import Rate
 from broker_core.replay.trail import Trail
 from broker_core.subscriptions.subscription import Subscription
 
-if TYPE_CHECKING:
-    from broker_core.journal.held import Pin
+DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
+REMOVED: Final = "These records were removed from the log."
 
 
-class Peer(Protocol):
+class Peer(Owner, Protocol):
     """The client of a subscription."""
 
     backlog: Backlog
 
     @property
-    def name(self) -> str: ...
-    @property
     def closed(self) -> bool: ...
+    @property
+    def subscriptions(self) -> Mapping[str, ClientSubscription]: ...
     def reply(self, reply: replies.Reply) -> None:
         """Send an answer; it doesn't wait behind deliveries."""
 
-    def fail(self, error: SluiceError) -> None:
-        """Say what was wrong, and end the connection."""
-
-    def close(self, code: str, message: str) -> None:
-        """End the connection with a last word."""
+    def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
+        """End a subscription; what was owed to it. `cause` None: it was given all it asked for. Twice is harmless."""
 
 
 class Served(Protocol):
@@ -108,7 +108,7 @@ class ClientSubscription:
         """Whether it goes back to reading the log when its client takes less than comes, so that it makes nobody slow
         (seed 002: only `live` ones count). Who names the key of its state wants the newest, not all."""
         return (
-            self.cursor.span is not None
+            self.journaled_only
             and self.durability != "live"
             and self.conflating is None
             and self.snapshot_key is None
@@ -116,19 +116,36 @@ class ClientSubscription:
 
     def receive(self, shared: Shared, rows: Rows | None) -> None:
         """A batch has come of which these rows (None: all) are for it."""
-        cursor = self.cursor
-        if cursor.ended or (cursor.span is not None and not shared.journaled):
-            return  # ended: its client was closed while this batch was given to another subscription of it
-        if self.conflating is not None:
-            self.conflating.live(shared.batch, rows)
-        elif cursor.live:
+        cursor, conflating = self.cursor, self.conflating
+        state = cursor.state
+        if cursor.span is not None and not shared.journaled:
+            return
+        if state is Reading.LIVE and conflating is None:  # almost always
             self.peer.backlog.offer(shared.entry(self.subscription.stream, rows))
+        elif state is Reading.ENDED:
+            return  # its client was closed while this batch was given to another subscription of it
+        elif conflating is not None:
+            conflating.live(shared.batch, rows)
         else:
             self.account.match_in_log(shared.part(rows))
 
     def missed(self) -> None:
         """It has a gap: its client is closed, and can go on with what it has."""
         self.peer.close("internal_error", "A batch couldn't be queued for this client.")
+
+    # What its client is told besides records.
+
+    def say_gap(self, instance: str, first: int, last: int, why: str) -> None:
+        """It will not get these records."""
+        begin, end = str(Bookmark(instance, first)), str(Bookmark(instance, last))
+        self.peer.reply(replies.Gap(id=self.id, first=begin, last=end, why=why))
+
+    def say_completed(self, ended: bool = False) -> None:
+        """Its replay has caught up or, when it has `ended`, is over."""
+        self.completed = True
+        self.peer.reply(replies.Ack(ack="completed", of="subscribe", id=self.id, ended=ended or None))
+
+    # Where it stands.
 
     def first_needed(self, waiting: int) -> int:
         """Sequence of the first record it needs again; `waiting` is the first that waits or isn't acknowledged, 0: none."""
@@ -151,3 +168,23 @@ class ClientSubscription:
         if self.pin is not None:
             self.pin.release()
             self.pin = None
+
+
+def resume_points(
+    subscriptions: Iterable[ClientSubscription], durable: int
+) -> Iterator[tuple[ClientSubscription, int]]:
+    """(subscription, the last sequence it is done with) of those whose beginning was met: a recent point even for a
+    filter that rarely matches.
+
+    It stands before the first record that it still has to get: in the log, held back, in the outbox, in the spool, or
+    on its way without the peer's acknowledgement. So whatever comes before it and matches, the peer has.
+    """
+    firsts: dict[Peer, dict[int, int]] = {}
+    for target in subscriptions:
+        peer = target.peer
+        if peer not in firsts:
+            peer.backlog.look()
+            firsts[peer] = peer.backlog.firsts()
+        if target.cursor.begun:
+            needed = target.first_needed(firsts[peer].get(target.stream, 0))
+            yield target, (needed or target.cursor.following(durable)) - 1

@@ -46,22 +46,14 @@ class Step(Enum):
 
 
 _R: Final = Reading
-TRANSITIONS: Final[dict[tuple[Reading, Step], Reading]] = {
-    (_R.STARTING, Step.READ): _R.REPLAYING,
-    (_R.STARTING, Step.CAUGHT_UP): _R.LIVE,
-    (_R.STARTING, Step.PAUSE): _R.PAUSED,
-    (_R.REPLAYING, Step.READ): _R.REPLAYING,
-    (_R.REPLAYING, Step.CAUGHT_UP): _R.LIVE,
-    (_R.REPLAYING, Step.PAUSE): _R.PAUSED,
-    (_R.CATCHING_UP, Step.READ): _R.REPLAYING,
-    (_R.CATCHING_UP, Step.CAUGHT_UP): _R.LIVE,
-    (_R.CATCHING_UP, Step.PAUSE): _R.PAUSED,
-    (_R.LIVE, Step.READ): _R.REPLAYING,
-    (_R.LIVE, Step.FALL_BACK): _R.CATCHING_UP,
-    (_R.LIVE, Step.PAUSE): _R.PAUSED,
-    (_R.PAUSED, Step.READ): _R.REPLAYING,
-    **{(state, Step.END): _R.ENDED for state in Reading},
+STEPS: Final[dict[Step, tuple[frozenset[Reading], Reading]]] = {
+    Step.READ: (frozenset(Reading) - {_R.ENDED}, _R.REPLAYING),
+    Step.CAUGHT_UP: (frozenset({_R.STARTING, _R.REPLAYING, _R.CATCHING_UP}), _R.LIVE),
+    Step.FALL_BACK: (frozenset({_R.LIVE}), _R.CATCHING_UP),
+    Step.PAUSE: (frozenset(Reading) - {_R.PAUSED, _R.ENDED}, _R.PAUSED),
+    Step.END: (frozenset(Reading), _R.ENDED),
 }
+"""From where each step can be taken, and where it leads."""
 
 
 class IllegalStep(RuntimeError):
@@ -86,8 +78,8 @@ class Cursor:
 
     def step(self, step: Step, durable: int = 0) -> None:
         """Take a step. One that leaves LIVE goes on behind `durable`, all that was dispatched. Raises IllegalStep."""
-        after = TRANSITIONS.get((self.state, step))
-        if after is None:
+        befores, after = STEPS[step]
+        if self.state not in befores:
             raise IllegalStep(self.state, step)
         if self.state is Reading.LIVE and after is not Reading.LIVE and durable:
             self.next_sequence = durable + 1
@@ -95,7 +87,6 @@ class Cursor:
 
     @property
     def live(self) -> bool:
-        """Whether it gets what comes as it comes."""
         return self.state is Reading.LIVE
 
     @property
@@ -124,10 +115,6 @@ class Cursor:
     def given_back(self, first: int) -> None:
         """From that record on nothing was sent after all."""
         self.next_sequence = first
-
-    def missing_before(self, first: int) -> tuple[int, int] | None:
-        """The first and last sequence between the cursor and a record, when something is missing there."""
-        return (self.next_sequence, first - 1) if first > self.next_sequence else None
 
     def caught_up(self, durable: int) -> bool:
         """Whether it has been given everything up to and including that sequence: the moment to go live."""

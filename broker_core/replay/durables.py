@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from broker_core.delivery.ports import Facilities
+from broker_core.documents.replays import DurableEntry
 from broker_core.errors import ClientError, JournalError, OperatorError
 from broker_core.protocols import commands
 from broker_core.replay.client_subscription import ClientSubscription
@@ -29,31 +29,31 @@ class Durables:
         """Made, and not known to be on disk: nobody was told of them."""
 
     def connected(self, durable: Durable) -> bool:
-        """Whether its client is subscribed to it now."""
         return (durable.client, durable.name) in self._active
 
-    async def claim(self, client: str, command: commands.Subscribe, position: Callable[[], int]) -> Durable:
-        """The one a subscribe names, when it is on disk; a new one begins at `position()`. For who begins it at once.
+    async def claim(self, client: str, command: commands.Subscribe, position: int) -> Durable:
+        """The one a subscribe names, when it is on disk; a new one begins at `position`. For who begins it at once.
 
         Raises ClientError durable_differs, durable_in_use, too_many_durables; JournalError not_kept, and then one that
-        was new is none. Whatever `position` raises.
+        was new is none.
         """
         while True:
-            found = self._find(client, command) or self._make(client, command, position())
+            found = self._find(client, command) or self._make(client, command, position)
             if found not in self._unsaved:
                 return found
             try:
                 await self._kept.save()
             except JournalError:
-                self._forget(found)
+                self._drop(found)
                 raise
             # Somebody may have subscribed to it meanwhile, or deleted it: look again.
             self._unsaved.discard(found)
 
     def _find(self, client: str, command: commands.Subscribe) -> Durable | None:
-        assert command.durable is not None
-        found = self._known.get((client, command.durable))
-        if found is not None and (found.topic, found.filter) != (command.topic, command.filter):
+        found = self._known.get((client, command.durable or ""))
+        if found is None:
+            return None
+        if (found.topic, found.filter) != (command.topic, command.filter):
             raise ClientError(
                 "durable_differs",
                 f"The durable subscription {found.name} is of {found.topic}"
@@ -62,7 +62,7 @@ class Durables:
                 topic=found.topic,
                 filter=found.filter,
             )
-        if found is not None and self.connected(found):
+        if self.connected(found):
             raise ClientError(
                 "durable_in_use",
                 f"The durable subscription {found.name} is subscribed already.",
@@ -71,7 +71,6 @@ class Durables:
         return found
 
     def _make(self, client: str, command: commands.Subscribe, position: int) -> Durable:
-        assert command.durable is not None
         if len(self._known) >= MAX_DURABLES:
             raise ClientError(
                 "too_many_durables",
@@ -80,7 +79,7 @@ class Durables:
             )
         now = self._clock.now_ns()
         durable = Durable(
-            name=command.durable,
+            name=command.durable or "",
             client=client,
             topic=command.topic,
             filter=command.filter,
@@ -92,12 +91,11 @@ class Durables:
         self._unsaved.add(durable)
         return durable
 
-    def _forget(self, durable: Durable) -> None:
+    def _drop(self, durable: Durable) -> None:
         self._kept.drop(durable)
         self._unsaved.discard(durable)
 
     def opened(self, target: ClientSubscription, name: str) -> None:
-        """A client is subscribed to it."""
         self._active[target.peer.name, name] = target
 
     def closed(self, target: ClientSubscription) -> None:
@@ -116,9 +114,13 @@ class Durables:
                 f"Client {client} has no durable subscription {name}.",
                 "See the list of durable subscriptions.",
             )
-        self._forget(durable)
+        self._drop(durable)
         self._active.pop((client, name), None)
         return durable
+
+    async def stored(self) -> None:
+        """Wait until what was made and deleted so far is on disk. JournalError not_kept."""
+        await self._kept.save()
 
     # Positions.
 
@@ -137,19 +139,19 @@ class Durables:
             durable.position = position
             self._kept.note()
 
-    def listed(self) -> list[dict[str, Any]]:
-        """All of them as JSON, for the control plane."""
+    def listed(self) -> list[DurableEntry]:
+        """All of them, for the control plane."""
         return [
-            {
-                "client": durable.client,
-                "name": durable.name,
-                "topic": durable.topic,
-                "filter": durable.filter,
-                "bookmark": f"{self._instance}|{durable.position - 1}|",
-                "connected": self.connected(durable),
-                "behind": max(self._frontier.durable - durable.position + 1, 0),
-                "created_at": durable.created_at // 1_000_000,
-                "seen_at": durable.seen_at // 1_000_000,
-            }
+            DurableEntry(
+                client=durable.client,
+                name=durable.name,
+                topic=durable.topic,
+                filter=durable.filter,
+                bookmark=f"{self._instance}|{durable.position - 1}|",
+                connected=self.connected(durable),
+                behind=max(self._frontier.durable - durable.position + 1, 0),
+                created_at=durable.created_at // 1_000_000,
+                seen_at=durable.seen_at // 1_000_000,
+            )
             for durable in self._known.values()
         ]

@@ -9,8 +9,7 @@ in two files, each {"version": 1} with a list under `durables` or `replays`. The
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -19,8 +18,7 @@ from crc32c import crc32c
 
 from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
-from broker_core.replay.kept import Durable
-from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.kept import Durable, ManagedReplay
 
 VERSION: Final = 2
 UNCHECKED: Final = 1
@@ -29,7 +27,7 @@ MIGRATED: Final = ".migrated"
 """What is put behind the name of an earlier release's file when it was taken over."""
 
 Entry = Durable | ManagedReplay
-F = TypeVar("F", "_EarlierDurables", "_EarlierReplays")
+E = TypeVar("E", bound=Entry)
 
 
 class Earlier(NamedTuple):
@@ -39,33 +37,10 @@ class Earlier(NamedTuple):
     replays: Path
 
 
-class _Version(msgspec.Struct):
-    version: int
-
-
-class _File(msgspec.Struct):
-    version: int
-    crc: int
-    kept: msgspec.Raw
-
-
-class _Unchecked(msgspec.Struct):
-    version: int
-    kept: list[Entry]
-
-
-class _EarlierDurables(msgspec.Struct):
-    durables: list[Durable]
-
-
-class _EarlierReplays(msgspec.Struct):
-    replays: list[ManagedReplay]
-
-
 def encode(entries: Iterable[Entry]) -> bytes:
     """The file's content."""
     kept = msgspec.json.encode(list(entries))
-    return msgspec.json.encode(_File(VERSION, crc32c(kept), msgspec.Raw(kept)))
+    return msgspec.json.encode({"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)})
 
 
 def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
@@ -77,56 +52,37 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
     for one in (path, *earlier):
         if one.parent.is_dir():
             sweep_temporaries(files, one)
-    kept = _kept(path)
-    if kept is None:
+    found = _read(path, "kept", list[Entry], "bad_kept_positions", "nothing is kept of clients that are away")
+    if found is None:
         durables = _read(
-            earlier.durables, _EarlierDurables, "bad_durables", "no durable subscription is known"
+            earlier.durables, "durables", list[Durable], "bad_durables", "no durable subscription is known"
         )
-        replays = _read(earlier.replays, _EarlierReplays, "bad_replays", "no managed replay is known")
+        replays = _read(
+            earlier.replays, "replays", list[ManagedReplay], "bad_replays", "no managed replay is known"
+        )
         if durables is None and replays is None:
             return ()
-        kept = [*(durables.durables if durables else ()), *(replays.replays if replays else ())]
-        replace_durably(files, path, encode(kept))
+        found = [*(durables or ()), *(replays or ())]
+        replace_durably(files, path, encode(found))
     for one in earlier:
         if one.exists():
             files.rename(one, one.with_name(one.name + MIGRATED))
             files.sync_directory(one.parent)
-    return kept
+    return found
 
 
-def _kept(path: Path) -> list[Entry] | None:
-    with _refusing(path, "bad_kept_positions", "nothing is kept of clients that are away"):
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        if msgspec.json.decode(content, type=_Version).version == UNCHECKED:
-            return msgspec.json.decode(content, type=_Unchecked).kept
-        found = msgspec.json.decode(content, type=_File)
-        if found.version != VERSION:
-            raise ValueError(f"version {found.version}")
-        if crc32c(found.kept) != found.crc:
-            raise ValueError("its checksum doesn't fit")
-        return msgspec.json.decode(found.kept, type=list[Entry])
-
-
-def _read(path: Path, kind: type[F], code: str, without: str) -> F | None:
-    """An earlier release's file; None when there is no file."""
-    with _refusing(path, code, without):
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        version = msgspec.json.decode(content, type=_Version).version
-        if version != UNCHECKED:
-            raise ValueError(f"version {version}")
-        return msgspec.json.decode(content, type=kind)
-
-
-@contextmanager
-def _refusing(path: Path, code: str, without: str) -> Iterator[None]:
+def _read(path: Path, field: str, of: type[list[E]], code: str, without: str) -> list[E] | None:
+    """What the file has in that field; None when there is no file."""
     try:
-        yield
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        version, kept = bytes(content.get("version", b"")), content.get(field, msgspec.Raw())
+        if version not in ((b"%d" % UNCHECKED, b"%d" % VERSION) if field == "kept" else (b"%d" % UNCHECKED,)):
+            raise ValueError(f"version {version.decode()}")
+        if version == b"%d" % VERSION and b"%d" % crc32c(kept) != bytes(content.get("crc", b"")):
+            raise ValueError("its checksum doesn't fit")
+        return msgspec.json.decode(kept, type=of)
+    except FileNotFoundError:
+        return None
     except ValueError as problem:
         raise OperatorError(
             code, f"{path} can't be read: {problem}.", f"Restore it, or move it away: then {without}."

@@ -19,9 +19,9 @@ LONGEST_WAIT_NS = 60_000_000_000
 class Pace:
     """The rate of one replay. It may be changed and lifted while the replay waits."""
 
-    def __init__(self, rate: Rate, now: Callable[[], int]) -> None:
+    def __init__(self, rate: Rate | None, now: Callable[[], int]) -> None:
         self._now = now
-        self._pacer: Pacer | None = Pacer(rate, now())
+        self._pacer = Pacer(rate, now()) if rate is not None else None
         self._changed = asyncio.Event()
         # The piece that is being cut, and the bytes of its records, so that each cut costs what it cuts.
         self._front: Piece | None = None
@@ -29,11 +29,10 @@ class Pace:
 
     @property
     def rate(self) -> Rate | None:
-        """What is in force; None once it was lifted."""
+        """What is in force; None: as fast as its client takes it."""
         return self._pacer.rate if self._pacer is not None else None
 
     def change(self, rate: Rate | None) -> None:
-        """Another rate, or none, from now on."""
         if rate is None:
             self._pacer = None
         elif self._pacer is None:

@@ -49,23 +49,17 @@ def parse_rate(text: str, max_gap: str | None = None) -> Rate:
         amount = float(number)
     except ValueError:
         amount, unit = 0.0, ""
-    if amount > 0:
-        if unit == "":
-            return _without_gap(Rate("messages", amount, text), max_gap)
-        if unit in BYTES and unit.endswith("b"):  # a thousand messages may be meant by 1k
-            return _without_gap(Rate("bytes", amount * BYTES[unit], text), max_gap)
-        if unit == "x":
-            gap = asked_interval(max_gap, "rate_max_gap") if max_gap is not None else None
-            return Rate("recorded", amount, text, gap)
-    raise ClientError(
-        "bad_rate",
-        f"{text[:40]!r} isn't a rate.",
-        "Write messages per second (1000), bytes per second (500KB), or a multiple of the recorded pace (2X, .5X).",
-        field="rate",
-    )
-
-
-def _without_gap(rate: Rate, max_gap: str | None) -> Rate:
+    of_bytes = unit in BYTES and unit.endswith("b")  # a thousand messages may be meant by 1k
+    if not (amount > 0 and (of_bytes or unit in ("", "x"))):
+        raise ClientError(
+            "bad_rate",
+            f"{text[:40]!r} isn't a rate.",
+            "Write messages per second (1000), bytes per second (500KB), or a multiple of the recorded pace (2X, .5X).",
+            field="rate",
+        )
+    if unit == "x":
+        gap = asked_interval(max_gap, "rate_max_gap") if max_gap is not None else None
+        return Rate("recorded", amount, text, gap)
     if max_gap is not None:
         raise ClientError(
             "bad_rate",
@@ -73,7 +67,7 @@ def _without_gap(rate: Rate, max_gap: str | None) -> Rate:
             "Leave it out, or give a multiple such as 2X.",
             field="rate_max_gap",
         )
-    return rate
+    return Rate("bytes", amount * BYTES[unit], text) if of_bytes else Rate("messages", amount, text)
 
 
 class Pacer:

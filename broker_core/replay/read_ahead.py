@@ -47,10 +47,7 @@ class ReadAhead:
 
     def _start(self, targets: Sequence[ClientSubscription], span: Span, following: int = 0) -> None:
         if self._way is None:
-            readers = [
-                Reader(target.subscription, target.cursor.next_sequence).behind(following)
-                for target in targets
-            ]
+            readers = [Reader(one.subscription, max(one.cursor.next_sequence, following)) for one in targets]
             self._way = Way(self._facilities.journal, readers, span)
         max_bytes = min(self._chunk_bytes, self._share.largest)
         cuts = self._taken_bytes < CUT_BEFORE
@@ -99,6 +96,5 @@ class ReadAhead:
         self._chunk_bytes, self._taken_bytes = FIRST_CHUNK, 0
 
     def grow(self) -> None:
-        """The client took a chunk at once."""
         self._taken_bytes += self._chunk_bytes
         self._chunk_bytes = self._share.grown(self._chunk_bytes, self._taken_bytes)

@@ -8,8 +8,8 @@ One replay serves one subscription, or several of one client that were resumed t
 once, and delivers in the journal's order across them. Each subscription has a position of its own, so that one can
 leave at any moment, between two records, and go on from there later.
 
-The law: replay(b) then live equals everything after b, once, in order. The hand-over is one turn of the loop without an
-await: the position has passed everything dispatched, and the subscription is live before the next group is.
+The hand-over to live delivery (its law: `cursor`) is one turn of the loop without an await: the position has passed
+everything dispatched, and the subscription is live before the next group is.
 
 A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it can't
 make its client slow. What a client that has stopped reading wasn't sent is given back and read again later, so that a
@@ -32,9 +32,8 @@ from broker_core.delivery.ports import Facilities
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
 from broker_core.replay.chunks import Chunk
-from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.client_subscription import DAMAGED, REMOVED, ClientSubscription
 from broker_core.replay.frontier import Frontier
-from broker_core.replay.gaps import DAMAGED, REMOVED, say_completed, say_gap
 from broker_core.replay.pace import Pace
 from broker_core.replay.pacer import Rate
 from broker_core.replay.read_ahead import ReadAhead
@@ -53,15 +52,12 @@ class Live(Protocol):
     def make_live(self, target: ClientSubscription) -> None:
         """It has everything that was dispatched; from the next batch on it gets what comes."""
 
-    def take_out(self, target: ClientSubscription) -> None:
-        """End its live delivery."""
-
+    def take_out(self, target: ClientSubscription) -> None: ...
     def fell_back(self, target: ClientSubscription) -> int:
         """It reads from the log from now on, and goes on being told what comes, when that is on disk. Up to which sequence
         it was given everything."""
 
-    def ended(self, target: ClientSubscription) -> None:
-        """It has come to its end point."""
+    def ended(self, target: ClientSubscription) -> None: ...
 
 
 class Replay:
@@ -77,7 +73,7 @@ class Replay:
         live: Live,
         targets: Sequence[ClientSubscription],
         span: Span,
-        pace: Pace | None = None,
+        rate: Rate | None,
     ) -> None:
         self._facilities = facilities
         self._clock, self._share = facilities.clock, facilities.share
@@ -86,7 +82,7 @@ class Replay:
         self.targets = list(targets)
         self._peer = targets[0].peer
         self._span = span
-        self.pace = pace
+        self._pace = Pace(rate, facilities.clock.monotonic_ns)
         self._ahead = ReadAhead(facilities, frontier)
         self._waiting: deque[Piece] = deque()
         """Read, and held back by the pace."""
@@ -126,10 +122,7 @@ class Replay:
 
     def set_rate(self, rate: Rate | None) -> None:
         """Another rate, or none, from the next record on."""
-        if self.pace is not None:
-            self.pace.change(rate)
-        elif rate is not None:
-            self.pace = Pace(rate, self._clock.monotonic_ns)
+        self._pace.change(rate)
 
     async def run(self) -> None:
         """Deliver the span, then end or make the subscription live."""
@@ -159,8 +152,11 @@ class Replay:
         if self.task is None or self.task.done():
             return True
         now, span, following = self._clock.now_ns(), self._span, self._next_sequence
-        paced = self.pace is not None and self.pace.rate is not None
-        if paced or span.not_before > now or not self._peer.backlog.has_room_for(self._streams):
+        if (
+            self._pace.rate is not None
+            or span.not_before > now
+            or not self._peer.backlog.has_room_for(self._streams)
+        ):
             return False
         if following <= self._frontier.durable or span.over(following, self._frontier.stamped, now):
             return True
@@ -172,8 +168,13 @@ class Replay:
         """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
         journal, at = self._facilities.journal, self._span.not_before
         if at > self._clock.now_ns() and not self._span.ends:
-            say_completed(self.targets)
-        await self._until(at)
+            for target in self.targets:
+                target.say_completed()
+        while True:
+            left = at - self._clock.now_ns()
+            if left <= 0:
+                break
+            await asyncio.sleep(min(left / 1e9, LONGEST_SLEEP_S))
         self._pin = journal.pin(self._position, f"replay of {self._peer.name}")
         for target in self.targets:
             target.unpin()
@@ -186,13 +187,6 @@ class Replay:
             if target.managed is not None:
                 target.managed.began_at = target.managed.began_at or target.cursor.next_sequence
 
-    async def _until(self, moment: int) -> None:
-        while True:
-            left = moment - self._clock.now_ns()
-            if left <= 0:
-                return
-            await asyncio.sleep(min(left / 1e9, LONGEST_SLEEP_S))
-
     async def _step(self) -> bool:
         """Do what is next; False when nothing is left to do."""
         durable, span = self._frontier.durable, self._span
@@ -202,17 +196,20 @@ class Replay:
         caught_up = [
             one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)
         ]
+        # Records that were given before they were on disk will come once more when they are.
+        given_early = any(one.account.matched_upto > durable for one in self.targets)
         if caught_up and not span.ends:
             await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
             await self._peer.backlog.room(self._streams)
-            say_completed(caught_up)
+            for target in caught_up:
+                target.say_completed()
             durable = self._frontier.durable
         if self._next_sequence <= durable:
             await self._move()
         elif due := self._conflated([]):
             await self._pass(due)  # then look again: its rate may be lifted meanwhile
-        elif span.ends or span.not_before or self._follows or self._given_early(durable):
+        elif span.ends or span.not_before or self._follows or given_early:
             await self._news()
         elif self._peer.backlog.offline is not None:
             # What comes meanwhile is in the log, and needn't go to the client's spool.
@@ -226,13 +223,7 @@ class Replay:
     @property
     def _follows(self) -> bool:
         """Whether what is new comes this way too."""
-        return (self.pace is not None and self.pace.rate is not None) or any(
-            one.managed for one in self.targets
-        )
-
-    def _given_early(self, durable: int) -> bool:
-        """Whether one of them was given records before they were on disk, which will come once more when they are."""
-        return any(target.account.matched_upto > durable for target in self.targets)
+        return self._pace.rate is not None or any(one.managed for one in self.targets)
 
     async def _news(self) -> None:
         """Wait until more is dispatched, or the end's moment has passed."""
@@ -246,23 +237,25 @@ class Replay:
     # When to deliver.
 
     async def _move(self) -> None:
-        """Deliver the next chunk."""
         backlog, share = self._peer.backlog, self._share
         if not backlog.has_room_for(self._streams) and not await self._room():
             return
         assert self._pin is not None
         self._pin.move(self._position)
         await share.mine()
-        began = self._clock.seconds()
+        began, unpaced = self._clock.seconds(), self._pace.rate is None
         try:
             chunk = await self._ahead.chunk(self.targets, self._span)
         except JournalError as error:
-            self._removed(error)
+            oldest = self._facilities.journal.first_sequence
+            if error.code != "bookmark_gone" or oldest <= self._next_sequence:
+                raise
+            self._pass_over(oldest - 1, REMOVED)  # while the replay waited
             return
         if chunk is None:
             return
         await self._deliver(chunk)
-        if self.pace is None:
+        if unpaced and self._pace.rate is None:
             share.took(self._clock.seconds() - began)
         if backlog.has_room_for(self._streams) and self.targets:
             self._ahead.grow()
@@ -276,22 +269,19 @@ class Replay:
             return True
         except TimeoutError:
             self._ahead.stalled()
-            self._give_back()
+            # What waits in the outbox is in the log as well: it is read again when the client reads.
+            for target in [target for target in self.targets if target.conflating is None]:
+                taken = backlog.take_back(target.stream)
+                if taken:
+                    target.cursor.given_back(taken[0].batch.first_sequence)
+                    if target.trail is not None:
+                        target.trail.taken_back(sum(entry.nbytes for entry in taken))
             await backlog.room(self._streams)
             return False
 
-    def _give_back(self) -> None:
-        """What waits in the outbox is in the log as well: read it again when the client reads."""
-        for target in [target for target in self.targets if target.conflating is None]:
-            taken = self._peer.backlog.take_back(target.stream)
-            if taken:
-                target.cursor.given_back(taken[0].batch.first_sequence)
-                if target.trail is not None:
-                    target.trail.taken_back(sum(entry.nbytes for entry in taken))
-
     async def _deliver(self, chunk: Chunk) -> None:
         if chunk.first > self._next_sequence:
-            say_gap(self._facilities.instance, self.targets, self._next_sequence, chunk.first - 1, DAMAGED)
+            self._pass_over(chunk.first - 1, DAMAGED)
         conflated = self._conflated(chunk.pieces)
         if chunk.begun:
             self._span = self._span._replace(not_before=0)
@@ -301,7 +291,7 @@ class Replay:
             target.cursor.begun, target.cursor.span = target.cursor.begun or chunk.begun, self._span
             if target.conflating is not None:
                 target.cursor.given(chunk.following)
-        if self.pace is None and self.targets:
+        if self._pace.rate is None and self.targets:
             self._ahead.go_on(self.targets, self._span, chunk.following)
         await self._pass(conflated)
         for target in self.targets:
@@ -317,8 +307,9 @@ class Replay:
     async def _pass(self, pieces: Iterable[Piece]) -> None:
         """Queue pieces as the pace allows. A subscription may leave meanwhile, and takes with it what waits for it."""
         self._waiting.extend(pieces)
-        while self.pace is not None and self._waiting and self.targets:
-            self._queue(await self.pace.admit(self._waiting))
+        paced = self._pace.rate is not None  # one whose rate is lifted meanwhile has a batch that was cut
+        while paced and self._waiting and self.targets:
+            self._queue(await self._pace.admit(self._waiting))
             await self._peer.backlog.room(self._streams)
         self._queue(self._waiting)
         self._waiting.clear()
@@ -350,17 +341,18 @@ class Replay:
 
     # Gaps and the end.
 
-    def _removed(self, error: JournalError) -> None:
-        """Records were removed while the replay waited: the client is told which, and the replay goes on behind."""
-        oldest = self._facilities.journal.first_sequence
-        if error.code != "bookmark_gone" or oldest <= self._next_sequence:
-            raise error
-        say_gap(self._facilities.instance, self.targets, self._next_sequence, oldest - 1, REMOVED)
+    def _pass_over(self, last: int, why: str) -> None:
+        """Each that still needs records up to `last` is told that it will not get them, and goes on behind."""
+        for target in self.targets:
+            if target.cursor.next_sequence <= last:
+                target.say_gap(self._facilities.instance, target.cursor.next_sequence, last, why)
+                target.cursor.given(last + 1)
 
     async def _end(self) -> None:
         """The end point is reached: say so when everything before it was sent, and end the subscriptions."""
         await self._pass(self._conflated([], release=True))
         await self._peer.backlog.room(self._streams)
-        say_completed(self.targets, ended=True)
+        for target in self.targets:
+            target.say_completed(ended=True)
         for target in self.targets:
             self._live.ended(target)

@@ -7,8 +7,8 @@ command at the same place, with the same rate and end, share one replay (seed 00
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from broker_core.bookmark import Bookmark
 from broker_core.delivery.ports import Facilities
@@ -17,40 +17,21 @@ from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription, Peer
 from broker_core.replay.cursor import Step
 from broker_core.replay.frontier import Frontier
-from broker_core.replay.managed import ManagedReplay
-from broker_core.replay.pace import Pace
+from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.pacer import Rate, parse_rate
 from broker_core.replay.replay import Live, Replay
 
 
-class Kept(Protocol):
-    """Who keeps managed replays: `managed_replays`."""
-
-    def steered(self, replay: ManagedReplay, paused: bool) -> None:
-        """It is paused, or isn't, by whomever."""
-
-    def rated(self, replay: ManagedReplay, rate: str | None, max_gap: str | None) -> None:
-        """It has another rate, by whomever."""
-
-
-class Steered(Peer, Protocol):
-    """A client with its subscriptions by id."""
-
-    @property
-    def subscriptions(self) -> Mapping[str, ClientSubscription]: ...
-
-
+@dataclass(slots=True)
 class ReplayControl:
     """How an instance's bookmark subscriptions move through its log."""
 
-    def __init__(self, facilities: Facilities, frontier: Frontier, live: Live) -> None:
-        self._facilities = facilities
-        self._frontier = frontier
-        self._live = live
+    _facilities: Facilities
+    _frontier: Frontier
+    _live: Live
+    _kept: KeptPositions
 
-    def command(
-        self, client: Steered, command: commands.Pause | commands.Resume | commands.Rate, kept: Kept
-    ) -> None:
+    def command(self, client: Peer, command: commands.Pause | commands.Resume | commands.Rate) -> None:
         """Do what a client asks, to all it names or to none. ClientError unknown_subscription, not_steerable, bad_rate."""
         word = str(command.__struct_config__.tag)
         targets = [_steerable(client, id, word) for id in dict.fromkeys(command.ids)]
@@ -60,12 +41,14 @@ class ReplayControl:
             case commands.Resume():
                 self.resume(targets)
             case commands.Rate():
-                self.set_rate(targets, _rate_of(command))
+                rate = parse_rate(command.rate, command.rate_max_gap) if command.rate else None
+                self.set_rate(targets, rate)
         for target in targets:
-            if target.managed is not None:
-                kept.steered(target.managed, target.cursor.paused)
+            if (managed := target.managed) is not None:
+                managed.paused = target.cursor.paused
                 if isinstance(command, commands.Rate):
-                    kept.rated(target.managed, command.rate, command.rate_max_gap)
+                    managed.rate, managed.rate_max_gap = command.rate, command.rate_max_gap
+                self._kept.note()
             stands = Bookmark(self._facilities.instance, target.position(self._frontier.durable) - 1)
             client.reply(replies.Ack(ack="processed", of=word, id=target.id, bookmark=str(stands)))
 
@@ -108,9 +91,7 @@ class ReplayControl:
         first = targets[0].cursor
         assert first.span is not None
         span = first.span._replace(not_before=0) if first.begun else first.span
-        rate = targets[0].rate
-        pace = Pace(rate, self._facilities.clock.monotonic_ns) if rate is not None else None
-        replay = Replay(self._facilities, self._frontier, self._live, targets, span, pace)
+        replay = Replay(self._facilities, self._frontier, self._live, targets, span, targets[0].rate)
         for target in targets:
             target.cursor.step(step, self._frontier.durable)
             target.serving = replay
@@ -141,7 +122,6 @@ class ReplayControl:
             target.pin = self._facilities.journal.pin(target.position(self._frontier.durable), owner)
 
     def _stop(self, target: ClientSubscription) -> None:
-        """Take a subscription away from what serves it."""
         if target.serving is not None:
             target.serving.leave(target)
         elif target.cursor.live:
@@ -150,14 +130,13 @@ class ReplayControl:
                 target.conflating.keep(())
 
 
-def _steerable(client: Steered, id: str, word: str) -> ClientSubscription:
+def _steerable(client: Peer, id: str, word: str) -> ClientSubscription:
     target = client.subscriptions.get(id)
     if target is None:
         raise ClientError(
             "unknown_subscription",
             f"There is no subscription {id!r}.",
             "Use the id it was subscribed with.",
-            c=word,
             id=id,
         )
     if not target.journaled_only or target.durability == "live":
@@ -165,18 +144,9 @@ def _steerable(client: Steered, id: str, word: str) -> ClientSubscription:
             "not_steerable",
             f"{word} is for bookmark subscriptions that wait for the disk, and {id!r} doesn't.",
             "Subscribe with a bookmark (0|1| is from now on) and without durability live.",
-            c=word,
             id=id,
         )
     return target
-
-
-def _rate_of(command: commands.Rate) -> Rate | None:
-    try:
-        return parse_rate(command.rate, command.rate_max_gap) if command.rate else None
-    except ClientError as error:
-        error.details["c"] = "rate"
-        raise
 
 
 def _group(target: ClientSubscription, durable: int) -> Hashable:

@@ -7,7 +7,6 @@ read: of each batch the place is remembered, and the few that a key's last recor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from broker_core.batch import Rows
@@ -25,14 +24,42 @@ FOLD_BYTES: Final = 256 * 1024 * 1024
 """How far back a snapshot looks at most, in bytes of the log."""
 
 
-@dataclass(slots=True)
 class Stretch:
-    """What a fold found. `first` to `last` were read; `matched` records of them are for the subscription."""
+    """A stretch of the log that is folded, in the reader thread."""
 
-    first: int
-    last: int
-    matched: int = 0
-    places: list[tuple[Position, int]] = field(default_factory=list)
+    def __init__(self, journal: Journal, subscription: Subscription[object]) -> None:
+        self.matched = 0
+        self._journal = journal
+        self._subscription = subscription
+        self._places: list[tuple[Position, int]] = []
+        """Of each batch with something for the subscription: where, and how long."""
+
+    def read(self, start: int, last: int, keys: LastPerKey) -> int:
+        """One chunk; where the next begins."""
+        read = self._journal.read_located(start, CHUNK_BYTES, last)
+        if not read:
+            following = self._journal.next_readable(start)
+            if following <= start:
+                raise JournalError(
+                    "journal_failed", f"Record {start} of the log can't be read.", "Run journal verify."
+                )
+            return following
+        for position, batch in read:
+            rows = select_for(self._subscription, batch, start)
+            if rows is None or len(rows):
+                self._places.append((position, batch.nbytes))
+                self.matched += batch.count if rows is None else len(rows)
+                keys.add(batch, rows)
+        return read[-1][1].last_sequence + 1
+
+    def read_again(self, chosen: Sequence[tuple[int, Rows]], now_ns: int) -> list[OutboxEntry]:
+        """The batches with somebody's last record."""
+        entries, stream = [], self._subscription.stream
+        for number, rows in chosen:
+            part = self._journal.read_at(*self._places[number]).select(rows)
+            # Without a source: reading the log from here on would bring everything between as well.
+            entries.append(OutboxEntry(stream, part, None, None, 0, part.count, part.nbytes, now_ns))
+        return entries
 
 
 def look_back(journal: Journal, upto: int) -> int:
@@ -49,68 +76,23 @@ def look_back(journal: Journal, upto: int) -> int:
 
 async def fold(
     facilities: Facilities, subscription: Subscription[object], first: int, last: int, key_of: KeyOf
-) -> tuple[Stretch, list[OutboxEntry]]:
-    """The last record of each key among `first` to `last`, as deliveries in the log's order.
+) -> tuple[int, list[OutboxEntry]]:
+    """How many records of `first` to `last` match, and of each key the last, as deliveries in the log's order.
 
     Raises ClientError snapshot_too_large; JournalError when the log can't be read.
     """
-    stretch, keys = Stretch(first, last), LastPerKey(key_of)
     reader, journal = facilities.reader, facilities.journal
+    stretch, keys = Stretch(journal, subscription), LastPerKey(key_of)
     pin = journal.pin(first, f"snapshot for {subscription.id}")
     try:
         start = first
         while start <= last:
-            start = await reader.run(_take, journal, subscription, start, last, stretch, keys)
+            start = await reader.run(stretch.read, start, last, keys)
         chosen = list(keys.remaining())
         entries: list[OutboxEntry] = []
         for at in range(0, len(chosen), 256):
             part = chosen[at : at + 256]
-            entries += await reader.run(
-                _read_again, journal, subscription, part, stretch, facilities.clock.now_ns()
-            )
-        return stretch, entries
+            entries += await reader.run(stretch.read_again, part, facilities.clock.now_ns())
+        return stretch.matched, entries
     finally:
         pin.release()
-
-
-def _take(
-    journal: Journal,
-    subscription: Subscription[object],
-    start: int,
-    last: int,
-    stretch: Stretch,
-    keys: LastPerKey,
-) -> int:
-    """One chunk; where the next begins. Runs in the reader thread."""
-    read = journal.read_located(start, CHUNK_BYTES, last)
-    if not read:
-        following = journal.next_readable(start)
-        if following <= start:
-            raise JournalError(
-                "journal_failed", f"Record {start} of the log can't be read.", "Run journal verify."
-            )
-        return following
-    for position, batch in read:
-        rows = select_for(subscription, batch, start)
-        if rows is not None and not len(rows):
-            continue
-        stretch.places.append((position, batch.nbytes))
-        stretch.matched += batch.count if rows is None else len(rows)
-        keys.add(batch, rows)
-    return read[-1][1].last_sequence + 1
-
-
-def _read_again(
-    journal: Journal,
-    subscription: Subscription[object],
-    chosen: Sequence[tuple[int, Rows]],
-    stretch: Stretch,
-    now_ns: int,
-) -> list[OutboxEntry]:
-    """The batches with somebody's last record. Runs in the reader thread."""
-    entries = []
-    for number, rows in chosen:
-        part = journal.read_at(*stretch.places[number]).select(rows)
-        # Without a source: reading the log from here on would bring everything between as well.
-        entries.append(OutboxEntry(subscription.stream, part, None, None, 0, part.count, part.nbytes, now_ns))
-    return entries

@@ -48,7 +48,7 @@ class TcpProtocol(asyncio.BufferedProtocol):
     def __init__(self, engine: Engine, transport_name: str) -> None:
         self._engine = engine
         self._transport_name = transport_name
-        self._reader = FrameReader(BEFORE_LOGON, kinds=FROM_CLIENT)
+        self._reader = FrameReader(FROM_CLIENT, BEFORE_LOGON)
         self._trusted = False
         self._held = 0
         self._transport: asyncio.Transport | None = None

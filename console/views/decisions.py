@@ -6,7 +6,7 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.views.decorators.http import require_GET
 
-from broker_core.slow_clients.rules.rule import Action, Reason
+from broker_core.config.vocabulary import Action, Reason
 from console.choices import Permission
 from console.models import Decision
 from console.queries import history

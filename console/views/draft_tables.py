@@ -9,8 +9,7 @@ from broker_core.config import PolicyDocument
 from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY, PRESETS, PresetField, Table
 from broker_core.config.vocabulary import Signal
 from broker_core.errors import OperatorError
-from broker_core.slow_clients.rules import worst_case
-from broker_core.slow_clients.rules.worst_case import Act
+from broker_core.slow_clients.rules.worst_case import Act, worst_cases
 from console.forms.journaled_topics import write_line
 from console.forms.rule import signals_of, written
 from console.models import PolicyDraft
@@ -21,12 +20,6 @@ _TITLES = {
     "xap": "XAP: slow consumers",
     "activemq": "ActiveMQ: policyEntry by topic",
     "qpid": "Qpid: consumer by topic",
-}
-_WORST = {
-    "rules": worst_case.of_rules,
-    "xap": worst_case.of_xap,
-    "activemq": worst_case.of_activemq,
-    "qpid": worst_case.of_qpid,
 }
 
 
@@ -232,5 +225,5 @@ def _acts(draft: PolicyDraft) -> dict[str, list[list[Act]]]:
     try:
         policy = PolicyDocument.from_dict({**draft.document, "revision": 1})
     except OperatorError:
-        return {part: [] for part in _WORST}
-    return {part: of(policy) for part, of in _WORST.items()}
+        return {part: [] for part in ("rules", *_TITLES)}
+    return worst_cases(policy)

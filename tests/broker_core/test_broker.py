@@ -212,3 +212,20 @@ async def test_own_events_are_journaled_for_the_pipeline(tmp_path: Path) -> None
         subscription = await reader.subscribe("$SLUICE.clients", bookmark="0")
         event = json.loads((await take(subscription, 1))[0])
         assert (event["client"], event["event"]) == ("reader", "connect")
+
+
+async def test_failing_statistics_end_neither_heartbeats_nor_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.raw import RawClient
+
+    async def fail() -> None:
+        raise RuntimeError("no statistics")
+
+    async with running_broker(tmp_path) as broker:
+        monkeypatch.setattr(broker.statistics, "second", fail)
+        raw = await RawClient.open(broker)
+        raw.command({"c": "logon", "name": "patient", "heartbeat_ms": 1_000})
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "lease_ms": 1_000})
+        assert await raw.until("heartbeat")
+        assert (await raw.until("cancelled"))["id"] == "s"

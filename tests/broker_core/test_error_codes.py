@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rest_framework import exceptions
 
+from broker_core.config.vocabulary import Reason
 from broker_core.error_codes import CODES, UNKNOWN, ErrorCode, Told, entry_of
 from broker_core.errors import ClientError, OperatorError, UnknownCode
 from broker_core.protocols.close_codes import (
@@ -22,10 +23,9 @@ from broker_core.protocols.close_codes import (
     come_back_after_ms,
     ends_for_good,
 )
-from broker_core.slow_clients.rules.rule import Reason
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("broker_core", "api", "console", "pipeline", "demo")
+PACKAGES = ("broker_core", "api", "console", "pipeline", "sluice_spark", "demo")
 CODE = re.compile(r"[a-z]+(_[a-z]+)*")
 REPLIES = frozenset({"Error", "Notice", "Closing", "Cancelled", "CloseRequested"})
 """Replies with a code."""

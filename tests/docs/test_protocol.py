@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 
+import msgspec
 import pytest
 
 from broker_core.filters.tokens import MAX_FILTER_TEXT
 from broker_core.protocols import commands, replies
-from broker_core.protocols.fields import fields_of, lines_of
-from broker_core.protocols.tags import structs_of, tag_of
+from broker_core.protocols.fields import fields_of, structs_of, tag_of
 
 LINES = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text().splitlines()
 HEAD = "| field | type | unit | bounds | default | required | |"
 KINDS = [("Command", kind) for kind in structs_of(commands.Command)] + [
     ("Reply", kind) for kind in structs_of(replies.Reply)
 ]
+
+
+def _lines_of(kind: type[msgspec.Struct]) -> Iterator[str]:
+    """The fields as rows of a table, without their meaning."""
+    for of_struct in msgspec.structs.fields(kind):
+        field = fields_of(kind)[of_struct.encode_name]
+        value = of_struct.default
+        if of_struct.default_factory is not msgspec.NODEFAULT:
+            value = of_struct.default_factory()
+        empty = value in (msgspec.NODEFAULT, None, "", [], {}) or isinstance(value, msgspec.Raw)
+        default = "" if empty else f"`{msgspec.json.encode(value).decode()}`"
+        required = "yes" if of_struct.required else ""
+        yield f"| `{field.name}` | {field.type} | {field.unit} | {field.bounds} | {default} | {required} |"
 
 
 def _section(heading: str) -> list[str]:
@@ -30,7 +44,7 @@ def _section(heading: str) -> list[str]:
 )
 def test_the_fields_are_those_of_the_struct(word: str, kind: type) -> None:
     rows = [line for line in _section(f"### {word} `{tag_of(kind)}`") if line.startswith("|")]
-    wanted = list(lines_of(kind))
+    wanted = list(_lines_of(kind))
     assert rows[:1] == ([HEAD] if wanted else [])
     described = [row.removesuffix(" |").rpartition(" | ") for row in rows[2:]]
     assert [f"{columns} |" for columns, _, _ in described] == wanted

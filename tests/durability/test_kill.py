@@ -16,13 +16,12 @@ from broker_core.errors import SluiceError
 from broker_core.protocols.native import (
     COMMAND,
     PUBLISH,
-    FrameReader,
     encode_command,
     encode_frame_header,
-    parse_reply,
 )
-from broker_core.protocols.replies import Ack
+from broker_core.protocols.replies import Ack, parse_reply
 from tests.support.broker_process import start_broker
+from tests.support.frames import FedReader
 
 pytestmark = pytest.mark.slow
 KILLS = 50
@@ -36,7 +35,7 @@ class Publisher:
 
     async def run(self, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        frames = FrameReader()
+        frames = FedReader()
         writer.write(encode_command({"c": "logon", "name": "publisher"}))
         sending: asyncio.Task[None] | None = None
         try:

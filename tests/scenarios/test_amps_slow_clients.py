@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_core.config.vocabulary import Action, Reason
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.slow_clients import Action, Candidate, Reason
+from broker_core.documents.records import Candidate
 from tests.support.slow_clients import Scene, policy
 
 MIB = 1 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from broker_core.config.vocabulary import Action
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.slow_clients import Action
 from tests.support.slow_clients import Scene, policy
 
 MESSAGE = 1_000

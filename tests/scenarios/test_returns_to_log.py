@@ -142,3 +142,22 @@ async def test_a_replay_isn_t_cancelled_for_what_it_was_just_sent(tmp_path: Path
         assert (await told(broker, "reader"))["lag_messages"] >= 200
         assert keys_of(await reader.read_bodies(330)) == list(range(330))
         assert await ask(broker, "decisions") == []
+
+
+async def test_what_a_subscription_that_fell_back_still_has_to_read_is_not_removed(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer = await RawClient.connect(broker, "writer")
+        reader = await StalledSubscriber.connect(broker, "reader", "t", bookmark="0|1|")
+        await publish(writer, "t", range(1_000))
+        connection = broker.engine.roster.clients["reader"]
+        await until(lambda: connection.account.in_log.messages > 0)
+        await asyncio.to_thread(broker.engine.journal.preallocate)
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        assert plan["chosen"] == []
+        assert "reader" in plan["skipped"][0]["why"]
+        assert keys_of(await reader.read_bodies(1_000)) == list(range(1_000))
+        await until(lambda: connection.subscriptions["s"].cursor.live)
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        assert plan["chosen"], "who is live needs nothing of the log"
+        await ask(broker, "journal_remove", names=plan["chosen"], age_s=0)
+        assert (await told(broker, "reader"))["gone"] == {}

@@ -12,10 +12,10 @@ from broker_core.protocols.native import (
     COMMAND,
     DELIVER,
     PUBLISH,
-    FrameReader,
     encode_command,
     encode_frame_header,
 )
+from tests.support.frames import FedReader
 
 
 class RawClient:
@@ -23,7 +23,7 @@ class RawClient:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._frames = FrameReader()
+        self._frames = FedReader()
         self._waiting: list[Any] = []
         self.name = ""
 

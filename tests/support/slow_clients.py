@@ -7,10 +7,14 @@ from typing import Any
 
 from broker_core.batch import Batch, build_one_topic
 from broker_core.config import PolicyDocument
+from broker_core.config.vocabulary import Action
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.outbox import Outbox
-from broker_core.slow_clients import Action, Decision, PoolUse, SlowClientGuard, Waiting
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.signals import Waiting
 from broker_core.slow_clients.evaluate.telling import notice_fields
 from broker_core.slow_clients.rules.presets.amps import resolve_pools
 from broker_core.slow_clients.rules.rulebook import RuleBook
@@ -67,6 +71,7 @@ class Still:
         self.oldest_at = oldest_at
         self.taken_bytes = 0
         self.lump_bytes = 0
+        self.messages = waiting.outbox_messages
         self.owed_messages = waiting.outbox_messages + waiting.spool_messages
         self.owed_bytes = self.owed_messages
         self.blocked_since = self.unacked_at = 0
@@ -126,6 +131,10 @@ class Client:
         )
         bookmark = f"sluice-1|{first - 1}|" if first else ""
         return Waiting(self.outbox.messages, sum(e.count for e in self.spool), lost, bookmark)
+
+    @property
+    def messages(self) -> int:
+        return self.outbox.messages
 
     @property
     def owed_messages(self) -> int:
@@ -229,6 +238,6 @@ class Scene:
                 self._carry_out(decision)
 
     def apply(self, document: PolicyDocument) -> None:
-        self.guard.apply_policy(document, HOST_MEMORY, None, "/spools")
+        self.guard.apply_policy(document)
         for decision in self.guard.tick(self.now):
             self._carry_out(decision)

@@ -9,7 +9,8 @@ from typing import Any
 
 from broker_core.batch import Batch
 from broker_core.broker import Broker
-from broker_core.protocols.native import COMMAND, DELIVER, FrameReader, encode_command
+from broker_core.protocols.native import COMMAND, DELIVER, encode_command
+from tests.support.frames import FedReader
 
 
 class StalledSubscriber:
@@ -17,7 +18,7 @@ class StalledSubscriber:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._frames = FrameReader()
+        self._frames = FedReader()
         self._early: list[Any] = []
 
     @classmethod

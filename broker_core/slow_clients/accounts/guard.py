@@ -17,20 +17,22 @@ recorded and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from copy import copy
 from dataclasses import replace
 
 from broker_core.config import PolicyDocument
-from broker_core.slow_clients.accounts.frozen import as_signals
-from broker_core.slow_clients.accounts.pool_client import PoolClient
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Signal
+from broker_core.documents.clients import ForecastEntry
 from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.accounts.pools import Pool, build_pools
+from broker_core.slow_clients.accounts.pools import Pool
+from broker_core.slow_clients.accounts.ranking import PoolClient
 from broker_core.slow_clients.accounts.roll import Roll
 from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.decide import decide_largest
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.forecast import Forecast, Seen, forecast, soonest
-from broker_core.slow_clients.evaluate.holds import NO_HOLD, Hold, Succession
+from broker_core.slow_clients.evaluate.forecast import Seen, forecast, soonest
+from broker_core.slow_clients.evaluate.holds import NO_HOLD, Succession, wakes
 from broker_core.slow_clients.evaluate.judge import (
     RELIEVING,
     Judged,
@@ -42,15 +44,8 @@ from broker_core.slow_clients.evaluate.judge import (
 )
 from broker_core.slow_clients.evaluate.signal_table import OF_POOL, OUTBOX, beyond, of_pool
 from broker_core.slow_clients.evaluate.signals import Holds
-from broker_core.slow_clients.rules.rule import (
-    FINAL_ACTIONS,
-    INSTANCE,
-    TICK_MS,
-    Action,
-    Mode,
-    Rule,
-    Signal,
-)
+from broker_core.slow_clients.evaluate.trail import points_of
+from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, Rule
 from broker_core.slow_clients.rules.staging import Stage
 
 
@@ -60,12 +55,11 @@ class SlowClientGuard(Roll):
     def __init__(
         self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
     ) -> None:
+        super().__init__(document, host_memory, ulimit, default_disk_path)
         self._later: list[Decision] = []
         """Further decisions of calls that return one; they come with the next tick."""
-        self._pool_holds: dict[str, dict[str, Hold]] = {}
         self._first_choices: dict[tuple[str, str], tuple[int, str]] = {}
         """By pool and rule: in which second, and who. Finding out takes a look at everybody."""
-        super().__init__(document, host_memory, ulimit, default_disk_path)
 
     # ------------------------------------------------------------------------------------------ the hot path
 
@@ -134,12 +128,12 @@ class SlowClientGuard(Roll):
             for use in self._uses.values()
             if not use.closing and (use.memory or use.disk or use in stirred)
         ]
-        pools = [pool.signals(self._pool_holds.get(pool.name)) for pool in self._by_name().values()]
+        pools = list(self._by_name().values())
         decisions += self._heed(judge(clients, self.book.pool_rules, pools, now_ns, self._modes))
         for use in stirred:
             if use.holds:
                 self._ticking.again(use, now_ns)
-        for pool in self._by_name().values():
+        for pool in pools:
             pool.prepare(now_ns)
         return decisions
 
@@ -161,62 +155,36 @@ class SlowClientGuard(Roll):
                     decisions += self._judge_pool(rule, pool, now_ns)
         return decisions
 
-    def apply_policy(
-        self,
-        document: PolicyDocument,
-        host_memory: int,
-        ulimit: int | None,
-        default_disk_path: str,
-        stage: Stage | None = None,
-    ) -> None:
-        before = self.book.pool_rules if self._uses else ()
-        super().apply_policy(document, host_memory, ulimit, default_disk_path, stage)
-        self._pool_holds = self._pool_holds_after(before, self.book.pool_rules)
-
-    def _pool_holds_after(self, before: Sequence[Rule], after: Sequence[Rule]) -> dict[str, dict[str, Hold]]:
-        """What pool rules remember once others are in force."""
-        names = {rule.scope for rule in after}
-        return {
-            name: Succession().holds(
-                [rule for rule in before if rule.scope == name], [rule for rule in after if rule.scope == name],
-                self._pool_holds.get(name, {}),
-            )
-            for name in names
-        }  # fmt: skip
-
     def preview(
         self, document: PolicyDocument, now_ns: int, stage: Stage | None = None, leaving: Collection[str] = ()
     ) -> list[Decision]:
         """What a policy, with a stage if any, would do at once if it came into force now: the decisions of the `tick`
         after its `apply_policy`, all as if in shadow. `leaving` are clients that it would close before: they relieve their
         pools, and nobody judges them. Changes nothing."""
-        pools, book = build_pools(document, *self._host), self.book_of(document)
-        staged = self.book_of(stage.document) if stage is not None else None
+        book = self.book_of(document)
+        pools, staged = self._pools_of(book), self.book_of(stage.document) if stage is not None else book
         clients, succession = [], Succession()
         for use in self._uses.values():
             if use.closing or use.name in leaving:
                 continue
-            pool = pools.get(use.transport) or pools[INSTANCE]
-            pool.take_in(use)
-            staging = staged is not None and stage is not None and stage.covers(use.name)
-            given = self._rules_for(use, staged if staged is not None and staging else book, succession)
-            if not (
-                use.memory or use.disk or given.holds or any(given.narrow.values()) or beyond(given.rules)
-            ):
-                continue  # most: nothing of it can be over anything
-            client = as_signals(use, pool, now_ns, given.holds)
-            narrow = [RuledView(view, given.narrow[view.id]) for view in client.subscriptions]
-            clients.append(Judged(client, given.rules, narrow))
-        holds = self._pool_holds_after(self.book.pool_rules, book.pool_rules)
-        seen = {pool.name: pool.signals(holds.get(pool.name)) for pool in pools.values()}
+            client = copy(use)
+            client.pool = pools.get(use.transport) or pools[INSTANCE]
+            client.pool.take_in(use)
+            given_by = staged if stage is not None and stage.covers(use.name) else book
+            rules, narrow, client.holds = self._rules_for(use, given_by, succession)
+            if use.memory or use.disk or client.holds or any(narrow.values()) or beyond(rules):
+                use.backlog.look()
+                ruled = [RuledView(use.watched[key].view, its) for key, its in narrow.items()]
+                clients.append(Judged(client, rules, ruled))
+        seen = {pool.name: pool for pool in pools.values()}
         verdict = judge(clients, book.pool_rules, list(seen.values()), now_ns)
         return [replace(decision, mode=Mode.SHADOW) for decision in verdict.decisions]
 
-    def forecast(self, name: str, now_ns: int) -> Forecast | None:
+    def forecast(self, name: str, now_ns: int) -> ForecastEntry | None:
         """The rule that acts on a client first, or is nearest to it; None when it isn't registered or uses nothing."""
         return soonest(self.forecasts(name, now_ns))
 
-    def forecasts(self, name: str, now_ns: int) -> list[Forecast]:
+    def forecasts(self, name: str, now_ns: int) -> list[ForecastEntry]:
         """How near each rule is to acting on a client: its own rules, its subscriptions', its pool's. [] for a client
         that isn't registered."""
         use = self._uses.get(name)
@@ -225,26 +193,19 @@ class SlowClientGuard(Roll):
         found = [*use.seen(now_ns)]
         for one in use.narrow.values():
             found += one.seen(use, now_ns)
-        found += [
-            self._seen_of_pool(rule, use, now_ns)
-            for rule in self.book.pool_rules
-            if rule.scope == use.pool_name
-        ]
+        pooled = [rule for rule in self.book.pool_rules if rule.scope == use.pool_name]
+        found += [self._seen_of_pool(rule, use, now_ns) for rule in pooled]
         return [forecast(seen, now_ns) for seen in found]
 
     def _seen_of_pool(self, rule: Rule, use: PoolUse, now_ns: int) -> Seen:
         pool = use.pool
-        value, hold = (
-            of_pool(rule, pool.signals()),
-            self._pool_holds.get(pool.name, {}).get(rule.name, NO_HOLD),
-        )
-        looks = pool.looks.points(1 if rule.signal is Signal.POOL_DISK else 0)
-        points = [*(point for point in looks if point[0] < now_ns), (now_ns, value)]
+        value, figure = of_pool(rule, pool), 1 if rule.signal is Signal.POOL_DISK else 0
         spares = spared(rule, use.name)
         if not spares and not OF_POOL[rule.signal].share(use):
             spares = "it has none of what the pool is short of"
         elif not spares and (first := self._first_choice(rule, pool, now_ns)) != use.name:
             spares = f"{first} would be chosen first"
+        hold, points = pool.holds.get(rule.name, NO_HOLD), points_of(pool.looks, figure, value, now_ns)
         return Seen(rule, value, hold, points, spared=spares)
 
     def _first_choice(self, rule: Rule, pool: Pool, now_ns: int) -> str:
@@ -296,9 +257,8 @@ class SlowClientGuard(Roll):
         if pool.memory_used <= pool.memory_ceiling:
             return None
         ranked = [(use.memory, use) for use in pool.by_memory.largest(2)]
-        return self._judge_largest(
-            Signal.POOL_MEMORY, pool, ranked, pool.memory_used - pool.memory_leaving, now_ns
-        )
+        observed = pool.memory_used - pool.memory_leaving
+        return self._judge_largest(Signal.POOL_MEMORY, pool, ranked, observed, now_ns)
 
     def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
         if pool.disk_used <= pool.disk_ceiling:
@@ -322,11 +282,10 @@ class SlowClientGuard(Roll):
 
     def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:
         """A pool rule of the operator's own, with all the pool's clients at hand only when it wakes."""
-        signals = pool.signals(self._pool_holds.get(pool.name))
-        if not self._ticking.wakes(rule, signals):
+        if rule.name not in pool.holds and not wakes(rule, of_pool(rule, pool)):
             return []
         clients = [Judged(a, ()) for a in self._uses.values() if a.pool is pool and (a.memory or a.disk)]
-        return self._heed(judge(clients, [rule], [signals], now_ns))
+        return self._heed(judge(clients, [rule], [pool], now_ns))
 
     def _first(self, decisions: list[Decision]) -> Decision | None:
         """An enforced one at once; the others with the next tick."""
@@ -338,8 +297,9 @@ class SlowClientGuard(Roll):
         """Note what was decided and what is to be remembered."""
         for name, holds in verdict.holds.items():
             self._remember(self._uses[name], holds)
-        for pool, pool_holds in verdict.pool_holds.items():
-            self._pool_holds[pool] = dict(pool_holds)
+        pools = self._by_name() if verdict.pool_holds else {}
+        for name, pool_holds in verdict.pool_holds.items():
+            pools[name].holds = pool_holds
         for decision in verdict.decisions:
             self._note(decision)
         return list(verdict.decisions)

@@ -6,69 +6,31 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Final
 
-from broker_core.config import PolicyDocument
-from broker_core.slow_clients.accounts.pool_client import PoolClient
-from broker_core.slow_clients.accounts.ranking import Ranking
-from broker_core.slow_clients.accounts.trail import Trail
-from broker_core.slow_clients.evaluate.holds import Hold
+from broker_core.slow_clients.accounts.ranking import PoolClient, Ranking
 from broker_core.slow_clients.evaluate.signals import PoolSignals
-from broker_core.slow_clients.rules.presets import amps
-from broker_core.slow_clients.rules.rule import TICK_MS, UNLIMITED, PoolLimits
+from broker_core.slow_clients.evaluate.trail import Trail
+from broker_core.slow_clients.rules.rule import TICK_MS, PoolLimits
 
 NEARLY_FULL: Final = 8
 """With less than one part in so many left, the pool's users are ranked in advance."""
 
 
-class Pool:
+class Pool(PoolSignals):
     """A shared budget. Its figures are the sums over its clients, never negative.
 
     `memory_ceiling` is what the hot path compares `memory_used` with: the limit and what offlined clients
     hold. That memory is on its way to disk already, and offlining somebody else wouldn't hasten it.
     """
 
-    __slots__ = (
-        "by_disk",
-        "by_memory",
-        "disk_ceiling",
-        "disk_used",
-        "limits",
-        "looks",
-        "memory_ceiling",
-        "memory_leaving",
-        "memory_used",
-    )
-
     def __init__(self, limits: PoolLimits) -> None:
+        super().__init__(limits.name)
         self.limits = limits
-        self.memory_used = 0
-        self.memory_leaving = 0
         self.memory_ceiling = limits.memory
-        self.disk_used = 0
         self.disk_ceiling = limits.disk
         self.looks = Trail(2)
         """Memory that offlining can relieve, and disk: looked at each second."""
         self.by_memory = Ranking(attrgetter("memory"), _bound_memory)
         self.by_disk = Ranking(attrgetter("disk"), _bound_disk)
-
-    @property
-    def name(self) -> str:
-        return self.limits.name
-
-    @property
-    def memory_limit(self) -> int:
-        return self.limits.memory
-
-    @property
-    def disk_limit(self) -> int:
-        return self.limits.disk
-
-    @property
-    def disk_path(self) -> str:
-        return self.limits.disk_path
-
-    def signals(self, holds: Mapping[str, Hold] | None = None) -> PoolSignals:
-        """The pool's figures now, with what pool rules remember."""
-        return PoolSignals(self.name, self.memory_used, self.memory_leaving, self.disk_used, holds or {})
 
     def leave(self, delta: int) -> None:
         """Memory of offlined clients became more or less by delta."""
@@ -121,22 +83,10 @@ class Pool:
             self.leave(-use.memory)
 
 
-def nowhere() -> Pool:
-    """A pool for clients that no longer count."""
-    return Pool(PoolLimits("", UNLIMITED, UNLIMITED, ""))
-
-
-def build_pools(
-    document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
-) -> dict[str, Pool]:
-    """Each transport's pool by the transport's name, and the instance's as INSTANCE ("").
-
-    A shared pool is one object. `host_memory` and `ulimit` are bytes (None: unlimited); `default_disk_path`
-    is taken where MessageDiskPath isn't set.
-    """
-    resolved = amps.resolve_pools(document, host_memory, ulimit, default_disk_path)
-    made = {limits.name: Pool(limits) for limits in resolved.values()}
-    return {transport: made[limits.name] for transport, limits in resolved.items()}
+def build_pools(limits: Mapping[str, PoolLimits]) -> dict[str, Pool]:
+    """Each transport's pool by the transport's name, and the instance's as INSTANCE (""), empty. A shared one is one object."""
+    made = {one.name: Pool(one) for one in limits.values()}
+    return {transport: made[one.name] for transport, one in limits.items()}
 
 
 # Called for each entry of a ranking, hence without `min`.

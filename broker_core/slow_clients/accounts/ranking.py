@@ -19,14 +19,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
-from broker_core.slow_clients.accounts.pool_client import PoolClient
-from broker_core.slow_clients.rules.rule import UNLIMITED
+from broker_core.slow_clients.evaluate.signals import ClientView
+from broker_core.slow_clients.rules.rule import UNLIMITED, ClientLimits
 
 PARTS: Final = 20
 """Calls of `prepare` in which everybody is ranked: at the guard's pace half a second."""
 _SPARE: Final = 64
+
+
+class PoolClient(ClientView, Protocol):
+    """What a client takes of its pool, and what the pool tells it: `PoolUse`. Compared by identity."""
+
+    memory: int
+    memory_alarm: int
+    """With more bytes than this it is looked at again."""
+    disk: int
+    disk_alarm: int
+    offlined: bool
+    fresh: ClientLimits
+
 
 _Entry = tuple[int, int, int, PoolClient]
 """Minus the use, oldest_at, place in the order of connecting (no two have the same one), client."""

@@ -6,15 +6,18 @@ from itertools import count
 from typing import NamedTuple
 
 from broker_core.config import PolicyDocument
+from broker_core.config.vocabulary import Mode
+from broker_core.documents.clients import EffectiveSetting
 from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.accounts.pools import Pool, build_pools, nowhere
+from broker_core.slow_clients.accounts.pools import Pool, build_pools
 from broker_core.slow_clients.accounts.ticking import Ticking
 from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.holds import Hold, Succession
 from broker_core.slow_clients.evaluate.judge import MODES
 from broker_core.slow_clients.evaluate.signals import Backlog, SubscriptionView
-from broker_core.slow_clients.rules.in_force import InForce, OfSubscription, settings_of
-from broker_core.slow_clients.rules.rule import INSTANCE, Mode, Rule
+from broker_core.slow_clients.rules.in_force import settings_of
+from broker_core.slow_clients.rules.presets.amps import resolve_pools
+from broker_core.slow_clients.rules.rule import INSTANCE, UNLIMITED, PoolLimits, Rule
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import Subject
 from broker_core.slow_clients.rules.staging import Stage
@@ -34,45 +37,47 @@ class Roll:
     def __init__(
         self, document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
     ) -> None:
+        self._host = (host_memory, ulimit, default_disk_path)
         self._uses: dict[str, PoolUse] = {}
-        self._written_off = nowhere()
+        self._pools: dict[str, Pool] = {}
+        self._written_off = Pool(PoolLimits("", UNLIMITED, UNLIMITED, ""))
+        """For clients that no longer count."""
         self._connected = count(1)
         self._ticking = Ticking()
-        self.apply_policy(document, host_memory, ulimit, default_disk_path)
+        self.apply_policy(document)
 
     # ------------------------------------------------------------------------------------------ policies
 
-    def apply_policy(
-        self,
-        document: PolicyDocument,
-        host_memory: int,
-        ulimit: int | None,
-        default_disk_path: str,
-        stage: Stage | None = None,
-    ) -> None:
+    def apply_policy(self, document: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force, whole. Whoever is over a limit of it is due at the next look: call `tick` at once.
 
         With a stage the clients it covers are judged by that revision's limits and rules; pools stay the instance's.
         """
-        self._host = (host_memory, ulimit, default_disk_path)
-        self._pools = build_pools(document, *self._host)
-        self.revision = document.revision
-        self.book = RuleBook(document, {name: pool.limits for name, pool in self._pools.items()})
-        self._pool_rules = {
-            (rule.scope, rule.signal): rule for rule in self.book.pool_rules if rule.at_enqueue
-        }
+        book = self.book_of(document)
+        self._pools = self._pools_of(book)
+        self.book, self.revision, self.stage = book, document.revision, stage
+        self._pool_rules = {(rule.scope, rule.signal): rule for rule in book.pool_rules if rule.at_enqueue}
         """AMPS's, by pool and what it is short of: always enforced, and nobody is protected from them."""
-        self._slow_pool_rules = [rule for rule in self.book.pool_rules if not rule.at_enqueue]
-        self.stage = stage
-        self._staged_book = self.book_of(stage.document) if stage is not None else None
-        shadow = self.book.has_shadow or (self._staged_book is not None and self._staged_book.has_shadow)
-        self._modes = MODES if shadow else (Mode.ENFORCE,)
+        self._slow_pool_rules = [rule for rule in book.pool_rules if not rule.at_enqueue]
+        self._staged_book = self.book_of(stage.document) if stage is not None else book
+        self._modes = MODES if book.has_shadow or self._staged_book.has_shadow else (Mode.ENFORCE,)
         succession = Succession()
         for use in self._uses.values():
-            self._put_in_force(use, self._rules_for(use, self._book_for(use), succession))
+            self._put_in_force(use, self._rules_for(use, self._book_for(use.name), succession))
             if not use.closing:
                 use.pool = self.pool_of(use.transport)
                 use.pool.open(use)
+
+    def _pools_of(self, book: RuleBook) -> dict[str, Pool]:
+        """The pools of another policy, in which nobody is yet, with what their rules remember once it is in force."""
+        pools, before = build_pools(book.pools), self.book.pool_rules if self._uses else ()
+        known = self._by_name()
+        for name, pool in {pool.name: pool for pool in pools.values()}.items():
+            asked, asks = (
+                [rule for rule in rules if rule.scope == name] for rules in (before, book.pool_rules)
+            )
+            pool.holds = Succession().holds(asked, asks, known[name].holds if name in known else {})
+        return pools
 
     def pool_of(self, transport: str) -> Pool:
         """The pool that a transport's clients draw on."""
@@ -83,56 +88,47 @@ class Roll:
 
     def pools(self) -> dict[str, tuple[Pool, list[str]]]:
         """Every pool by name, with the transports that share it."""
-        listed: dict[str, tuple[Pool, list[str]]] = {}
-        for transport, pool in self._pools.items():
-            transports = listed.setdefault(pool.name, (pool, []))[1]
-            if transport != INSTANCE:
-                transports.append(transport)
-        return listed
+        return {
+            name: (pool, [key for key, its in self._pools.items() if its is pool and key != INSTANCE])
+            for name, pool in self._by_name().items()
+        }
 
-    def effective(self, name: str) -> InForce | None:
-        """Every setting in force for a client and its subscriptions, with its unit and where it comes from; None when the
-        client isn't registered."""
+    def effective(self, name: str) -> list[EffectiveSetting]:
+        """Every setting in force for a client, then what holds for its subscriptions besides; [] for one that isn't here."""
         use = self._uses.get(name)
         if use is None:
-            return None
-        book, limits = self._book_for(use), self.pool_of(use.transport).limits
-        own = tuple(settings_of(book.effective(use.subject), limits))
-        known = frozenset((one.setting, one.origin) for one in own)
-        narrow = []
-        for one in use.watched.values():
-            view = one.view
-            subject = use.subject._replace(topic=view.topic, subscription=view.id, name=view.name)
-            found = [
-                one
-                for one in settings_of(book.effective(subject), limits)
-                if (one.setting, one.origin) not in known
-            ]
-            narrow.append(OfSubscription(view.id, view.topic, tuple(found)))
-        return InForce(
-            name, use.transport, use.user, use.pool_name, self.revision_of(name), own, tuple(narrow)
-        )
+            return []
+        book, limits = self._book_for(name), self.pool_of(use.transport).limits
+        own = settings_of(book.effective(use.subject), limits)
+        known = {(one.setting, one.origin) for one in own}
+        for watched in use.watched.values():
+            view = watched.view
+            found = settings_of(book.effective(use.subject_of(view)), limits, view.id)
+            own += [one for one in found if (one.setting, one.origin) not in known]
+        return own
 
     def prefetch_of(self, use: PoolUse, topic: str) -> int | None:
         """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
-        return self._book_for(use).prefetch_of(use.subject._replace(topic=topic))
+        return self._book_for(use.name).prefetch_of(use.subject._replace(topic=topic))
 
     def book_of(self, document: PolicyDocument) -> RuleBook:
         """The rules that another policy would make here."""
-        pools = build_pools(document, *self._host)
-        return RuleBook(document, {name: pool.limits for name, pool in pools.items()})
+        return RuleBook(document, resolve_pools(document, *self._host))
+
+    def _book_for(self, name: str) -> RuleBook:
+        return self._staged_book if self.stage is not None and self.stage.covers(name) else self.book
+
+    def revision_of(self, name: str) -> int:
+        """The revision that a client is judged by."""
+        return self._book_for(name).revision
 
     def subjects(self) -> list[Subject]:
         """Every client, each followed by its subscriptions."""
-        found = []
-        for use in self._uses.values():
-            subject = use.subject
-            found.append(subject)
-            found += [
-                subject._replace(topic=one.topic, subscription=one.id, name=one.name)
-                for one in use.subscriptions
-            ]
-        return found
+        return [
+            subject
+            for use in self._uses.values()
+            for subject in (use.subject, *(use.subject_of(view) for view in use.subscriptions))
+        ]
 
     # ------------------------------------------------------------------------------------------ clients
 
@@ -142,7 +138,7 @@ class Roll:
             raise ValueError(f"client {name} is registered")
         pool = self.pool_of(transport)
         use = PoolUse(name, transport, user, backlog, pool, next(self._connected))
-        use.give(self._book_for(use).of_client(use.subject))
+        use.give(self._book_for(name).of_client(use.subject))
         use.freshen()
         pool.open(use)
         self._uses[name] = use
@@ -174,7 +170,7 @@ class Roll:
     def subscribe(self, use: PoolUse, view: SubscriptionView) -> Watched:
         """A subscription begins. The view is read whenever it is judged, until it is unsubscribed."""
         watched = use.watched[view.id] = Watched(view)
-        use.watch(watched, use.ask(self._book_for(use), view))
+        use.watch(watched, use.ask(self._book_for(use.name), view))
         return watched
 
     def unsubscribe(self, use: PoolUse, subscription_id: str) -> None:
@@ -188,10 +184,8 @@ class Roll:
         """What a book has for a client and its subscriptions, and what is remembered once that is in force."""
         rules = book.of_client(use.subject)
         narrow = {identity: use.ask(book, one.view) for identity, one in use.watched.items()}
-        changed = [
-            ("", use.rules, rules),
-            *((key, one.rules, narrow[key]) for key, one in use.watched.items()),
-        ]
+        changed = [("", use.rules, rules)]
+        changed += [(key, one.rules, narrow[key]) for key, one in use.watched.items()]
         holds: dict[tuple[str, str], Hold] = {}
         for identity, before, after in changed:
             held = use.held(identity, before) if use.holds else {}
@@ -206,22 +200,6 @@ class Roll:
             use.watch(use.watched[identity], rules)
         use.holds = given.holds
         use.freshen()
-
-    def _book_for(self, use: PoolUse) -> RuleBook:
-        staged = self._staged_book
-        return (
-            staged
-            if staged is not None and self.stage is not None and self.stage.covers(use.name)
-            else self.book
-        )
-
-    def revision_of(self, name: str) -> int:
-        """The revision that a client is judged by."""
-        return (
-            self.stage.document.revision
-            if self.stage is not None and self.stage.covers(name)
-            else self.revision
-        )
 
     def _write_off(self, use: PoolUse) -> None:
         use.pool.close(use)

@@ -7,11 +7,12 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from broker_core.slow_clients.accounts.pool_use import History, PoolUse
-from broker_core.slow_clients.evaluate.holds import Hold, next_look, wakes
-from broker_core.slow_clients.evaluate.signal_table import BEHIND_MS, of_pool
-from broker_core.slow_clients.evaluate.signals import PoolSignals, age_ms
-from broker_core.slow_clients.rules.rule import SAMPLES, TICK_MS, Rule
+from broker_core.slow_clients.accounts.history import History
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.evaluate.holds import next_look
+from broker_core.slow_clients.evaluate.signal_table import BEHIND_MS
+from broker_core.slow_clients.evaluate.signals import age_ms
+from broker_core.slow_clients.rules.rule import SAMPLES, TICK_MS
 
 MOMENTS: Final = 40
 """Into which a second is divided."""
@@ -63,7 +64,9 @@ class Ticking:
 
     def again(self, use: PoolUse, now_ns: int) -> None:
         """A hold that ends before the client's next moment is looked at when it ends, so that a hold isn't rounded up."""
-        due = [next_look(rule, hold) for rule, hold in _held(use)]
+        ruled = [("", use.rules), *((identity, one.rules) for identity, one in use.narrow.items())]
+        held = [(rule, use.holds.get((rule.name, identity))) for identity, rules in ruled for rule in rules]
+        due = [next_look(rule, hold) for rule, hold in held if hold is not None]
         soonest = min((at for at in due if now_ns < at < now_ns + _SECOND), default=0)
         if soonest:
             heappush(self._due, (soonest, next(self._serial), use))
@@ -75,10 +78,6 @@ class Ticking:
             use = heappop(self._due)[2]
             use.backlog.look()
             yield use
-
-    def wakes(self, rule: Rule, pool: PoolSignals) -> bool:
-        """Whether a pool's rule should be looked at."""
-        return rule.name in pool.holds or wakes(rule, of_pool(rule, pool))
 
     def _look_at(self, use: PoolUse, now_ns: int) -> bool:
         memory, disk, history = use.memory, use.disk, use.history
@@ -94,16 +93,6 @@ class Ticking:
         return bool(use.holds) or any(stirs) or use.stirs(now_ns)
 
 
-def _held(use: PoolUse) -> Iterator[tuple[Rule, Hold]]:
-    for rule in use.rules:
-        if (hold := use.holds.get((rule.name, ""))) is not None:
-            yield rule, hold
-    for identity, one in use.narrow.items():
-        for rule in one.rules:
-            if (hold := use.holds.get((rule.name, identity))) is not None:
-                yield rule, hold
-
-
 def _sample(use: PoolUse, now_ns: int) -> None:
     memory, disk, age = use.memory, use.disk, age_ms(use.backlog.oldest_at, now_ns)
     history = use.history
@@ -112,6 +101,8 @@ def _sample(use: PoolUse, now_ns: int) -> None:
         if not (memory >= WORTH_A_SAMPLE or disk or age >= BEHIND_MS or watched):
             return
         history = use.history = History()
-    history.add(now_ns, memory, disk, age, use.backlog.taken_bytes, use.look_back_ms())
+    lump = use.backlog.lump_bytes
+    look_back = max([rule.look_back_ms(lump) for rule in use.rates], default=0)
+    history.add(now_ns, memory, disk, age, use.backlog.taken_bytes, look_back)
     if history.idle >= SAMPLES:
         use.history = None

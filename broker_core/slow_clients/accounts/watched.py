@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_core.slow_clients.accounts.trail import Trail
+from broker_core.config.vocabulary import Unit
 from broker_core.slow_clients.evaluate.forecast import Seen
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, wakes
 from broker_core.slow_clients.evaluate.judge import spared
 from broker_core.slow_clients.evaluate.signal_table import of_subscription
 from broker_core.slow_clients.evaluate.signals import ClientView, SubscriptionView
-from broker_core.slow_clients.rules.rule import UNLIMITED, Rule, Unit
+from broker_core.slow_clients.evaluate.trail import Trail, extended, points_of
+from broker_core.slow_clients.rules.rule import UNLIMITED, Rule
 
 
 class Watched:
@@ -43,23 +44,17 @@ class Watched:
     def stirs(self, client: ClientView, now_ns: int) -> bool:
         """Look at it: whether a rule that remembers nothing of it should be asked. What was read is kept for a while."""
         values = [of_subscription(rule, client, self.view, now_ns) for rule in self.rules]
-        if any(value > 0 for value in values):
-            if self._trail is None:
-                self._trail = Trail(len(values))
-            self._trail.add(now_ns, values)
-            return any(map(wakes, self.rules, values))
-        self._trail = None
-        return False
+        self._trail = extended(self._trail, now_ns, values)
+        return self._trail is not None and any(map(wakes, self.rules, values))
 
     def seen(self, client: ClientView, now_ns: int) -> Iterator[Seen]:
         """What each of its rules sees of it, for forecasts."""
-        identity, holds = self.view.id, client.holds
+        identity = self.view.id
         for place, rule in enumerate(self.rules):
             value = of_subscription(rule, client, self.view, now_ns)
-            looks = self._trail.points(place) if self._trail is not None else []
-            points = [point for point in looks if point[0] < now_ns]
-            hold = holds.get((rule.name, identity), NO_HOLD)
-            yield Seen(rule, value, hold, [*points, (now_ns, value)], identity, spared(rule, client.name))
+            hold = client.holds.get((rule.name, identity), NO_HOLD)
+            points = points_of(self._trail, place, value, now_ns)
+            yield Seen(rule, value, hold, points, identity, spared(rule, client.name))
 
     def give(self, rules: tuple[Rule, ...]) -> None:
         """These rules look at it from now on."""

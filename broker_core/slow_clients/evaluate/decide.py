@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker_core.config.vocabulary import SIGNALS, Signal, Unit
-from broker_core.slow_clients.evaluate.decision import Candidate, Decision
+from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Signal, Unit
+from broker_core.documents.records import Candidate
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import ClientView, SubscriptionView, Waiting
-from broker_core.slow_clients.rules.rule import FINAL_ACTIONS, Action, Rule, Shape
+from broker_core.slow_clients.rules.rule import Rule
 
 _ENDING = FINAL_ACTIONS | {Action.CANCEL_SUBSCRIPTION}
 
@@ -23,14 +24,13 @@ def decide(
     now_ns: int,
 ) -> Decision | None:
     """The decision; None when the action is already the case, as for a client that is offlined, or would discard nothing."""
-    waiting = client.waiting()
+    waiting = client.backlog.waiting()
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:
         return None
     kept, lost = _cost(action, rule, waiting, subscription)
     if action is Action.DISCARD_OLDEST and not lost:
         return None
-    counted = rule.shape is Shape.COUNT_IN_WINDOW
     return Decision(
         at=now_ns,
         client=client.name,
@@ -45,21 +45,21 @@ def decide(
         choose=rule.choose,
         signal=rule.signal,
         observed=observed,
-        limit=rule.count if counted else rule.limit,
-        unit=Unit.TIMES if counted else rule.unit,
+        limit=rule.count if rule.shape is Shape.COUNT_IN_WINDOW else rule.limit,
+        unit=rule.unit,
         used=used,
         chosen_over=runner_up,
         kept=kept,
         lost=lost,
         resume_bookmark=waiting.resume_bookmark,
         samples=client.recent(now_ns),
-        subscription=subscription.id if subscription is not None else "",
-        topic=subscription.topic if subscription is not None else "",
+        subscription="" if subscription is None else subscription.id,
+        topic="" if subscription is None else subscription.topic,
         rung=rung,
         rungs=len(rule.ladder),
         for_ms=rule.ladder[rung].for_ms,
         hold_ms=rule.hold_ms,
-        worst_case_ms=rule.worst_case_ms(rung, client.lump_bytes),
+        worst_case_ms=rule.worst_case_ms(rung, client.backlog.lump_bytes),
         shape=rule.shape,
     )
 

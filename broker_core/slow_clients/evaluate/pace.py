@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+from broker_core.slow_clients.evaluate.trail import Trail
 
 APART_NS: Final = 5_000_000_000
 LOOKS: Final = 13
 """A minute of them."""
-_WIDTH: Final = 3
 
 
 class Rates(NamedTuple):
@@ -31,38 +32,26 @@ class Pace:
     __slots__ = ("_looks",)
 
     def __init__(self) -> None:
-        self._looks = array("q")
+        self._looks = Trail(2, LOOKS)
 
     def look(self, now_ns: int, taken: int, arrived: int) -> Rates:
         """A look at both sums of bytes since the logon, as often as one likes: the rates as of now."""
-        looks = self._looks
-        if looks and now_ns <= looks[-_WIDTH]:
-            return Rates()
-        recent = self._before(now_ns - APART_NS)
-        found = Rates()
+        looks, found = self._looks, Rates()
         if looks:
-            first = tuple(looks[:_WIDTH])
+            if now_ns <= looks.last_at:
+                return found
+            first, now = looks.first(), (now_ns, taken, arrived)
+            recent = looks.by(now_ns - APART_NS) or first
             found = Rates(
-                _rate(first, (now_ns, taken, arrived), 1), _rate(recent, (now_ns, taken, arrived), 2),
-                _rate(first, recent, 1), _rate(first, recent, 2),
+                _rate(first, now, 1), _rate(recent, now, 2), _rate(first, recent, 1), _rate(first, recent, 2),
                 (now_ns - first[0]) // 1_000_000,
             )  # fmt: skip
-        if not looks or now_ns - looks[-_WIDTH] >= APART_NS:
-            looks.extend((now_ns, taken, arrived))
-            if len(looks) > LOOKS * _WIDTH:
-                del looks[:_WIDTH]
+        if not looks or now_ns - looks.last_at >= APART_NS:
+            looks.add(now_ns, (taken, arrived))
         return found
 
-    def _before(self, until_ns: int) -> tuple[int, ...]:
-        """The newest look that isn't newer than that; the first, when all are."""
-        looks = self._looks
-        for place in range(len(looks) - _WIDTH, 0, -_WIDTH):
-            if looks[place] <= until_ns:
-                return tuple(looks[place : place + _WIDTH])
-        return tuple(looks[:_WIDTH])
 
-
-def _rate(since: tuple[int, ...], until: tuple[int, ...], figure: int) -> int:
+def _rate(since: Sequence[int], until: Sequence[int], figure: int) -> int:
     if until[0] <= since[0]:
         return 0
     return max(0, until[figure] - since[figure]) * 1_000_000_000 // (until[0] - since[0])

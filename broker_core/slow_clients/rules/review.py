@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from broker_core.config import PolicyDocument
 from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY
 from broker_core.config.rule_problems import problems_of
 from broker_core.config.rule_settings import laid_over
 from broker_core.config.scopes import shared, within
-from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Shape, Signal
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Measured, Mode, Shape, Signal
 from broker_core.errors import ClientError
-from broker_core.slow_clients.rules.presets import activemq, amps, custom, xap
-from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, PoolLimits
-from broker_core.slow_clients.rules.scopes import Subject, by_specificity, effective, matches
+from broker_core.slow_clients.rules.presets import amps, custom, xap
+from broker_core.slow_clients.rules.presets.layers import layers
+from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS
+from broker_core.slow_clients.rules.scopes import Subject, subject_of
 from broker_core.subscriptions.topics import TopicPattern
 
 ONE_MESSAGE = 1_024
@@ -45,17 +46,8 @@ class Finding(NamedTuple):
 
 def review(document: PolicyDocument, host_memory: int | None = None) -> list[Finding]:
     """All findings, those that refuse first. With the host's memory (bytes), default limits are looked at too."""
-    found = [
-        *_scopes(document),
-        *_pools(document, host_memory),
-        *_clients(document),
-        *_rules(document),
-        *_clashing(document),
-        *_masked(document),
-        *_xap(document),
-        *_activemq(document),
-        *_qpid(document),
-    ]
+    looks = (_scopes, _pools, _clients, _rules, _clashing, _masked, _xap, _activemq, _qpid)
+    found = [finding for look in looks for finding in look(document, host_memory)]
     return sorted(found, key=lambda finding: finding.severity is Severity.WARN)
 
 
@@ -67,15 +59,15 @@ def _warn(where: str, sentence: str, fix: str) -> Finding:
     return Finding(Severity.WARN, where, sentence, fix)
 
 
-def _scopes(document: PolicyDocument) -> Iterator[Finding]:
+def _scopes(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
     """Patterns that aren't any, and scopes that match nothing."""
     transports = {transport.name for transport in document.transports}
     scoped = [
         (f"rule {rule.name} ({rule.scope})", rule.scope.topic, rule.scope.transport)
         for rule in document.rules
     ]
-    scoped += [(f"activemq {entry.topic}", entry.topic, entry.transport) for entry in document.activemq]
-    scoped += [(f"qpid {topic.topic}", topic.topic, topic.transport) for topic in document.qpid]
+    for name, entries in (("activemq", document.activemq), ("qpid", document.qpid)):
+        scoped += [(f"{name} {entry.topic}", entry.topic, entry.transport) for entry in entries]
     scoped += [(f"xap {entry.transport}", "", entry.transport) for entry in document.xap]
     for where, topic, transport in scoped:
         if topic and (why := _bad_pattern(topic)):
@@ -106,8 +98,11 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Findin
             yield _warn(where, "The memory limit is more than this host's memory: it will run out before anybody is "
                         "offlined.", "Lower message_memory_limit.")  # fmt: skip
     for name, limits in resolved.items():
-        percent = _capacity(document, name)
-        if name and (limits, percent) == (resolved[INSTANCE], _capacity(document, INSTANCE)):
+        percent, usual = (
+            document.client_policy_of(key).client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
+            for key in (name, INSTANCE)
+        )
+        if name and (limits, percent) == (resolved[INSTANCE], usual):
             continue
         if limits.memory * percent // 100 < ONE_MESSAGE:
             yield _warn(f"transport {name}" if name else "instance",
@@ -115,7 +110,7 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Findin
                         "one.", "Raise message_memory_limit or client_max_capacity.")  # fmt: skip
 
 
-def _clients(document: PolicyDocument) -> Iterator[Finding]:
+def _clients(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
     for where, policy in (
         ("instance", document.client_policy),
         *((f"transport {t.name}", t.client_policy) for t in document.transports),
@@ -129,19 +124,16 @@ def _clients(document: PolicyDocument) -> Iterator[Finding]:
                         "Set a second or more.")  # fmt: skip
 
 
-def _rules(document: PolicyDocument) -> Iterator[Finding]:
+def _rules(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
     for rule in document.rules:
-        where, age = f"rule {rule.name} ({rule.scope})", _age_limit(document, rule.scope.transport)
+        where = f"rule {rule.name} ({rule.scope})"
+        age = document.client_policy_of(rule.scope.transport).client_message_age_limit_ms
         waited = (rule.hold_ms or 0) + (rule.limit or 0 if rule.signal is Signal.OLDEST_AGE else 0)
         if age is not None and rule.mode is not Mode.OFF and waited >= age:
             yield _warn(where, f"It acts after {waited} ms at the earliest, and ClientMessageAgeLimit disconnects after {age} ms: "
                         "it never acts.", "Shorten its hold, or raise client_message_age_limit_ms.")  # fmt: skip
-        if (
-            rule.signal in _BYTES
-            and rule.limit is not None
-            and rule.limit < ONE_MESSAGE
-            and rule.shape is not Shape.PERCENT_OF
-        ):
+        small = rule.limit is not None and rule.limit < ONE_MESSAGE
+        if rule.signal in _BYTES and small and rule.shape is not Shape.PERCENT_OF:
             yield _warn(
                 where,
                 f"{rule.limit} bytes is less than a message: the first one passes it.",
@@ -162,7 +154,7 @@ _BYTES = (
 )
 
 
-def _clashing(document: PolicyDocument) -> Iterator[Finding]:
+def _clashing(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
     """Entries of one rule of which neither lies within the other: for whom both are about they may contradict."""
     named = custom.own_rules(document)
     for one, other in combinations(document.rules, 2):
@@ -170,51 +162,39 @@ def _clashing(document: PolicyDocument) -> Iterator[Finding]:
             continue
         if (both := shared(one.scope, other.scope)) is None:
             continue
-        entries = [rule for rule in document.rules if rule.name == one.name]
-        whole = laid_over(entries, both)
-        for problem in problems_of(whole, named[one.name].per_subscription) if whole is not None else ():
+        whole = laid_over((rule for rule in document.rules if rule.name == one.name), both)
+        narrow = named[one.name].measured is Measured.SUBSCRIPTION
+        for problem in problems_of(whole, narrow) if whole is not None else ():
             yield _warn(f"rule {one.name} ({one.scope}; {other.scope})", f"For whom both entries are about, {problem}: there "
                         "the rule doesn't act.", "Say it in an entry for both.")  # fmt: skip
 
 
-def _masked(document: PolicyDocument) -> Iterator[Finding]:
+def _masked(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
     """A rule in shadow that enforced ones don't let see what it waits for."""
-    pools = amps.resolve_pools(document, 1 << 40, None, "/spool")
+    pool = amps.resolve_pools(document, 1 << 40, None, "/spool")[INSTANCE]
     named = custom.own_rules(document)
-    whole = [(rule, custom.settings_within(named[rule.name], rule.scope)) for rule in document.rules]
-    for rule, settings in whole:
+    whole = []
+    for rule in document.rules:
+        own = named[rule.name]
+        settings = own.layers.values(subject_of(rule.scope))
+        made = own.rule(settings, pool, 1)
+        whole.append((rule, settings, float("inf") if made is None else made.limit + made.hold_ms))
+    for rule, settings, limit in whole:
         if settings["mode"] is not Mode.SHADOW:
             continue
-        narrow = named[rule.name].per_subscription
-        limit = _limit(settings, pools[INSTANCE], narrow)
-        for other, over in whole:
+        for other, over, its in whole:
             enforced = over["mode"] is Mode.ENFORCE and over["signal"] is settings["signal"]
             acts = any(rung.action in FINAL_ACTIONS | {Action.OFFLINE} for rung in over["ladder"])
-            if (
-                enforced
-                and acts
-                and within(other.scope, rule.scope)
-                and _limit(over, pools[INSTANCE], named[other.name].per_subscription) <= limit
-            ):
+            if enforced and acts and within(other.scope, rule.scope) and its <= limit:
                 yield _warn(f"rule {rule.name} ({rule.scope})",
                             f"Rule {other.name} is enforced and acts on the same clients first: in shadow this one will never "
                             "see its limit passed.", "Give it a lower limit, or put the other in shadow too.")  # fmt: skip
 
 
-def _limit(settings: dict[str, Any], pool: PoolLimits, narrow: bool) -> float:
-    made = custom.rule("r", settings, pool, 1, per_subscription=narrow)
-    return float("inf") if made is None else made.limit + made.hold_ms
-
-
-def _xap(document: PolicyDocument) -> Iterator[Finding]:
-    layers = by_specificity(xap.layers(document))
+def _xap(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
+    entries = layers(document, "xap")
     for name in {"", *(entry.transport for entry in document.xap)}:
-        found = {
-            k: v.value
-            for k, v in effective(
-                [la for la in layers if matches(la.scope, Subject(name))], xap.DEFAULTS
-            ).items()
-        }
+        found = entries.values(Subject(name))
         rules = list(xap.rules(found, document.revision))
         if rules and rules[0].count * rules[0].check_ms > found["latency"]:
             yield _warn(f"xap {name}".strip(), f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
@@ -222,12 +202,11 @@ def _xap(document: PolicyDocument) -> Iterator[Finding]:
                         "Lower retries or raise latency.")  # fmt: skip
 
 
-def _activemq(document: PolicyDocument) -> Iterator[Finding]:
-    layers = by_specificity(activemq.layers(document))
+def _activemq(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
+    entries = layers(document, "activemq")
     for entry in document.activemq:
-        where, subject = f"activemq {entry.topic}", Subject(entry.transport, topic=entry.topic)
-        matching = [layer for layer in layers if matches(layer.scope, subject)]
-        found = {field: value.value for field, value in effective(matching, activemq.DEFAULTS).items()}
+        where = f"activemq {entry.topic}"
+        found = entries.values(Subject(entry.transport, topic=entry.topic))
         off = found["max_slow_count"] < 1 and found["max_slow_duration"] < 0
         if found["abort_slow_consumer_strategy"] and off:
             yield _refuse(where, "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: nobody is ever "
@@ -239,9 +218,10 @@ def _activemq(document: PolicyDocument) -> Iterator[Finding]:
             )
 
 
-def _qpid(document: PolicyDocument) -> Iterator[Finding]:
+def _qpid(document: PolicyDocument, _: int | None) -> Iterator[Finding]:
     for topic in document.qpid:
-        where, age = f"qpid {topic.topic}", _age_limit(document, topic.transport)
+        where = f"qpid {topic.topic}"
+        age = document.client_policy_of(topic.transport).client_message_age_limit_ms
         if topic.depth is None and topic.message_age is None and topic.message_count is None:
             yield _warn(where, "It has neither depth nor messageAge nor messageCount of its own: it triggers nothing by itself.",
                         "Set at least one.")  # fmt: skip
@@ -251,15 +231,3 @@ def _qpid(document: PolicyDocument) -> Iterator[Finding]:
         if topic.delete_persistent:
             yield _warn(where, "Durable subscriptions that pass a limit are deleted, with the messages they are owed.",
                         "Leave delete_persistent off to keep them.")  # fmt: skip
-
-
-def _capacity(document: PolicyDocument, transport: str) -> int:
-    own = [t for t in document.transports if t.name == transport]
-    policy = document.client_policy_of(own[0]) if own else document.client_policy
-    return policy.client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
-
-
-def _age_limit(document: PolicyDocument, transport: str) -> int | None:
-    own = [t for t in document.transports if t.name == transport]
-    policy = document.client_policy_of(own[0]) if own else document.client_policy
-    return policy.client_message_age_limit_ms

@@ -6,14 +6,14 @@ them. Limits in rules are resolved numbers: bytes, bytes a second, messages, or 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from broker_core.config.rule_settings import Rung
 from broker_core.config.vocabulary import (
-    FINAL_ACTIONS,
     POOL_SIGNALS,
     SIGNALS,
-    Action,
     Choice,
     Measured,
     Mode,
@@ -22,28 +22,6 @@ from broker_core.config.vocabulary import (
     Signal,
     Unit,
 )
-
-__all__ = [
-    "FINAL_ACTIONS",
-    "INSTANCE",
-    "MARKS",
-    "SAMPLES",
-    "TICK_MS",
-    "UNLIMITED",
-    "Action",
-    "Choice",
-    "ClientLimits",
-    "Measured",
-    "Mode",
-    "PoolLimits",
-    "Reason",
-    "Rule",
-    "Rung",
-    "Shape",
-    "Signal",
-    "Unit",
-    "client_limits",
-]
 
 UNLIMITED: Final = 2**63 - 1
 INSTANCE: Final = ""
@@ -54,20 +32,6 @@ SAMPLES: Final = 60
 """Looks at a client that are remembered one by one."""
 MARKS: Final = 16
 """Into which a rate's look-back is divided where it goes farther than the samples."""
-
-
-class Rung(NamedTuple):
-    """One step of a ladder. It is due once the rule's condition has held for the rule's hold and `after_ms`.
-
-    A rung with `at_percent` under 100 is an early one: due as soon as the signal is greater than that much of the
-    limit, whatever the hold.
-    """
-
-    action: Action
-    at_percent: int = 100
-    after_ms: int = 0
-    for_ms: int = 0
-    """How long a pause lasts (0: until resumed), or a name is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +47,10 @@ class Rule:
     signal: Signal
     shape: Shape
     limit: int
-    unit: Unit
-    choose: Choice
     ladder: tuple[Rung, ...]
-    reason: Reason
     revision: int
-    percent: int | None = None
-    """With PERCENT_OF: what the operator set; `limit` is the number it makes."""
+    coded: Reason | None = None
+    """The reason code, where it isn't its signal's."""
     mode: Mode = Mode.ENFORCE
     hold_ms: int = 0
     window_ms: int = 0
@@ -121,25 +82,26 @@ class Rule:
         object.__setattr__(self, "at_enqueue", self._is_at_enqueue())
 
     @property
-    def action(self) -> Action:
-        """The first rung's action."""
-        return self.ladder[0].action
+    def unit(self) -> Unit:
+        """What its limit and figures are counted in."""
+        return Unit.TIMES if self.shape is Shape.COUNT_IN_WINDOW else SIGNALS[self.signal].unit
 
     @property
-    def measured(self) -> Measured:
-        """What it measures."""
-        if self.signal in POOL_SIGNALS:
-            return Measured.POOL
-        return Measured.SUBSCRIPTION if self.per_subscription else Measured.CLIENT
+    def reason(self) -> Reason:
+        """The reason code of its decisions."""
+        return self.coded or SIGNALS[self.signal].reason
+
+    @property
+    def choose(self) -> Choice:
+        """Who is acted on."""
+        return Choice.LARGEST_IN_POOL if self.signal in POOL_SIGNALS else Choice.SELF
 
     def look_back_ms(self, lump_bytes: int) -> int:
         """RATE_BELOW: over how long the rate is taken. Where the peer's own window moves in lumps of so many bytes, a
         peer at the floor takes one in less than this time; over less nothing can be said of it."""
-        return (
-            max(self.window_ms, lump_bytes * 1_000 // max(1, self.limit) + 1)
-            if lump_bytes
-            else self.window_ms
-        )
+        if not lump_bytes:
+            return self.window_ms
+        return max(self.window_ms, lump_bytes * 1_000 // max(1, self.limit) + 1)
 
     def worst_case_ms(self, rung: int = 0, lump_bytes: int = 0) -> int:
         """The longest from crossing the limit to that rung's act; 0 is in the same turn of the loop.
@@ -152,12 +114,12 @@ class Rule:
             return 0
         if self.shape is Shape.RATE_BELOW:
             looks_back = self.look_back_ms(lump_bytes)
-            seen = (-(-looks_back // TICK_MS) + 1) * TICK_MS
+            whole = -(-looks_back // TICK_MS) * TICK_MS
+            seen = whole + TICK_MS
             if looks_back > self.window_ms:
-                seen += 2 * TICK_MS  # until it is seen that something has waited for a second
-                seen += (
-                    -(-looks_back // TICK_MS) * TICK_MS
-                )  # a step of a slow peer may come in the middle: not for as long again
+                # Until it is seen that something has waited for a second; and a step of a slow peer may come in the
+                # middle: not for as long again.
+                seen += 2 * TICK_MS + whole
             if looks_back > (SAMPLES - 2) * TICK_MS:
                 seen += looks_back // MARKS + TICK_MS
             return seen + max(self.hold_ms + step.after_ms, self.count * self.check_ms) + self.check_ms
@@ -167,13 +129,17 @@ class Rule:
         return held + step.after_ms + looks
 
     def _is_at_enqueue(self) -> bool:
+        if self.signal in POOL_SIGNALS:
+            measured = Measured.POOL
+        else:
+            measured = Measured.SUBSCRIPTION if self.per_subscription else Measured.CLIENT
         return (
-            self.measured in SIGNALS[self.signal].at_enqueue
+            measured in SIGNALS[self.signal].at_enqueue
             and self.shape in (Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER)
             and not self.hold_ms
             and not self.cooldown_ms
             and self.check_ms <= TICK_MS
-            and self.ladder[0][1:3] == (100, 0)
+            and (self.ladder[0].at_percent, self.ladder[0].after_ms) == (100, 0)
             and not self.at_tick
         )
 
@@ -194,12 +160,13 @@ class ClientLimits(NamedTuple):
     disk: int = UNLIMITED
 
 
-def client_limits(rules: tuple[Rule, ...]) -> ClientLimits:
+NO_LIMITS: Final = ClientLimits()
+
+
+def client_limits(rules: Iterable[Rule]) -> ClientLimits:
     """What a client's rules mean for the hot path: the lowest limit that is judged at enqueue, in any mode."""
-
-    def lowest(signal: Signal) -> int:
-        return min(
-            (rule.limit for rule in rules if rule.signal is signal and rule.at_enqueue), default=UNLIMITED
-        )
-
-    return ClientLimits(lowest(Signal.OUTBOUND_BYTES), lowest(Signal.SPOOL_BYTES))
+    lowest = dict.fromkeys((Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES), UNLIMITED)
+    for rule in rules:
+        if rule.at_enqueue and rule.signal in lowest:
+            lowest[rule.signal] = min(lowest[rule.signal], rule.limit)
+    return ClientLimits(*lowest.values())

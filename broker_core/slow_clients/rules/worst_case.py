@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from broker_core.config import ActiveMqPolicy, PolicyDocument, QpidTopic, RuleSettings, XapPolicy
-from broker_core.config.vocabulary import Action, Choice
+from broker_core.config import PolicyDocument
+from broker_core.config.vocabulary import Action
 from broker_core.slow_clients.rules.presets import activemq, custom, qpid, xap
+from broker_core.slow_clients.rules.presets.layers import layers
 from broker_core.slow_clients.rules.rule import PoolLimits, Rule
-from broker_core.slow_clients.rules.scopes import Layer, Subject, by_specificity, effective, matches
+from broker_core.slow_clients.rules.scopes import Subject, subject_of
 
 _ANY_POOL = PoolLimits("", 1 << 40, 1 << 40, "")
 """How soon a rule acts doesn't depend on its pool's limits."""
@@ -23,48 +23,27 @@ class Act(NamedTuple):
     worst_case_ms: int
 
 
-def of_rules(document: PolicyDocument) -> list[list[Act]]:
-    """For each entry of `rules`, laid over those of its name that apply wherever it does: its ladder."""
+def worst_cases(document: PolicyDocument) -> dict[str, list[list[Act]]]:
+    """For each entry of `rules`, `xap`, `activemq` and `qpid`, laid over those that apply wherever it does: its ladder.
+    Of subscriptions that aren't durable."""
     named = custom.own_rules(document)
-    return [_acts(_compiled(rule, named[rule.name])) for rule in document.rules]
-
-
-def of_xap(document: PolicyDocument) -> list[list[Act]]:
-    """For each entry of `xap`."""
-    layers = by_specificity(xap.layers(document))
-    return [_acts(xap.rules(_merged(layers, entry, xap.DEFAULTS), 1)) for entry in document.xap]
-
-
-def of_activemq(document: PolicyDocument) -> list[list[Act]]:
-    """For each entry of `activemq`, of subscriptions that aren't durable."""
-    layers = by_specificity(activemq.layers(document))
-    found = [_merged(layers, entry, activemq.DEFAULTS) for entry in document.activemq]
-    return [_acts(activemq.rules(one, 1, durable=False, prefetch=one["prefetch"] or 1)) for one in found]
-
-
-def of_qpid(document: PolicyDocument) -> list[list[Act]]:
-    """For each entry of `qpid`, of subscriptions that aren't durable."""
-    layers = by_specificity(qpid.layers(document))
-    return [
-        _acts(qpid.rules(_merged(layers, entry, qpid.DEFAULTS), 1, durable=False)) for entry in document.qpid
-    ]
-
-
-def _compiled(entry: RuleSettings, own: custom.Own) -> list[Rule]:
-    settings = custom.settings_within(own, entry.scope)
-    rule = custom.rule(entry.name, settings, _ANY_POOL, 1, per_subscription=own.per_subscription)
-    if rule is None:
-        return []
-    # As the rule book compiles those that choose the largest of a pool.
-    return [replace(rule, choose=Choice.LARGEST_IN_POOL, at_tick=True) if own.pooled else rule]
-
-
-def _merged(
-    layers: Iterable[Layer], entry: XapPolicy | ActiveMqPolicy | QpidTopic, defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    subject = Subject(entry.transport, topic=getattr(entry, "topic", ""))
-    matching = [layer for layer in layers if matches(layer.scope, subject)]
-    return {field: value.value for field, value in effective(matching, defaults).items()}
+    found: dict[str, list[list[Act]]] = {"rules": []}
+    for entry in document.rules:
+        own = named[entry.name]
+        rule = own.rule(own.layers.values(subject_of(entry.scope)), _ANY_POOL, 1)
+        found["rules"].append(_acts([rule] if rule is not None else ()))
+    over = layers(document, "xap")
+    found["xap"] = [_acts(xap.rules(over.values(Subject(one.transport)), 1)) for one in document.xap]
+    over, found["activemq"] = layers(document, "activemq"), []
+    for policy in document.activemq:
+        settings = over.values(Subject(policy.transport, topic=policy.topic))
+        rules = activemq.rules(settings, 1, durable=False, prefetch=settings["prefetch"] or 1)
+        found["activemq"].append(_acts(rules))
+    over, found["qpid"] = layers(document, "qpid"), []
+    for topic in document.qpid:
+        settings = over.values(Subject(topic.transport, topic=topic.topic))
+        found["qpid"].append(_acts(qpid.rules(settings, 1, durable=False)))
+    return found
 
 
 def _acts(rules: Iterable[Rule]) -> list[Act]:

@@ -23,12 +23,11 @@ from broker_core.protocols.native import (
     FROM_CLIENT,
     MAX_FRAME,
     Frame,
-    FrameReader,
     encode_command,
     encode_frame_header,
-    parse_command,
     parse_message,
 )
+from tests.support.frames import FedReader
 
 INSTANCE = "fake-1"
 
@@ -55,7 +54,7 @@ class Peer:
     def take(self, frames: list[Frame]) -> None:
         for frame in frames:
             if frame.kind == COMMAND:
-                self.command(parse_command(frame.payload))
+                self.command(commands.parse_command(frame.payload))
             else:
                 self.publish(frame.payload)
 
@@ -231,7 +230,7 @@ class FakeBroker:
 class _TcpPeer(asyncio.Protocol):
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
-        self._reader = FrameReader(kinds=FROM_CLIENT)
+        self._reader = FedReader(kinds=FROM_CLIENT)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from broker_core import batch
-from broker_core.broker import Broker
 from broker_core.client import EPOCH, AsyncClient, tls_context
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 from tests.broker_core.access.making import policy, user
@@ -33,9 +32,9 @@ def one_record_batch(number: int) -> bytes:
     return encode_frame_header(PUBLISH, 0, len(built)) + built
 
 
-async def states_seen(broker: Broker, state: Callable[[], int], end: int) -> set[int]:
+async def states_seen(other: RawClient, state: Callable[[], int], end: int) -> set[int]:
     """How far the broker had come with the busy client at each answer that another client got."""
-    other, seen = await RawClient.connect(broker, "other"), set[int]()
+    seen = set[int]()
     async with asyncio.timeout(60):
         while state() < end:
             other.command({"c": "heartbeat"})
@@ -50,9 +49,9 @@ async def test_single_publishes_of_one_client_leave_turns_to_others(
     tmp_path: Path, publish: Callable[[int], bytes]
 ) -> None:
     async with running_broker(tmp_path) as broker:
-        busy = await RawClient.connect(broker, "busy")
+        busy, other = await RawClient.connect(broker, "busy"), await RawClient.connect(broker, "other")
         busy.write(b"".join(map(publish, range(PUBLISHES))) + FLUSH)
-        seen = await states_seen(broker, lambda: broker.engine.dispatch.messages_in, PUBLISHES)
+        seen = await states_seen(other, lambda: broker.engine.dispatch.messages_in, PUBLISHES)
         assert (await busy.until("completed"))["id"] == "all"
         assert len(seen) > 50, "one read of 256 KiB held the loop"
         busy.close()
@@ -60,17 +59,17 @@ async def test_single_publishes_of_one_client_leave_turns_to_others(
 
 async def test_a_thousand_subscribes_of_one_client_leave_turns_to_others(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        busy = await RawClient.connect(broker, "busy")
+        busy, other = await RawClient.connect(broker, "busy"), await RawClient.connect(broker, "other")
         commands = (
             {"c": "subscribe", "id": f"s{n}", "topic": f"t.{n}.>", "filter": f"/n = {n}"}
             for n in range(SUBSCRIBES)
         )
         busy.write(b"".join(map(encode_command, commands)) + FLUSH)
         seen = await states_seen(
-            broker, lambda: len(broker.engine.roster.clients["busy"].subscriptions), SUBSCRIBES
+            other, lambda: len(broker.engine.roster.clients["busy"].subscriptions), SUBSCRIBES
         )
         assert (await busy.until("completed"))["id"] == "all"
-        assert len(seen) > 20
+        assert len(seen) > 5, "it held the loop"
         busy.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.connections.inbox import TURN_NS, Hold, Inbox, Item
+from broker_core.connections.inbox import TURN_NS, Hold, Inbox, Item, Turns
 from tests.support.manual_clock import ManualClock
 
 SLOW = TURN_NS / 1e9 / 4
@@ -17,12 +17,12 @@ SLOW = TURN_NS / 1e9 / 4
 class Peer:
     """The socket's side and the connection's side of an inbox. Each command takes as long as its text says."""
 
-    def __init__(self) -> None:
-        self.clock = ManualClock()
+    def __init__(self, clock: ManualClock | None = None, turns: Turns | None = None) -> None:
+        self.clock = clock or ManualClock()
         self.taken: list[Item] = []
         self.reading = True
         sink: Any = self
-        self.inbox = Inbox(sink, self.take, self.clock)
+        self.inbox = Inbox(sink, self.take, self.clock, turns or Turns())
         self.told: list[str] = []
 
     def take(self, item: Item) -> None:
@@ -136,3 +136,16 @@ async def test_of_a_connection_that_ends_before_it_is_known_whose_it_is_nothing_
     peer.inbox.put(["logon", "publish"])
     peer.inbox.end(lambda: peer.told.append("ended"))
     assert peer.taken == ["logon"] and peer.told == ["ended"]
+
+
+async def test_many_clients_with_more_than_their_budget_share_one_a_turn_in_line() -> None:
+    clock, turns = ManualClock(), Turns()
+    peers = [Peer(clock, turns) for _ in range(3)]
+    for peer in peers:
+        peer.inbox.put(map(str, range(10)))
+    assert [len(peer.taken) for peer in peers] == [4, 4, 4]
+    seen = []
+    for _ in range(6):
+        await turn()
+        seen.append([len(peer.taken) for peer in peers])
+    assert seen == [[8, 4, 4], [8, 8, 4], [8, 8, 8], [10, 10, 8], [10, 10, 10], [10, 10, 10]]

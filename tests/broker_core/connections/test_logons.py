@@ -16,9 +16,10 @@ from broker_core.client import EPOCH, AsyncClient, Message, ReconnectPolicy, Rej
 from broker_core.config import PolicyDocument
 from broker_core.connections import logons
 from broker_core.errors import ClientError, OperatorError
-from broker_core.protocols.native import DELIVER, FrameReader, encode_command
+from broker_core.protocols.native import DELIVER, encode_command
 from tests.broker_core.access.making import entitlement, policy, user
 from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.frames import FedReader
 
 HASHED = hash_password("right")
 PASSWORDS = policy(user("maria", password=HASHED), authentication="password", restricted=False)
@@ -76,7 +77,7 @@ async def test_what_is_sent_right_after_the_logon_waits_for_the_password_and_kee
                     {"c": "publish", "topic": "a", "data": number, "ack": ["persisted"], "id": str(number)}
                 )
             )
-        frames, replies = FrameReader(), list[Any]()
+        frames, replies = FedReader(), list[Any]()
         async with asyncio.timeout(10):
             while len([reply for reply in replies if reply.get("ack") == "persisted"]) < 3:
                 for frame in frames.feed(await reader.read(65_536)):
@@ -294,7 +295,7 @@ async def test_a_snapshot_and_a_durable_subscription_show_no_more_than_others(tm
             encode_command({"c": "subscribe", "id": "d", "topic": ">", "durable": "d", "bookmark": "0"})
         )
         writer.write(encode_command({"c": "subscribe", "id": "x", "topic": "quotes.a", "durable": "x"}))
-        frames, bodies, refused = FrameReader(), list[bytes](), list[str]()
+        frames, bodies, refused = FedReader(), list[bytes](), list[str]()
         async with asyncio.timeout(10):
             while len(bodies) < 2 or not refused:
                 for frame in frames.feed(await reader.read(65_536)):
@@ -313,7 +314,7 @@ async def test_a_snapshot_and_a_durable_subscription_show_no_more_than_others(tm
         writer.close()
         assert bodies == [b'{"k":0,"region":"eu"}'] * 2
         assert refused == ["not_entitled"]
-        assert [durable["name"] for durable in broker.engine.durables.listed()] == ["d"]
+        assert [durable.name for durable in broker.engine.durables.listed()] == ["d"]
 
 
 async def test_a_revision_closes_whom_it_gives_other_rights_and_nobody_else(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
+from broker_core.config.vocabulary import Action, Mode
 from broker_core.connections import subscribe_start
 from broker_core.connections.connection import Connection
 from broker_core.delivery.backlog import Backlog
@@ -25,7 +26,6 @@ from broker_core.replay import kept_positions
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.replay import Replay
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.rules.rule import Action, Mode
 from tests.broker_core.slow_clients.evaluate.test_decision import AGE
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.raw import RawClient
@@ -265,7 +265,7 @@ async def test_a_subscribe_whose_preparation_dies_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     async with three(tmp_path) as clients:
-        monkeypatch.setattr(subscribe_start, "_prepared", broken)
+        monkeypatch.setattr(subscribe_start.Preparation, "_position", broken)
         raw = await RawClient.connect(clients.broker, "reader")
         raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
         assert (await raw.until("closing"))["code"] == "internal_error"

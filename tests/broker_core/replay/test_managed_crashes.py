@@ -14,8 +14,8 @@ import pytest
 from msgspec import structs
 
 from broker_core.journal import files
+from broker_core.replay.kept import ManagedReplay
 from broker_core.replay.kept_file import Earlier, encode, load
-from broker_core.replay.managed import ManagedReplay
 from tests.support.brokers import ask, running_broker
 
 STEPS = ("open", "pwritev", "fsync", "close", "rename")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker_core.replay import replay, replay_control
+from broker_core.replay import replay
 from broker_core.replay.pace import Pace
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
@@ -118,8 +118,7 @@ class Clock:
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.now = 0
-        for module in (replay_control, replay):
-            patched.setattr(module, "Pace", lambda rate, now: Pace(rate, lambda: self.now))
+        patched.setattr(replay, "Pace", lambda rate, now: Pace(rate, lambda: self.now))
 
     async def passes(self, seconds: float, reader: Reader, due: Callable[[], float]) -> None:
         """In steps of 50 ms, which are made up for; after each `due()` is the least that must have come."""

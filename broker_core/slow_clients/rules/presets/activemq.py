@@ -19,22 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker_core.config import PolicyDocument, Scope
 from broker_core.config.preset_fields import ACTIVEMQ, MAX_PREFETCH, defaults
-from broker_core.config.vocabulary import SIGNALS
-from broker_core.slow_clients.rules.presets.layers import set_fields
-from broker_core.slow_clients.rules.rule import (
-    TICK_MS,
-    Action,
-    Choice,
-    Reason,
-    Rule,
-    Rung,
-    Shape,
-    Signal,
-    Unit,
-)
-from broker_core.slow_clients.rules.scopes import Layer
+from broker_core.config.rule_settings import Rung
+from broker_core.config.vocabulary import Action, Shape, Signal
+from broker_core.slow_clients.rules.rule import TICK_MS, Rule
 
 BLOCKED_MS: Final = 1_000
 """Without a window: how long the socket must have taken nothing for the subscription to count as slow once."""
@@ -42,52 +30,35 @@ BLOCKED_MS: Final = 1_000
 DEFAULTS: Final = defaults(ACTIVEMQ)
 
 
-def layers(document: PolicyDocument) -> list[Layer]:
-    """The document's policy entries by scope."""
-    return [
-        Layer(
-            f"activemq {entry.topic} {entry.transport}".rstrip(),
-            Scope(transport=entry.transport, topic=entry.topic),
-            set_fields(entry, DEFAULTS),
-        )
-        for entry in document.activemq
-    ]
-
-
 def rules(settings: dict[str, Any], revision: int, *, durable: bool, prefetch: int) -> Iterable[Rule]:
     """The rules of effective settings for a subscription with that prefetch (0: it has no window)."""
+    common = {"mode": settings["mode"], "per_subscription": True}
     if (pending := pending_limit(settings, prefetch)) is not None and not durable:
         setting, limit = pending
         yield Rule(
-            "activemq.pending_message_limit", setting, "", Signal.OUTBOUND_MESSAGES, Shape.HARD, limit, Unit.MESSAGES,
-            Choice.SELF, (Rung(Action.DISCARD_OLDEST),), Reason.BACKLOG, revision, mode=settings["mode"],
-            per_subscription=True,
+            "activemq.pending_message_limit", setting, "", Signal.OUTBOUND_MESSAGES, Shape.HARD, limit,
+            (Rung(Action.DISCARD_OLDEST),), revision, **common,
         )  # fmt: skip
     if not settings["abort_slow_consumer_strategy"]:
         return
     ladder = (Rung(Action.DISCONNECT if settings["abort_connection"] else Action.ASK_TO_CLOSE),)
+    count, duration, period = (
+        settings[key] for key in ("max_slow_count", "max_slow_duration", "check_period")
+    )
     signal = Signal.WINDOW_FULL if prefetch else Signal.WRITE_BLOCKED
-    common = {"mode": settings["mode"], "per_subscription": True}
-    period = settings["check_period"]
-    if settings["max_slow_count"] > 0:
-        count = settings["max_slow_count"]
+    if count > 0:
         yield Rule(
-            "activemq.max_slow_count", "maxSlowCount", "", signal, Shape.COUNT_IN_WINDOW, BLOCKED_MS, Unit.TIMES,
-            Choice.SELF, ladder, SIGNALS[signal].reason, revision, count=count,
+            "activemq.max_slow_count", "maxSlowCount", "", signal, Shape.COUNT_IN_WINDOW, BLOCKED_MS, ladder, revision,
             # A window that was full is counted by the subscription; that the socket took nothing is seen by looking.
-            check_ms=period if prefetch else TICK_MS, **common,
+            count=count, check_ms=period if prefetch else TICK_MS, **common,
         )  # fmt: skip
-    if settings["max_slow_duration"] >= 0:
+    lasting = {"activemq.max_slow_duration": signal}
+    if prefetch:
+        lasting["activemq.max_slow_duration.blocked"] = Signal.WRITE_BLOCKED
+    for name, measured in lasting.items() if duration >= 0 else ():
         yield Rule(
-            "activemq.max_slow_duration", "maxSlowDuration", "", signal, Shape.HARD, settings["max_slow_duration"],
-            Unit.MILLISECONDS, Choice.SELF, ladder, SIGNALS[signal].reason, revision, check_ms=period, **common,
+            name, "maxSlowDuration", "", measured, Shape.HARD, duration, ladder, revision, check_ms=period, **common,
         )  # fmt: skip
-        if prefetch:
-            yield Rule(
-                "activemq.max_slow_duration.blocked", "maxSlowDuration", "", Signal.WRITE_BLOCKED, Shape.HARD,
-                settings["max_slow_duration"], Unit.MILLISECONDS, Choice.SELF, ladder, Reason.WRITE_BLOCKED, revision,
-                check_ms=period, **common,
-            )  # fmt: skip
 
 
 def pending_limit(settings: dict[str, Any], prefetch: int) -> tuple[str, int] | None:

@@ -4,38 +4,45 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from broker_core.config import PolicyDocument, RuleSettings, Scope
+from broker_core.config import PolicyDocument, RuleSettings
 from broker_core.config.rule_problems import problems_of
 from broker_core.config.rule_settings import RULE_FIELDS, is_per_subscription
-from broker_core.config.vocabulary import (
-    POOL_SIGNALS,
-    SIGNALS,
-    Choice,
-    Mode,
-    Shape,
-    Signal,
-    Unit,
-)
+from broker_core.config.vocabulary import POOL_SIGNALS, Choice, Measured, Mode, Shape, Signal
 from broker_core.slow_clients.rules.presets.layers import set_fields
-from broker_core.slow_clients.rules.rule import TICK_MS, PoolLimits, Rule, Rung
-from broker_core.slow_clients.rules.scopes import Layer, Layers, effective, subject_of
+from broker_core.slow_clients.rules.rule import TICK_MS, PoolLimits, Rule
+from broker_core.slow_clients.rules.scopes import Layer, Layers
 
 DEFAULTS: Final[dict[str, Any]] = {
     "mode": Mode.SHADOW, "signal": None, "shape": Shape.HARD, "limit": None, "percent": None, "hold_ms": 0,
     "window_ms": 0, "count": 0, "clear": 0, "guard_bytes": 1, "check_ms": TICK_MS, "cooldown_ms": 0,
     "choose": Choice.SELF, "protected": (), "ladder": (), "confirm_delete": False,
 }  # fmt: skip
+_AS_SET: Final = (
+    "signal", "shape", "ladder", "mode", "hold_ms", "window_ms", "count", "clear", "check_ms", "cooldown_ms", "guard_bytes", "protected",
+)  # fmt: skip
 
 
 class Own(NamedTuple):
-    """One rule of the operator's own."""
+    """One rule of the operator's own: its entries, and what it measures."""
 
-    layers: list[Layer]
-    """Its entries."""
-    per_subscription: bool
-    """It measures each subscription alone."""
-    pooled: bool
-    """It is about pools."""
+    name: str
+    layers: Layers
+    measured: Measured
+
+    def rule(self, settings: dict[str, Any], pool: PoolLimits, revision: int) -> Rule | None:
+        """The rule of effective settings; None when what matches doesn't make a whole one, or contradicts itself: entries
+        that neither lies within the other's scope are laid over each other only for those whom both are about."""
+        narrow, pooled = self.measured is Measured.SUBSCRIPTION, self.measured is Measured.POOL
+        if any(problems_of(RuleSettings(self.name, **settings), narrow)):
+            return None
+        limit = settings["limit"]
+        if settings["shape"] is Shape.PERCENT_OF:
+            on_disk = settings["signal"] in (Signal.SPOOL_BYTES, Signal.POOL_DISK)
+            limit = (pool.disk if on_disk else pool.memory) * settings["percent"] // 100
+        return Rule(
+            self.name, self.name, pool.name if pooled else "", limit=limit, revision=revision, per_subscription=narrow,
+            at_tick=pooled, **{key: settings[key] for key in _AS_SET},
+        )  # fmt: skip
 
 
 def own_rules(document: PolicyDocument) -> dict[str, Own]:
@@ -43,51 +50,16 @@ def own_rules(document: PolicyDocument) -> dict[str, Own]:
     named: dict[str, list[RuleSettings]] = {}
     for entry in document.rules:
         named.setdefault(entry.name, []).append(entry)
-    return {
-        name: Own(
-            [
-                Layer(f"rule {name} ({entry.scope})", entry.scope, set_fields(entry, RULE_FIELDS))
-                for entry in entries
-            ],
-            is_per_subscription(entries),
-            any(entry.signal in POOL_SIGNALS for entry in entries),
-        )
-        for name, entries in named.items()
-    }
+    return {name: _own(name, entries) for name, entries in named.items()}
 
 
-def settings_within(own: Own, scope: Scope) -> dict[str, Any]:
-    """What holds wherever a scope applies, laid over each other."""
-    merged = effective(Layers(own.layers).of(subject_of(scope)), DEFAULTS)
-    return {field: entry.value for field, entry in merged.items()}
-
-
-def rule(
-    name: str,
-    settings: dict[str, Any],
-    pool: PoolLimits,
-    revision: int,
-    *,
-    scope: str = "",
-    per_subscription: bool = False,
-) -> Rule | None:
-    """The rule of effective settings; None when what matches doesn't make a whole one, or contradicts itself: entries
-    that neither lies within the other's scope are laid over each other only for those whom both are about."""
-    if any(problems_of(RuleSettings(name, **settings), per_subscription)):
-        return None
-    signal, percent = settings["signal"], settings["percent"]
-    limit = settings["limit"]
-    if settings["shape"] is Shape.PERCENT_OF and percent is not None:
-        whole = pool.disk if signal in (Signal.SPOOL_BYTES, Signal.POOL_DISK) else pool.memory
-        limit = whole * percent // 100
-    assert limit is not None, "problems_of asks for one"
-    ladder = tuple(
-        Rung(rung.action, rung.at_percent, rung.after_ms, rung.for_ms) for rung in settings["ladder"]
-    )
-    counted, row = settings["shape"] is Shape.COUNT_IN_WINDOW, SIGNALS[signal]
-    return Rule(
-        name, name, scope, signal, settings["shape"], limit, Unit.TIMES if counted else row.unit,
-        settings["choose"], ladder, row.reason, revision, percent, settings["mode"], settings["hold_ms"],
-        settings["window_ms"], settings["count"], settings["clear"], settings["check_ms"], settings["cooldown_ms"],
-        settings["guard_bytes"], per_subscription, tuple(settings["protected"]),
-    )  # fmt: skip
+def _own(name: str, entries: list[RuleSettings]) -> Own:
+    layers = [
+        Layer(f"rule {name} ({entry.scope})", entry.scope, set_fields(entry, RULE_FIELDS))
+        for entry in entries
+    ]
+    if any(entry.signal in POOL_SIGNALS for entry in entries):
+        measured = Measured.POOL
+    else:
+        measured = Measured.SUBSCRIPTION if is_per_subscription(entries) else Measured.CLIENT
+    return Own(name, Layers(layers, DEFAULTS), measured)

@@ -1,11 +1,25 @@
-"""What presets share: an entry's settings as a layer."""
+"""What presets share: their entries as layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from broker_core.config import PolicyDocument, Scope
+from broker_core.config.preset_fields import PRESETS, defaults
+from broker_core.slow_clients.rules.scopes import Layer, Layers
+
 
 def set_fields(entry: object, names: Iterable[str]) -> dict[str, Any]:
     """The fields that an entry sets."""
     return {name: value for name in names if (value := getattr(entry, name)) is not None}
+
+
+def layers(document: PolicyDocument, system: str) -> Layers:
+    """The document's entries of `xap`, `activemq` or `qpid` by scope, over that system's defaults."""
+    known, found = defaults(PRESETS[system]), []
+    for entry in getattr(document, system):
+        topic, transport = getattr(entry, "topic", ""), entry.transport
+        origin = " ".join(filter(None, (system, topic, transport)))
+        found.append(Layer(origin, Scope(transport, topic), set_fields(entry, known)))
+    return Layers(found, known)

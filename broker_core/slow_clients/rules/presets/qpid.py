@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker_core.config import PolicyDocument, Scope
 from broker_core.config.preset_fields import QPID, defaults
-from broker_core.config.vocabulary import UNIT_OF
-from broker_core.slow_clients.rules.presets.layers import set_fields
-from broker_core.slow_clients.rules.rule import Action, Choice, Reason, Rule, Rung, Shape, Signal
-from broker_core.slow_clients.rules.scopes import Layer
+from broker_core.config.rule_settings import Rung
+from broker_core.config.vocabulary import Action, Reason, Shape, Signal
+from broker_core.slow_clients.rules.rule import Rule
 
 DEFAULTS: Final = defaults(QPID)
 _LIMITS: Final = {
@@ -27,18 +25,6 @@ _LIMITS: Final = {
     "message_age": Signal.OLDEST_AGE,
     "message_count": Signal.BACKLOG_MESSAGES,
 }
-
-
-def layers(document: PolicyDocument) -> list[Layer]:
-    """The document's topics by scope."""
-    return [
-        Layer(
-            f"qpid {entry.topic} {entry.transport}".rstrip(),
-            Scope(transport=entry.transport, topic=entry.topic),
-            set_fields(entry, DEFAULTS),
-        )
-        for entry in document.qpid
-    ]
 
 
 def rules(settings: dict[str, Any], revision: int, *, durable: bool) -> Iterable[Rule]:
@@ -50,6 +36,6 @@ def rules(settings: dict[str, Any], revision: int, *, durable: bool) -> Iterable
     for name, signal in _LIMITS.items():
         if settings[name] is not None:
             yield Rule(
-                f"qpid.{name}", QPID[name].word, "", signal, Shape.HARD, settings[name], UNIT_OF[signal], Choice.SELF, (Rung(action),),
-                Reason.RESOURCE_ERROR, revision, mode=settings["mode"], per_subscription=True,
+                f"qpid.{name}", QPID[name].word, "", signal, Shape.HARD, settings[name], (Rung(action),), revision,
+                Reason.RESOURCE_ERROR, mode=settings["mode"], per_subscription=True,
             )  # fmt: skip

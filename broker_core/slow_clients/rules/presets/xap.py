@@ -12,23 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker_core.config import PolicyDocument, Scope
 from broker_core.config.preset_fields import XAP, defaults
-from broker_core.slow_clients.rules.presets.layers import set_fields
-from broker_core.slow_clients.rules.rule import Action, Choice, Reason, Rule, Rung, Shape, Signal, Unit
-from broker_core.slow_clients.rules.scopes import Layer
+from broker_core.config.rule_settings import Rung
+from broker_core.config.vocabulary import Action, Shape, Signal
+from broker_core.slow_clients.rules.rule import Rule
 
 DEFAULTS: Final = defaults(XAP)
 PART_MS: Final = 125
 """The shortest time between two looks at one client."""
-
-
-def layers(document: PolicyDocument) -> list[Layer]:
-    """The document's settings by scope."""
-    return [
-        Layer(f"xap {entry.transport}".strip(), Scope(transport=entry.transport), set_fields(entry, DEFAULTS))
-        for entry in document.xap
-    ]
 
 
 def rules(settings: dict[str, Any], revision: int) -> Iterable[Rule]:
@@ -38,7 +29,6 @@ def rules(settings: dict[str, Any], revision: int) -> Iterable[Rule]:
     latency, retries = settings["latency"], settings["retries"]
     yield Rule(
         "xap.throughput", "throughput", "", Signal.DRAIN_RATE, Shape.RATE_BELOW, settings["throughput"],
-        Unit.BYTES_PER_SECOND, Choice.SELF, (Rung(Action.CANCEL_SUBSCRIPTION),), Reason.DRAIN_RATE, revision,
-        mode=settings["mode"], hold_ms=latency, window_ms=latency, count=retries,
-        check_ms=max(PART_MS, latency // (retries + 1)), guard_bytes=1,
+        (Rung(Action.CANCEL_SUBSCRIPTION),), revision, mode=settings["mode"], hold_ms=latency, window_ms=latency,
+        count=retries, check_ms=max(PART_MS, latency // (retries + 1)), guard_bytes=1,
     )  # fmt: skip

@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.config import PolicyDocument
-from broker_core.slow_clients import Action, Decision, Mode, SlowClientGuard, SubscriptionSignals, Waiting
+from broker_core.config.vocabulary import Action, Mode
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.signals import Waiting
 from broker_core.slow_clients.rules.staging import Stage
-from tests.support.slow_clients import HOST_MEMORY, SECOND, START, Still, guard, policy
+from tests.support.signals import SubscriptionSignals
+from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 BIG = {"message_memory_limit": 10**9, "message_disk_limit": 10**9}
 NOTIFY = [{"action": "notify"}]
@@ -28,7 +32,7 @@ def essence(decisions: list[Decision]) -> list[tuple[Any, ...]]:
 
 
 def apply(made: SlowClientGuard, document: PolicyDocument, stage: Stage | None = None) -> None:
-    made.apply_policy(document, HOST_MEMORY, None, "/spools", stage)
+    made.apply_policy(document, stage)
 
 
 # Random policies.

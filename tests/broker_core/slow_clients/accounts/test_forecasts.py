@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker_core.slow_clients import SlowClientGuard, SubscriptionSignals
-from broker_core.slow_clients.evaluate.forecast import Forecast
+from broker_core.documents.clients import ForecastEntry
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 NOTIFY = [{"action": "notify"}]
 
 
-def of(made: SlowClientGuard, client: str, rule: str, now: int) -> Forecast:
+def of(made: SlowClientGuard, client: str, rule: str, now: int) -> ForecastEntry:
     (found,) = [one for one in made.forecasts(client, now) if one.rule == rule]
     return found
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.slow_clients import (
-    Action,
-    Candidate,
-    Decision,
-    Mode,
-    PoolUse,
-    Reason,
-    SlowClientGuard,
-    Waiting,
-)
-from broker_core.slow_clients.accounts.frozen import as_signals
-from broker_core.slow_clients.evaluate.judge import evaluate
-from broker_core.slow_clients.evaluate.signals import Sample
-from broker_core.slow_clients.evaluate.telling import decision_json
-from tests.support.slow_clients import HOST_MEMORY, SECOND, START, Still, guard, policy
+from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.documents.records import Candidate
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.signals import Sample, Waiting
+from broker_core.slow_clients.evaluate.telling import decision_entry
+from tests.support.signals import evaluate
+from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
 
@@ -167,7 +161,7 @@ def test_a_decisions_samples_stay_as_they_were() -> None:
     assert before[1:] == decision.samples[1:] and decision.samples[-1] == Sample(
         START + 3 * SECOND, 600_000, 0, 3_000
     )
-    assert decision_json(decision)["samples"][0] == [START // 1_000_000, 100_000, 0, 0, 0]
+    assert decision_entry(decision).samples[0] == [START // 1_000_000, 100_000, 0, 0, 0]
 
 
 def test_clients_are_ranked_before_the_pool_is_full() -> None:
@@ -205,7 +199,7 @@ def test_a_new_policy_takes_over_what_is_held() -> None:
     accounts = [made.register(name, "tcp", Still(START)) for name in "abc"]
     for account, size in zip(accounts, (300, 200, 100), strict=True):
         assert made.queued(account, size, START) is None
-    made.apply_policy(policy({"message_memory_limit": 400}, 100, revision=2), HOST_MEMORY, None, "/spools")
+    made.apply_policy(policy({"message_memory_limit": 400}, 100, revision=2))
     assert made.pool_of("tcp").memory_used == 600
     (decision,) = made.tick(START)
     assert (decision.client, decision.revision, decision.limit) == ("a", 2, 400)
@@ -219,16 +213,16 @@ def test_a_new_policy_may_split_the_pool() -> None:
     made.queued(other, 200, START)
     assert made.pools()["instance"][1] == ["a", "b"]
     split = policy(SMALL, transports={"a": {"pool": {"message_memory_limit": 5_000}}, "b": {}}, revision=2)
-    made.apply_policy(split, HOST_MEMORY, None, "/spools")
+    made.apply_policy(split)
     used = {name: (pool.memory_used, transports) for name, (pool, transports) in made.pools().items()}
     assert used == {"instance": (200, ["b"]), "transport:a": (300, ["a"])}
-    assert [100 * use.memory / use.pool.memory_limit for use in (one, other)] == [6.0, 20.0]
+    assert [100 * use.memory / use.pool.limits.memory for use in (one, other)] == [6.0, 20.0]
 
 
 def test_clients_of_a_transport_that_is_gone_fall_to_the_instance() -> None:
     made = guard(policy(SMALL, transports={"a": {"pool": {"message_memory_limit": 9}}, "b": {}}))
     account = made.register("one", "a", Still(START))
-    made.apply_policy(policy(SMALL, transports={"b": {}}), HOST_MEMORY, None, "/spools")
+    made.apply_policy(policy(SMALL, transports={"b": {}}))
     assert account.pool.name == "instance" and made.queued(account, 500, START) is None
 
 
@@ -281,14 +275,14 @@ def _essence(decision: Decision) -> tuple[object, ...]:
 def _expected(
     made: SlowClientGuard, uses: list[PoolUse], account: PoolUse, size: int
 ) -> tuple[object, ...] | None:
-    """What evaluate() says to all clients once this one has grown."""
-    field, total = ("spool_bytes", "disk_used") if account.offlined else ("outbox_bytes", "memory_used")
-    clients = [
-        replace(c, **{field: getattr(c, field) + size}) if c.name == account.name else c
-        for c in (as_signals(use, use.pool, START, dict(use.holds)) for use in uses if not use.closing)
-    ]
-    pool = account.pool.signals()
-    grown = replace(pool, **{total: getattr(pool, total) + size})
+    """What the judge says to all clients once this one has grown."""
+    field, total = ("disk", "disk_used") if account.offlined else ("memory", "memory_used")
+    clients = [copy(use) for use in uses if not use.closing]
+    for client in clients:
+        if client.name == account.name:
+            setattr(client, field, getattr(client, field) + size)
+    grown = copy(account.pool)
+    setattr(grown, total, getattr(grown, total) + size)
     decisions = evaluate(made.book, clients, [grown], START).decisions
     return _essence(decisions[0]) if decisions else None
 
@@ -309,5 +303,5 @@ def _check_sums(made: SlowClientGuard, accounts: list[PoolUse]) -> None:
     assert pool.memory_used == sum(account.memory for account in counted) >= 0
     assert pool.memory_leaving == sum(account.memory for account in counted if account.offlined)
     assert pool.disk_used == sum(account.disk for account in counted) >= 0
-    assert pool.memory_used - pool.memory_leaving <= pool.memory_limit
-    assert pool.disk_used <= pool.disk_limit
+    assert pool.memory_used - pool.memory_leaving <= pool.limits.memory
+    assert pool.disk_used <= pool.limits.disk

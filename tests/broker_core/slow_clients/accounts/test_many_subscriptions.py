@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker_core.slow_clients import SubscriptionSignals
 from tests.support.calls import calls
-from tests.support.slow_clients import HOST_MEMORY, START, Still, guard, policy
+from tests.support.signals import SubscriptionSignals
+from tests.support.slow_clients import START, Still, guard, policy
 
 DOCUMENT = policy(
     activemq=[{"topic": ">", "constant_pending_message_limit_strategy": 50}, {"topic": "t.>", "prefetch": 5},
@@ -38,7 +38,7 @@ def test_what_a_subscription_costs_does_not_grow_with_how_many_there_are() -> No
     assert many < 11 * few
     for client in range(8):
         of(f"c{client}", 1_000)
-    again = calls(lambda: made.apply_policy(DOCUMENT, HOST_MEMORY, None, "/spools"))
+    again = calls(lambda: made.apply_policy(DOCUMENT))
     assert again < 11 * many, "nine thousand of them, and a policy comes into force"
 
 

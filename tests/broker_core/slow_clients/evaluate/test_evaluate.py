@@ -7,9 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.slow_clients import Action, Candidate, ClientSignals, Decision, Mode, PoolSignals, Reason
-from broker_core.slow_clients.evaluate.judge import NOTHING, evaluate
+from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.documents.records import Candidate
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.judge import NOTHING
+from broker_core.slow_clients.evaluate.signals import PoolSignals
 from broker_core.slow_clients.rules.rulebook import RuleBook
+from tests.support.signals import ClientSignals, evaluate
 from tests.support.slow_clients import START, policy, rule_book
 
 MEMORY, DISK = 1_000, 4_000
@@ -25,8 +29,8 @@ def client(name: str, memory: int = 0, disk: int = 0, age_ms: int = 0, **more: o
         name,
         "tcp",
         "instance",
-        outbox_bytes=memory,
-        spool_bytes=disk,
+        memory=memory,
+        disk=disk,
         offlined=disk > 0,
         oldest_at=START - age_ms * 1_000_000 if age_ms else 0,
         **more,  # type: ignore[arg-type]
@@ -36,9 +40,9 @@ def client(name: str, memory: int = 0, disk: int = 0, age_ms: int = 0, **more: o
 def judge(*clients: ClientSignals, by: RuleBook | None = None) -> list[Decision]:
     pool = PoolSignals(
         "instance",
-        sum(c.outbox_bytes for c in clients),
-        sum(c.outbox_bytes for c in clients if c.offlined),
-        sum(c.spool_bytes for c in clients),
+        sum(c.memory for c in clients),
+        sum(c.memory for c in clients if c.offlined),
+        sum(c.disk for c in clients),
     )
     return list(evaluate(rules() if by is None else by, clients, [pool], START).decisions)
 
@@ -165,7 +169,7 @@ def test_afterwards_nothing_is_over(figures: list[tuple[int, int, int]]) -> None
     gone = {d.client for d in decisions if d.action is Action.DISCONNECT}
     offlined = {d.client for d in decisions if d.action is Action.OFFLINE}
     left = [
-        replace(c, outbox_bytes=0, offlined=True) if c.name in offlined else c
+        replace(c, memory=0, offlined=True) if c.name in offlined else c
         for c in clients
         if c.name not in gone
     ]

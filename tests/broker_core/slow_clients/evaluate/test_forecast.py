@@ -9,27 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.slow_clients import Sample
-from broker_core.slow_clients.evaluate.forecast import Forecast, Seen, soonest
+from broker_core.config.rule_settings import Rung
+from broker_core.config.vocabulary import Action, Shape, Signal
+from broker_core.documents.clients import ForecastEntry
+from broker_core.slow_clients.evaluate.forecast import Seen, soonest
 from broker_core.slow_clients.evaluate.forecast import forecast as forecast_of
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, Hold
 from broker_core.slow_clients.evaluate.signal_table import READINGS
-from broker_core.slow_clients.rules.rule import Action, Choice, Reason, Rule, Rung, Shape, Signal, Unit
+from broker_core.slow_clients.evaluate.signals import Sample
+from broker_core.slow_clients.rules.rule import Rule
 from tests.support.slow_clients import SECOND, START
 
 
 def rule(
     signal: Signal = Signal.OUTBOUND_BYTES, limit: int = 100_000, name: str = "r", hold_ms: int = 0
 ) -> Rule:
-    return Rule(name, name, "", signal, Shape.SOFT_FOR if hold_ms else Shape.HARD, limit, Unit.BYTES, Choice.SELF,
-                (Rung(Action.OFFLINE),), Reason.MEMORY_CAPACITY, 1, hold_ms=hold_ms)  # fmt: skip
+    return Rule(name, name, "", signal, Shape.SOFT_FOR if hold_ms else Shape.HARD, limit,
+                (Rung(Action.OFFLINE),), 1, hold_ms=hold_ms)  # fmt: skip
 
 
 def samples(*memory: int, spool: int = 0, age: int = 0) -> list[Sample]:
     return [Sample(START + place * SECOND, value, spool, age) for place, value in enumerate(memory)]
 
 
-def forecast(rules: list[Rule], looks: list[Sample]) -> Forecast | None:
+def forecast(rules: list[Rule], looks: list[Sample]) -> ForecastEntry | None:
     """As the guard has it of a client's samples."""
     found = []
     for one in rules if looks else []:
@@ -101,7 +104,7 @@ def test_over_already_is_now() -> None:
 # Every rule and signal has a time, or the reason why there is none.
 
 
-def look(one: Rule, value: int, *before: int, hold: Hold = NO_HOLD, spared: str = "") -> Forecast:
+def look(one: Rule, value: int, *before: int, hold: Hold = NO_HOLD, spared: str = "") -> ForecastEntry:
     """The rule read these values a second apart, the last of them now."""
     values = [*before, value]
     points = [(START - (len(values) - 1 - place) * SECOND, read) for place, read in enumerate(values)]
@@ -157,7 +160,7 @@ def test_a_cooldown_is_waited_for() -> None:
     assert look(quiet, 120_000, hold=Hold(acted_at=START - 20 * SECOND)).fires_in_ms == 40_000
 
 
-SLOW = replace(rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, unit=Unit.BYTES_PER_SECOND, window_ms=500, hold_ms=500,
+SLOW = replace(rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, window_ms=500, hold_ms=500,
                count=3, check_ms=125)  # fmt: skip
 
 

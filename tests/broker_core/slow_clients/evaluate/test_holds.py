@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_core.config.rule_settings import Rung
+from broker_core.config.vocabulary import Action, Mode, Shape, Signal
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
-from broker_core.slow_clients.rules.rule import Action, Choice, Mode, Reason, Rule, Rung, Shape, Signal, Unit
+from broker_core.slow_clients.rules.rule import Rule
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_010 * SECOND
@@ -24,8 +26,7 @@ def rule(
     **more: Any,
 ) -> Rule:
     return Rule(
-        "r", "r", "", signal, shape, limit, Unit.MILLISECONDS, Choice.SELF, ladder or (Rung(Action.DISCONNECT),),
-        Reason.AGE, 1, **more,
+        "r", "r", "", signal, shape, limit, ladder or (Rung(Action.DISCONNECT),), 1, **more,
     )  # fmt: skip
 
 

@@ -35,4 +35,4 @@ def test_however_often_one_looks_it_remembers_a_minute() -> None:
     pace = Pace()
     for part in range(4_000):
         pace.look(START + part * SECOND // 10, part, part)
-    assert len(pace._looks) == 39
+    assert len(pace._looks) == 13

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.config.vocabulary import SIGNALS, Measured, Signal, whole
-from broker_core.slow_clients import ClientSignals, PoolSignals, Rule, SubscriptionSignals
+from broker_core.config.rule_settings import Rung
+from broker_core.config.vocabulary import SIGNALS, Action, Measured, Shape, Signal, whole
 from broker_core.slow_clients.evaluate.signal_table import (
     OF_CLIENT,
     OF_POOL,
@@ -17,7 +17,9 @@ from broker_core.slow_clients.evaluate.signal_table import (
     of_pool,
     of_subscription,
 )
-from broker_core.slow_clients.rules.rule import Action, Choice, Rung, Shape
+from broker_core.slow_clients.evaluate.signals import PoolSignals
+from broker_core.slow_clients.rules.rule import Rule
+from tests.support.signals import ClientSignals, SubscriptionSignals
 from tests.support.slow_clients import SECOND, START
 
 SLOW = SubscriptionSignals(
@@ -26,8 +28,8 @@ SLOW = SubscriptionSignals(
     window_full_since=START - 20 * SECOND, blocked_since=START - 21 * SECOND,
 )  # fmt: skip
 CLIENT = ClientSignals(
-    "c", "tcp", "instance", outbox_bytes=1, outbox_messages=2, spool_bytes=3, oldest_at=START - 4 * SECOND,
-    offlined_at=START - 5 * SECOND, conflation_bytes=6, write_blocked_since=START - 7 * SECOND, owed_bytes=8, owed_messages=9,
+    "c", "tcp", "instance", memory=1, outbox_messages=2, disk=3, oldest_at=START - 4 * SECOND,
+    offlined_at=START - 5 * SECOND, conflation_bytes=6, blocked_since=START - 7 * SECOND, owed_bytes=8, owed_messages=9,
     subscriptions=(SLOW,),
 )  # fmt: skip
 LIVE = {
@@ -43,21 +45,7 @@ NARROW = {
 
 
 def rule(signal: Signal) -> Rule:
-    row = SIGNALS[signal]
-    return Rule(
-        "r",
-        "r",
-        "",
-        signal,
-        Shape.HARD,
-        5,
-        row.unit,
-        Choice.SELF,
-        (Rung(Action.NOTIFY),),
-        row.reason,
-        1,
-        window_ms=9,
-    )
+    return Rule("r", "r", "", signal, Shape.HARD, 5, (Rung(Action.NOTIFY),), 1, window_ms=9)
 
 
 @pytest.mark.parametrize("signal", OF_CLIENT)

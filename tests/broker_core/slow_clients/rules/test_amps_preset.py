@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.slow_clients import Action, Mode, Reason, Rule, build_pools
-from broker_core.slow_clients.rules.presets.amps import compile_rules, resolve_pools
-from broker_core.slow_clients.rules.rule import INSTANCE, ClientLimits, client_limits
+from broker_core.config import PolicyDocument
+from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.slow_clients.rules.presets.amps import client_rules, pool_rules, resolve_pools
+from broker_core.slow_clients.rules.rule import INSTANCE, ClientLimits, Rule, client_limits
 from broker_core.slow_clients.rules.scopes import Subject
 from tests.support.slow_clients import policy, rule_book
 
 GIB = 1 << 30
 
 
+def compile_rules(document: PolicyDocument) -> list[Rule]:
+    pools = resolve_pools(document, 16 * GIB, None, "/spools")
+    made = [rule for transport, pool in pools.items() for rule in client_rules(document, transport, pool)]
+    return made + [
+        rule for pool in dict.fromkeys(pools.values()) for rule in pool_rules(pool, document.revision)
+    ]
+
+
 def rules_of(**settings: object) -> dict[tuple[str, str], Rule]:
     document = policy(**settings)  # type: ignore[arg-type]
-    compiled = compile_rules(document, resolve_pools(document, 16 * GIB, None, "/spools"))
+    compiled = compile_rules(document)
     return {(rule.name.removeprefix("amps."), rule.scope): rule for rule in compiled}
 
 
@@ -28,18 +37,18 @@ def rules_of(**settings: object) -> dict[tuple[str, str], Rule]:
     ],
 )
 def test_default_memory_is_the_lower_tenth(host: int, ulimit: int | None, memory: int) -> None:
-    assert build_pools(policy(), host, ulimit, "/spools")["tcp"].memory_limit == memory
+    assert resolve_pools(policy(), host, ulimit, "/spools")["tcp"].memory == memory
 
 
 def test_default_disk_is_one_gigabyte_or_the_memory_limit() -> None:
-    small = build_pools(policy({"message_memory_limit": 5}), GIB, None, "/spools")["tcp"]
-    large = build_pools(policy({"message_memory_limit": 3 * GIB}), GIB, None, "/spools")["tcp"]
-    assert (small.disk_limit, large.disk_limit) == (10**9, 3 * GIB)
+    small = resolve_pools(policy({"message_memory_limit": 5}), GIB, None, "/spools")["tcp"]
+    large = resolve_pools(policy({"message_memory_limit": 3 * GIB}), GIB, None, "/spools")["tcp"]
+    assert (small.disk, large.disk) == (10**9, 3 * GIB)
     assert small.disk_path == "/spools"
 
 
 def test_transports_share_the_instances_pool() -> None:
-    pools = build_pools(policy(transports={"a": {}, "b": {}}), 16 * GIB, None, "/spools")
+    pools = resolve_pools(policy(transports={"a": {}, "b": {}}), 16 * GIB, None, "/spools")
     assert pools["a"] is pools["b"] is pools[INSTANCE]
     assert pools["a"].name == "instance"
 
@@ -49,22 +58,22 @@ def test_a_differing_value_makes_an_own_pool_that_keeps_the_rest() -> None:
         {"message_memory_limit": 1_000, "message_disk_limit": 5_000},
         transports={"a": {"pool": {"message_memory_limit": 9_000}}, "b": {}},
     )
-    pools = build_pools(document, 16 * GIB, None, "/spools")
+    pools = resolve_pools(document, 16 * GIB, None, "/spools")
     assert pools["b"] is pools[INSTANCE] and pools["a"] is not pools["b"]
-    assert pools["a"].limits == ("transport:a", 9_000, 5_000, "/spools")
+    assert pools["a"] == ("transport:a", 9_000, 5_000, "/spools")
 
 
 def test_the_same_value_written_out_is_not_a_difference() -> None:
     seven = {"message_memory_limit": 7}
     document = policy(seven, transports={"a": {"pool": seven}})
-    pools = build_pools(document, 16 * GIB, None, "/spools")
+    pools = resolve_pools(document, 16 * GIB, None, "/spools")
     assert pools["a"] is pools[INSTANCE]
 
 
 def test_the_rules_of_the_defaults() -> None:
     rules = rules_of(pool={"message_memory_limit": 1_000, "message_disk_limit": 4_000})
     own = {key: rule for key, rule in rules.items() if key[1] != INSTANCE}
-    assert {key: (rule.limit, rule.action, rule.reason) for key, rule in own.items()} == {
+    assert {key: (rule.limit, rule.ladder[0].action, rule.reason) for key, rule in own.items()} == {
         ("client_max_capacity.disk", "tcp"): (2_000, Action.DISCONNECT, Reason.CAPACITY),
         ("client_max_capacity.memory", "tcp"): (500, Action.OFFLINE, Reason.MEMORY_CAPACITY),
         ("message_disk_limit", "instance"): (4_000, Action.DISCONNECT, Reason.DISK),
@@ -90,7 +99,7 @@ def test_a_transports_client_policy_stands_over_the_instances() -> None:
 
 def test_pool_rules_exist_once_for_each_pool() -> None:
     document = policy(transports={"a": {}, "b": {}, "c": {"pool": {"message_disk_limit": 3 * GIB}}})
-    compiled = compile_rules(document, resolve_pools(document, 16 * GIB, None, "/spools"))
+    compiled = compile_rules(document)
     scopes = [rule.scope for rule in compiled if rule.name == "amps.message_memory_limit"]
     assert sorted(scopes) == ["instance", "transport:c"]
 

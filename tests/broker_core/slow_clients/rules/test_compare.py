@@ -9,13 +9,13 @@ from broker_core.config import (
     ClientPolicy,
     PolicyDocument,
     RuleSettings,
-    RungSettings,
+    Rung,
     Scope,
     default_policy,
 )
 from broker_core.config.vocabulary import Action, Signal
-from broker_core.slow_clients.accounts.pools import build_pools
 from broker_core.slow_clients.rules.compare import compare
+from broker_core.slow_clients.rules.presets.amps import resolve_pools
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import Subject
 
@@ -25,8 +25,7 @@ PRICES = DESK._replace(topic="prices.eu", subscription="s")
 
 
 def book(document: PolicyDocument) -> RuleBook:
-    pools = build_pools(document, 2**30, None, "/spool")
-    return RuleBook(document, {name: pool.limits for name, pool in pools.items()})
+    return RuleBook(document, resolve_pools(document, 2**30, None, "/spool"))
 
 
 def test_nothing_changes_between_two_revisions_of_one_policy() -> None:
@@ -40,7 +39,7 @@ def test_a_limit_of_the_instance_touches_everybody_with_both_origins() -> None:
     (change,) = touched[0].changes
     assert change.setting == "amps.client_max_capacity"
     assert (change.before.value, change.after.value) == (50, 10)
-    assert touched[0].as_dict()["changes"][0]["after"]["origin"] == change.after.origin
+    assert change.after.origin == "instance"
 
 
 def test_a_rule_for_some_touches_them_alone() -> None:
@@ -49,7 +48,7 @@ def test_a_rule_for_some_touches_them_alone() -> None:
         Scope(client="desk-*"),
         signal=Signal.OLDEST_AGE,
         limit=1_000,
-        ladder=(RungSettings(Action.DISCONNECT),),
+        ladder=(Rung(Action.DISCONNECT),),
     )
     touched = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK, OTHER])
     assert [one.client for one in touched] == ["desk-1"]

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker_core.slow_clients import Decision, SlowClientGuard, SubscriptionSignals, Waiting, Watched
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.watched import Watched
+from broker_core.slow_clients.evaluate.decision import Decision
+from broker_core.slow_clients.evaluate.signals import Waiting
+from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker_core.slow_clients import SlowClientGuard
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rule import SAMPLES
 from broker_core.slow_clients.rules.scopes import Subject
 from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
@@ -109,9 +109,9 @@ def test_the_memory_of_a_client_stays_within_two_and_three_quarters_kib() -> Non
         reader.move(second * SECOND)
         made.tick(START + second * SECOND)
     assert use.history is not None
-    assert len(use.history.values(SAMPLES)) == SAMPLES * 5 and len(use.history.marks()) <= 19
-    assert 8 * (SAMPLES * 5 + 2 * len(use.history.marks())) <= 2.75 * KIB
-    oldest = use.history.marks()[0]
-    assert START + 399 * SECOND - oldest.at >= 80 * SECOND, (
+    samples, marks = use.history.samples, use.history.marks
+    assert len(samples) == SAMPLES and len(marks) <= 19
+    assert 8 * (len(samples) * samples.width + len(marks) * marks.width) <= 2.75 * KIB
+    assert START + 399 * SECOND - marks.first()[0] >= 80 * SECOND, (
         "they reach as far back as a lump at the floor takes"
     )

@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 
-from broker_core.slow_clients import (
-    Action,
-    Decision,
-    PoolUse,
-    Reason,
-    SlowClientGuard,
-    SubscriptionSignals,
-    Watched,
-)
+from broker_core.config.vocabulary import Action, Reason
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.accounts.watched import Watched
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
+from tests.support.signals import SubscriptionSignals
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 STOCKS = {"topic": "stocks.us.*", "depth": 4_235_264, "message_age": 600_000, "message_count": 50}

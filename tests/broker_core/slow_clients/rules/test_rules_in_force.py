@@ -8,21 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.slow_clients import (
-    Action,
-    ClientSignals,
-    Decision,
-    Mode,
-    PoolSignals,
-    PoolUse,
-    Reason,
-    SlowClientGuard,
-    SubscriptionSignals,
-    Waiting,
-)
-from broker_core.slow_clients.evaluate.judge import evaluate
+from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
-from tests.support.slow_clients import HOST_MEMORY, SECOND, START, Still, guard, policy, rule_book
+from broker_core.slow_clients.evaluate.signals import PoolSignals, Waiting
+from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
+from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
 
 BIG = {"message_memory_limit": 10**9, "message_disk_limit": 10**9}
 
@@ -159,7 +152,7 @@ def test_a_new_policy_forgets_what_its_rules_dont_know() -> None:
     made, account, _ = scene(rule("oldest_age", 10_000, do("warn", at_percent=10), do("disconnect")))
     made.queued(account, 10, START)
     assert made.tick(START + 2 * SECOND) and account.holds
-    made.apply_policy(policy(BIG), HOST_MEMORY, None, "/spools")
+    made.apply_policy(policy(BIG))
     assert not account.holds and made.tick(START + 60 * SECOND) == []
 
 
@@ -172,8 +165,7 @@ def test_users_and_client_names_have_their_own_limits() -> None:
     other = made.register("d", "tcp", Still(START), user="bob")
     assert made.queued(other, 4_000, START) is not None
     found = made.effective("c")
-    assert found is not None
-    assert {one.setting: (one.value, one.origin) for one in found.settings}["own.limit"] == (
+    assert {one.setting: (one.value, one.origin) for one in found}["own.limit"] == (
         5_000,
         "rule own (user ann)",
     )
@@ -231,7 +223,7 @@ def replay(own: dict[str, Any], mode: str, trace: list[tuple[int, int, int, int]
         figures["abcd"[number]] = (memory, age, messages)
         clients = [client(name, now, *values, holds.get(name, {})) for name, values in figures.items()]
         pool = PoolSignals(
-            "instance", sum(one.outbox_bytes for one in clients), 0, 0, pool_holds.get("instance", {})
+            "instance", sum(one.memory for one in clients), 0, 0, pool_holds.get("instance", {})
         )
         verdict = evaluate(book, clients, [pool], now)
         decisions += verdict.decisions
@@ -246,7 +238,7 @@ def client(
     one = SubscriptionSignals("s", "a.b", backlog_messages=messages, outbox_messages=messages, unacked_messages=messages,
                               oldest_at=now - age * 1_000_000 if age else 0)  # fmt: skip
     return ClientSignals(
-        name, "tcp", "instance", outbox_bytes=memory, outbox_messages=messages, holds=holds, subscriptions=(one,),
+        name, "tcp", "instance", memory=memory, outbox_messages=messages, holds=holds, subscriptions=(one,),
         oldest_at=now - age * 1_000_000 if age else 0,
     )  # fmt: skip
 

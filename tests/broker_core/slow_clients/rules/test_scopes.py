@@ -121,7 +121,7 @@ def test_the_most_specific_wins_field_by_field() -> None:
 
     def old(*subject: str) -> list[tuple[int, str]]:
         rules = made.of_client(Subject(*subject))
-        return [(rule.limit, rule.action.value) for rule in rules if rule.name == "old"]
+        return [(rule.limit, rule.ladder[0].action.value) for rule in rules if rule.name == "old"]
 
     assert old("ws") == [(5_000, "disconnect")]
     assert old("tcp") == [(9_000, "disconnect")]
@@ -211,7 +211,7 @@ SCOPES = st.builds(
 )  # fmt: skip
 SUBJECTS = st.builds(
     Subject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]), st.sampled_from(["t-1", "t-2", "x"]),
-    TOPICS.filter(lambda topic: not topic.endswith("#")), st.sampled_from(["s1", "s2"]), st.sampled_from(["", "book"]),
+    TOPICS, st.sampled_from(["s1", "s2"]), st.sampled_from(["", "book"]),
 )  # fmt: skip
 
 

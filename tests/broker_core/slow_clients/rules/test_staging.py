@@ -23,14 +23,12 @@ def guard(stage: Stage | None) -> SlowClientGuard:
     made = SlowClientGuard(BASE, 2**30, None, "/spool")
     for name in ("desk-1", "other"):
         made.queued(made.register(name, "tcp", Still(START)), 100, START)
-    made.apply_policy(BASE, 2**30, None, "/spool", stage)
+    made.apply_policy(BASE, stage)
     return made
 
 
 def age_limit(made: SlowClientGuard, name: str) -> Any:
-    found = made.effective(name)
-    assert found is not None
-    return {one.setting: one.value for one in found.settings}["amps.client_message_age_limit_ms"]
+    return {one.setting: one.value for one in made.effective(name)}["amps.client_message_age_limit_ms"]
 
 
 def test_only_the_first_are_judged_by_the_staged_revision() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker_core.config.vocabulary import Action
-from broker_core.slow_clients.rules import worst_case
 from broker_core.slow_clients.rules.scopes import Subject
+from broker_core.slow_clients.rules.worst_case import worst_cases
 from tests.support.slow_clients import policy, rule_book
 
 RULES: list[dict[str, Any]] = [
@@ -21,7 +21,7 @@ RULES: list[dict[str, Any]] = [
 
 def test_a_rules_ladder_layer_by_layer_is_as_the_rule_book_compiles_it() -> None:
     document = policy(rules=RULES)
-    behind, desk, full, pool = worst_case.of_rules(document)
+    behind, desk, full, pool = worst_cases(document)["rules"]
     book = rule_book(document)
     for acts, client in ((behind, "other"), (desk, "desk-1")):
         (rule,) = [rule for rule in book.of_client(Subject("tcp", client=client)) if rule.name == "behind"]
@@ -44,14 +44,14 @@ def test_the_presets_say_theirs() -> None:
         ],
         qpid=[{"topic": "a.*", "message_age": 600_000}, {"topic": "b"}],
     )
-    (usual,), (slower,) = worst_case.of_xap(document)
+    (usual,), (slower,) = worst_cases(document)["xap"]
     assert (usual.action, round(usual.worst_case_ms, -2)) == (
         Action.CANCEL_SUBSCRIPTION,
         2_600,
     )  # docs/slow-clients.md
     assert slower.worst_case_ms > usual.worst_case_ms
-    (aborted,) = worst_case.of_activemq(document)[0]
+    (aborted,) = worst_cases(document)["activemq"][0]
     assert aborted.action is Action.ASK_TO_CLOSE and 30_000 < aborted.worst_case_ms <= 61_000
-    age, nothing = worst_case.of_qpid(document)
+    age, nothing = worst_cases(document)["qpid"]
     assert [act.action for act in age] == [Action.DISCONNECT]
     assert nothing == []

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker_core.slow_clients import Action, Decision, Mode, PoolUse, Reason, SlowClientGuard
+from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import sentence
 from broker_core.slow_clients.rules.scopes import Subject
 from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book

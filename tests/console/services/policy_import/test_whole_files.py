@@ -9,8 +9,9 @@ import pytest
 
 from broker_core.config import PolicyDocument
 from broker_core.slow_clients.rules.presets import activemq, qpid
+from broker_core.slow_clients.rules.presets.layers import layers
 from broker_core.slow_clients.rules.review import Severity, review
-from broker_core.slow_clients.rules.scopes import Layer, Subject, by_specificity, effective, matches
+from broker_core.slow_clients.rules.scopes import Subject
 from console.services import policy_import
 from console.services.actions.definition import checked_steps, checked_triggers
 from console.services.policy_import import Imported
@@ -34,11 +35,9 @@ def imported(system: str, name: str) -> Imported:
     return policy_import.read(system, text_of(name))
 
 
-def in_force(layers: list[Layer], defaults: dict[str, Any], topic: str) -> dict[str, Any]:
+def in_force(document: PolicyDocument, system: str, topic: str) -> dict[str, Any]:
     """The settings for a subscription to a topic."""
-    subject = Subject("tcp", topic=topic)
-    found = [layer for layer in by_specificity(layers) if matches(layer.scope, subject)]
-    return {field: one.value for field, one in effective(found, defaults).items()}
+    return layers(document, system).values(Subject("tcp", topic=topic))
 
 
 @pytest.mark.parametrize(("system", "name"), XML)
@@ -73,7 +72,7 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
     document = taken(imported("activemq", "activemq.xml"))
 
     def settings(topic: str) -> dict[str, Any]:
-        return in_force(activemq.layers(document), activemq.DEFAULTS, topic)
+        return in_force(document, "activemq", topic)
 
     # What the entry of `>` says, and what ActiveMQ means where it says nothing.
     assert settings("other") == {
@@ -94,10 +93,10 @@ def test_a_limit_of_an_outer_entry_doesnt_hold_for_an_inner_one() -> None:
     <policyEntry topic=">"><pendingMessageLimitStrategy><prefetchRatePendingMessageLimitStrategy/></pendingMessageLimitStrategy></policyEntry>
     <policyEntry topic="a.*"><pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="40000"/></pendingMessageLimitStrategy></policyEntry>
     <policyEntry topic="b"/><policyEntry topic="c.d" topicPrefetch="7"/></policyEntries>"""
-    layers = activemq.layers(taken(policy_import.read("activemq", text)))
+    document = taken(policy_import.read("activemq", text))
 
     def limit(topic: str, prefetch: int) -> tuple[str, int] | None:
-        return activemq.pending_limit(in_force(layers, activemq.DEFAULTS, topic), prefetch)
+        return activemq.pending_limit(in_force(document, "activemq", topic), prefetch)
 
     assert limit("x", 100) == ("prefetchRatePendingMessageLimitStrategy", 50)
     assert limit("a.b", 100) == ("constantPendingMessageLimitStrategy", 40_000)
@@ -110,7 +109,7 @@ def test_in_qpid_a_topics_limits_replace_those_of_all_topics() -> None:
     document = taken(imported("qpid", "qpid-virtualhosts.xml"))
 
     def limits(topic: str) -> dict[str, Any]:
-        rules = qpid.rules(in_force(qpid.layers(document), qpid.DEFAULTS, topic), 1, durable=False)
+        rules = qpid.rules(in_force(document, "qpid", topic), 1, durable=False)
         return {rule.setting: rule.limit for rule in rules if rule.limit < 10**10}  # more is no limit
 
     assert limits("other") == {"messageCount": 5_000, "messageAge": 120_000}

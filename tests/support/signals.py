@@ -1,0 +1,117 @@
+"""Clients and subscriptions as plain values, for the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.evaluate.judge import Judged, RuledView, Verdict, judge
+from broker_core.slow_clients.evaluate.signals import (
+    Backlog,
+    Holds,
+    Mark,
+    PoolSignals,
+    Sample,
+    SubscriptionView,
+    Waiting,
+)
+from broker_core.slow_clients.rules.rulebook import RuleBook
+from broker_core.slow_clients.rules.scopes import Subject
+
+
+@dataclass(slots=True)
+class SubscriptionSignals:
+    """See `SubscriptionView`."""
+
+    id: str
+    topic: str
+    name: str = ""
+    durable: bool = False
+    journaled: bool = False
+    prefetch: int = 0
+    backlog_bytes: int = 0
+    backlog_messages: int = 0
+    outbox_bytes: int = 0
+    outbox_messages: int = 0
+    conflation_bytes: int = 0
+    oldest_at: int = 0
+    unacked_messages: int = 0
+    unacked_since: int = 0
+    acked_at: int = 0
+    window_full_since: int = 0
+    window_full_count: int = 0
+    blocked_since: int = 0
+    paused: bool = False
+    rate_limited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSignals:
+    """One client at one moment, and its own backlog. See `ClientView` and `Backlog`."""
+
+    name: str
+    transport: str
+    pool_name: str
+    memory: int = 0
+    outbox_messages: int = 0
+    disk: int = 0
+    spool_messages: int = 0
+    oldest_at: int = 0
+    unacked_at: int = 0
+    offlined: bool = False
+    blocked_since: int = 0
+    unjournaled_messages: int = 0
+    resume_bookmark: str = ""
+    samples: tuple[Sample, ...] = ()
+    user: str = ""
+    offlined_at: int = 0
+    conflation_bytes: int = 0
+    taken_bytes: int = 0
+    lump_bytes: int = 0
+    owed_messages: int = 0
+    owed_bytes: int = 0
+    behind_since: int = 0
+    subscriptions: tuple[SubscriptionView, ...] = ()
+    holds: Holds = field(default_factory=dict)
+    connected: int = 0
+
+    @property
+    def backlog(self) -> Backlog:
+        return self
+
+    @property
+    def messages(self) -> int:
+        return self.outbox_messages
+
+    def look(self) -> None:
+        pass
+
+    def waiting(self) -> Waiting:
+        return Waiting(
+            self.outbox_messages, self.spool_messages, self.unjournaled_messages, self.resume_bookmark
+        )
+
+    def taken_by(self, until_ns: int) -> Mark | None:
+        known = [Mark(sample.at, sample.taken_bytes) for sample in self.samples]
+        return max((mark for mark in known if mark.at <= until_ns), default=None)
+
+    def recent(self, now_ns: int) -> tuple[Sample, ...]:
+        return self.samples
+
+
+def evaluate(
+    rules: RuleBook, clients: Iterable[ClientSignals | PoolUse], pools: Iterable[PoolSignals], now_ns: int
+) -> Verdict:
+    """What the rules of a book say about these clients now."""
+    return judge([_ruled(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
+
+
+def _ruled(rules: RuleBook, client: ClientSignals | PoolUse) -> Judged:
+    of_client = Subject(client.transport, client.user, client.name)
+    narrow = []
+    for one in client.subscriptions:
+        subject = of_client._replace(topic=one.topic, subscription=one.id, name=one.name)
+        if found := rules.of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
+            narrow.append(RuledView(one, found))
+    return Judged(client, rules.of_client(of_client), narrow)
