@@ -74,6 +74,22 @@ JOURNAL_FILES = "journal"
 """What each of them has for itself: one moves the file that another has just planned with."""
 
 
+class TrayKind(models.TextChoices):
+    """What a tray may hold."""
+
+    POLICY = "policy", "Change the policy"
+    DISCONNECT = "disconnect", "Disconnect"
+    PAUSE = "pause", "Pause"
+    RESUME = "resume", "Resume"
+    OFFLINE = "offline", "Offline"
+    DURABLE = "durable", "Delete durable subscription"
+    REPLAY_PAUSE = "replay_pause", "Pause replay"
+    REPLAY_CANCEL = "replay_cancel", "Cancel replay"
+    ARCHIVE = "archive", "Archive"
+    COMPRESS = "compress", "Compress"
+    REMOVE = "remove", "Remove"
+
+
 class ActorKind(models.TextChoices):
     """What kind of actor did something."""
 

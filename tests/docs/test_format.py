@@ -15,7 +15,7 @@ def test_the_batch_of_the_document_is_the_golden_one() -> None:
     (block,) = re.findall(r"```\n(534c42[0-9a-f\n]+)```", TEXT)
     assert block.replace("\n", "") == GOLDEN
     batch = Batch.parse(bytes.fromhex(GOLDEN))
-    assert (batch.origin, batch.publisher) == (hash64("inst"), hash64("pub"))
+    assert (batch.header.origin, batch.header.publisher) == (hash64("inst"), hash64("pub"))
 
 
 def test_the_hash_of_the_document_is_that_of_the_code() -> None:
