@@ -100,9 +100,8 @@ class Connector:
         if not self._answer.done():
             raise self._why(link) or ConnectionResetError("the connection was closed during logon")
         ack = self._answer.result()
-        self._heard_heartbeat = bool(
-            ack.heartbeat_ms
-        )  # it has promised them: its silence means something from now on
+        # It has promised them: its silence means something from now on.
+        self._heard_heartbeat = bool(ack.heartbeat_ms)
         self.connections += 1
         await self._on_up(link, ack)
         return link

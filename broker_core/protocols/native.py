@@ -75,7 +75,8 @@ def _bad_frame(sentence: str, position: int, **details: Any) -> ClientError:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, for asyncio's BufferedProtocol. `kinds` are the kinds this side takes.
+    """Cuts a byte stream into frames, for asyncio's BufferedProtocol. `kinds` are the kinds this side takes; `max_frame` may be
+    changed at any time, as after the logon.
 
     `max_frame` may be changed at any time, as after logon. `error` is set once the stream is broken. The call that meets the bad frame raises it, or, when good frames came
     before it, returns those; then `error` says so at once and the next call raises.

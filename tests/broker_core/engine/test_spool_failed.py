@@ -49,15 +49,15 @@ async def test_what_cant_be_spooled_is_decided_told_and_counted(tmp_path: Path) 
         slow.command({"c": "told", "decision": notice["decision"]})
         await until(lambda: broker.engine.decisions.recent)
         (decision,) = broker.engine.decisions.recent
-        assert (decision["reason"], decision["action"], decision["told"]) == (
+        assert (decision.reason, decision.action, decision.told) == (
             "spool_failed",
             "disconnect",
             "yes",
         )
-        assert (decision["kept"], decision["lost"]) == (notice["kept"], notice["lost"])
-        assert decision["kept"] == 10, "what is journaled can be replayed"
-        assert decision["lost"] in range(11, 16), "what isn't is lost, with the message that didn't fit"
-        await until(lambda: broker.engine.roster.gone.matched.messages == decision["kept"] + decision["lost"])
+        assert (decision.kept, decision.lost) == (notice["kept"], notice["lost"])
+        assert decision.kept == 10, "what is journaled can be replayed"
+        assert decision.lost in range(11, 16), "what isn't is lost, with the message that didn't fit"
+        await until(lambda: broker.engine.roster.gone.matched.messages == decision.kept + decision.lost)
 
 
 async def test_a_client_of_journaled_topics_goes_on_by_reference_from_memory(
