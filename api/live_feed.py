@@ -4,6 +4,9 @@
     {"type": "delta",    "seq": 2, "at": ms, "status": {...}, "changed": [...], "removed": [...]}
     {"type": "decision", "seq": 3, "decision": {...}}
 
+A tab says what it looks at, in the address (`/live/?view=clients&limit=100`) and later by `{"view": …}`: then it gets totals and
+the rows it shows (api/live_window.py). A socket that asks for no view gets all clients.
+
 `seq` counts this socket's messages, so a page that misses one knows and comes back for a new snapshot. The channel layer
 may drop what the broker sends; a delta is made against what this socket last sent, so that costs freshness, never truth.
 """
@@ -24,6 +27,7 @@ from django.contrib.auth import get_user
 from django.db import DatabaseError
 from django.http import HttpRequest
 
+from api import live_window
 from api.live_deltas import delta
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
@@ -43,6 +47,18 @@ CLOSE_ENDED = 4403
 # A session that ended elsewhere (logged out, unused for too long, account disabled) stops being fed within this time, and a grant that was
 # taken away no longer shows what it showed.
 SESSION_CHECK_S = 30.0
+
+
+MOST_SAID = 64 * 1024
+"""Characters of what a tab says."""
+_newest: list[tuple[bytes, live_window.Shared]] = []
+
+
+def _decoded(told: bytes) -> live_window.Shared:
+    """A snapshot, read once for all tabs of this process."""
+    if not _newest or _newest[0][0] != told:
+        _newest[:] = [(told, live_window.Shared(_SNAPSHOTS.decode(told)))]
+    return _newest[0][1]
 
 
 class SameOrigin:
@@ -67,6 +83,9 @@ class LiveFeed(AsyncWebsocketConsumer):
 
     sent: Snapshot | None = None
     newest: Snapshot | None = None
+    shared: live_window.Shared | None = None
+    want: live_window.Want | None = None
+    held: live_window.Window | None = None
     sequence = 0
     sent_at = 0.0
     delayed: asyncio.Task[None] | None = None
@@ -82,11 +101,13 @@ class LiveFeed(AsyncWebsocketConsumer):
         if not await self._still_welcome():
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
+        with suppress(ValueError):
+            self.want = live_window.asked(self.scope.get("query_string", b"").decode("latin-1"))
         self.watching = asyncio.create_task(self._watch_session())
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
             # Without the broker there is no snapshot yet; its first message will be one.
-            await self._offer(await database_sync_to_async(live.snapshot)())
+            await self._offer(live_window.Shared(await database_sync_to_async(live.snapshot)()))
 
     async def disconnect(self, code: int) -> None:
         """Leave the group."""
@@ -96,14 +117,21 @@ class LiveFeed(AsyncWebsocketConsumer):
         await self.channel_layer.group_discard(GROUP, self.channel_name)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """The feed takes one word from pages: "snapshot" asks for a whole one again. Anything else is ignored."""
-        if text_data == "snapshot" and self.newest is not None:
-            self.sent = None
+        """A tab asks for a whole snapshot again ("snapshot"), or says what it looks at now. Anything else is ignored."""
+        if not text_data or len(text_data) > MOST_SAID:
+            return
+        if text_data != "snapshot":
+            try:
+                self.want = live_window.read(text_data)
+            except msgspec.MsgspecError:
+                return
+        if self.newest is not None:
+            self.sent = self.held = None
             await self._send_newest()
 
     async def live_snapshot(self, event: dict[str, Any]) -> None:
         """The broker's snapshot of this second."""
-        await self._offer(_SNAPSHOTS.decode(event["snapshot"]))
+        await self._offer(_decoded(event["snapshot"]))
 
     def _seen(self, snapshot: Snapshot) -> Snapshot | None:
         """The part of a snapshot that this account may see: None of an instance it may not see at all."""
@@ -124,14 +152,19 @@ class LiveFeed(AsyncWebsocketConsumer):
         ):
             await self._send({"type": "decision", "decision": decision})
 
-    async def _offer(self, snapshot: Snapshot) -> None:
+    async def _offer(self, shared: live_window.Shared) -> None:
         """Send it now, or when the least interval has passed; then the newest one alone."""
+        snapshot = shared.snapshot
         if self.newest is not None and snapshot.at < self.newest.at:
             return  # the group's message overtook the snapshot asked for at connect
-        seen = self._seen(snapshot)
+        if self.want is None:
+            seen = self._seen(snapshot)
+        else:  # a window is cut to what may be seen when it is made
+            allowed = self.access.allows(Permission.VIEW, instance=snapshot.status.instance)
+            seen = snapshot if allowed else None
         if seen is None:
             return
-        self.newest = seen
+        self.newest, self.shared = seen, shared
         wait = self.sent_at + LEAST_INTERVAL_S - time.monotonic()
         if wait <= 0:
             await self._send_newest()
@@ -147,6 +180,16 @@ class LiveFeed(AsyncWebsocketConsumer):
         if snapshot is None or snapshot is sent:
             return
         self.sent, self.sent_at = snapshot, time.monotonic()
+        if self.want is not None and self.shared is not None:
+            patterns = self.access.client_patterns(snapshot.status.instance)
+            before, self.held = self.held, live_window.window(self.shared, self.want, patterns)
+            told = (
+                live_window.snapshot_of(self.held)
+                if before is None
+                else live_window.delta_of(before, self.held)
+            )
+            await self._send(told)
+            return
         if sent is None:
             whole = {"at": snapshot.at, "status": snapshot.status, "clients": snapshot.clients}
             await self._send({"type": "snapshot", **whole})

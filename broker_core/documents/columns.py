@@ -98,7 +98,7 @@ CLIENT_COLUMNS: tuple[Column, ...] = (
     Column("held_bytes", "Held", "Bytes waiting for acknowledgements, or held by a policy", Kind.BYTES),
     Column("pool", "Pool", "The pool it draws on", Kind.TEXT),
     Column("revision", "Revision", "The policy revision it is held to", Kind.COUNT),
-    Column("connected_at", "Connected", "How long it has been logged on", Kind.AGE, shown=True),
+    Column("connected_at", "Connected", "How long it has been logged on", Kind.AGE),
     Column("forecast", "Forecast", "The limit it comes to first", Kind.NESTED, sortable=False),
     Column("why_slow", "Why slow", "Why it is behind", Kind.NESTED, sortable=False),
     Column("last_decision", "Last decision", "The newest decision about it", Kind.NESTED, sortable=False),

@@ -78,8 +78,8 @@ class FrameReader:
     """Cuts a byte stream into frames, for asyncio's BufferedProtocol. `kinds` are the kinds this side takes; `max_frame` may be
     changed at any time, as after the logon.
 
-    `max_frame` may be changed at any time, as after logon. `error` is set once the stream is broken. The call that meets the bad frame raises it, or, when good frames came
-    before it, returns those; then `error` says so at once and the next call raises.
+    `error` is set once the stream is broken. The call that meets the bad frame raises it, or, when good frames came before it,
+    returns those; then `error` says so at once and the next call raises.
     """
 
     __slots__ = ("_buffer", "_end", "_kinds", "_position", "_view", "error", "max_frame")

@@ -6,6 +6,7 @@ from console.models.access import ApiToken, Grant
 from console.models.action import Action, RunHold
 from console.models.audit import AuditEvent
 from console.models.draft import PolicyDraft, PolicyRollout
+from console.models.handover import Handover
 from console.models.history import ClientMinute, ClientSample, Decision, PlaceSample
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
 from console.models.ledger import Loss
@@ -27,6 +28,7 @@ __all__ = [
     "Decision",
     "Entitlement",
     "Grant",
+    "Handover",
     "Instance",
     "Loss",
     "ManagedReplay",

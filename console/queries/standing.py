@@ -121,10 +121,9 @@ def _restarted(instance: Instance) -> list[Standing]:
 
 
 def _not_in_force(instance: Instance) -> list[Standing]:
-    state = policies.in_force(instance)
+    state, wanted = policies.in_force(instance), policies.newest_revision(instance)
     if state["converged"]:
         return []
-    wanted = policies.newest_revision(instance)
     since = wanted.created_at if wanted is not None else None
     if since is not None and timezone.now() - since < TAKES_UP:
         return []

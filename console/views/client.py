@@ -18,14 +18,18 @@ from console.choices import Permission, TrayKind
 from console.live.places import SPOOLED
 from console.models import Instance
 from console.queries import clients as read
-from console.queries import history, ledger, pipeline_history
+from console.queries import history, ledger, overview, pipeline_history
 from console.services import audit
 from console.services import tray as service
+from console.units import words
 from console.units.format import number, size
 from console.views import common, tray
 
 DECISIONS = 20
 LOSSES = 20
+USUAL_RANGE = "3h"
+STEPS_S = {"15m": 1, "3h": 10, "24h": 60, "7d": 600}
+"""Seconds between two points of a timeline."""
 
 
 @common.permitted(Permission.VIEW, client="name")
@@ -69,10 +73,14 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
         return common.page(request, "client_unknown.html", {"name": name}, 404)
     last = kept["samples"][-1]["at"] if kept["samples"] else None
+    chosen = overview.RANGES.get(request.GET.get("range", ""), overview.RANGES[USUAL_RANGE])
+    since = timezone.now() - chosen.span
     context = {
         "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "acts": _acts(name, found),
-        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": hourly, **kept,
-        "last_seen_ms": last and last * 1_000,
+        "hourly": hourly, **kept,
+        "last_seen_ms": last and last * 1_000, "ranges": overview.RANGES.values(), "range": chosen.key,
+        "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": _policy(name, found),
+        "marks": overview.marks(instance, since, name) if instance is not None else [],
     }  # fmt: skip
     return common.page(request, "client.html", context)
 
@@ -111,6 +119,25 @@ def _acts(name: str, found: ClientEntry | None) -> list[tuple[str, str, str, str
         (reverse(f"client_{kind}", args=[name]), picture, kind.label, cost)
         for kind, picture, cost, possible in acts
         if possible
+    ]
+
+
+def _policy(name: str, found: ClientEntry | None) -> list[dict[str, str]]:
+    """The settings that bound it and that somebody set, or that have a value by default, with where each comes from."""
+    if found is None:
+        return []
+    try:
+        settings_now = read.effective(name)
+    except SluiceError:
+        return []
+    return [
+        {
+            "word": words.setting(one.setting),
+            "value": words.setting_value(one.setting, one.value),
+            "origin": one.origin,
+        }
+        for one in settings_now
+        if not one.subscription and (one.value is not None or one.origin != "default")
     ]
 
 

@@ -10,14 +10,17 @@ from broker_core.documents.clients import Delivery, Health
 from console.choices import Permission
 from console.views import common
 
-FILTERS = (("delivery", "Delivery", list(Delivery)), ("health", "Health", list(Health)))
+FIRST = ("health", "name", "delivery")
+"""What stands at the left of the table, in this order."""
+FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(Delivery)))
 
 
 @common.permitted(Permission.VIEW)
 @require_GET
 def clients(request: HttpRequest) -> HttpResponse:
     """Everyone who is logged on. `columns` are keys of those to show besides the usual ones."""
-    drawn = columns.drawn(frozenset(request.GET.get("columns", "").split(",")))
+    shown = columns.drawn(frozenset(request.GET.get("columns", "").split(",")))
+    drawn = sorted(shown, key=lambda one: FIRST.index(one.key) if one.key in FIRST else len(FIRST))
     told = [
         {
             "key": one.key,
@@ -27,7 +30,7 @@ def clients(request: HttpRequest) -> HttpResponse:
             "numeric": one.numeric,
             "drawn": one in drawn,
         }
-        for one in columns.CLIENT_COLUMNS
+        for one in (*drawn, *(one for one in columns.CLIENT_COLUMNS if one not in drawn))
     ]
     return common.page(request, "clients.html", {
         "columns": drawn, "choosable": columns.choosable(), "chosen": {one.key for one in drawn}, "column_data": told,

@@ -1,25 +1,87 @@
-"""The overview: rates, pools, clients by state, policy in force, newest decisions. Live figures come over the feed."""
+"""The overview: a verdict, lag by client over time, pools, the journal's disk, and what happened since one last looked."""
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_GET
+from typing import Any
 
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import SluiceError
 from console.choices import Permission
 from console.queries import history
+from console.queries import overview as read
+from console.services import audit, handover
 from console.views import common
 
-NEWEST_DECISIONS = 8
+NEWEST_DECISIONS = 5
+USUAL_RANGE = "3h"
 
 
 @common.permitted(Permission.VIEW)
 @require_GET
 def overview(request: HttpRequest) -> HttpResponse:
     """The first page."""
+    instance, patterns = common.own_instance(), common.patterns(request)
+    decisions = list(history.decisions(instance, patterns=patterns)[:NEWEST_DECISIONS]) if instance else []
+    context = {
+        "decisions": decisions, "ranges": read.RANGES.values(), "range": _range(request).key,
+        "disk": read.fetch_disk(timezone.now()) if instance else None, **_now(request), **common.in_force(),
+    }  # fmt: skip
+    return common.page(request, "overview.html", context)
+
+
+@common.permitted(Permission.VIEW)
+@never_cache
+@require_GET
+def verdict(request: HttpRequest) -> HttpResponse:
+    """The sentence, and what happened since; the page asks for it every five seconds."""
+    return render(request, "components/verdict.html", _now(request))
+
+
+@common.permitted(Permission.VIEW)
+@never_cache
+@require_GET
+def heat(request: HttpRequest) -> HttpResponse:
+    """Lag by client over time, for the script that draws it."""
     instance = common.own_instance()
-    decisions = (
-        list(history.decisions(instance, patterns=common.patterns(request))[:NEWEST_DECISIONS])
-        if instance
-        else []
-    )
-    return common.page(request, "overview.html", {"decisions": decisions, **common.in_force()})
+    try:
+        if instance is not None:
+            return JsonResponse(
+                read.heat(instance, _range(request), timezone.now(), common.patterns(request))
+            )
+    except SluiceError:
+        pass  # what is wrong stands at the top of the page
+    return JsonResponse({"rows": [], "marks": [], "cells": 0, "from": 0, "to": 0})
+
+
+@common.permitted(Permission.VIEW)
+@require_POST
+def seen(request: HttpRequest) -> HttpResponse:
+    """Whoever asks has seen everything until now."""
+    audit.changes_nothing(request)
+    handover.mark_seen(common.actor_of(request), timezone.now())
+    return redirect("overview")
+
+
+def _range(request: HttpRequest) -> read.Range:
+    return read.RANGES.get(request.GET.get("range", ""), read.RANGES[USUAL_RANGE])
+
+
+def _now(request: HttpRequest) -> dict[str, Any]:
+    instance, patterns = common.own_instance(), common.patterns(request)
+    if instance is None:
+        return {}
+    until = handover.seen_until(common.actor_of(request), timezone.now())
+    since = read.since_then(instance, until, patterns)
+    found: dict[str, Any] = {
+        "seen_until": until, "since": since, "revisions": sum(one["kind"] == "revision" for one in since),
+    }  # fmt: skip
+    try:
+        found["verdict"] = read.verdict(patterns)
+    except SluiceError:
+        pass
+    return found

@@ -23,6 +23,7 @@ from console.views import (
     rules,
     runs,
     standing,
+    styleguide,
     tray,
 )
 
@@ -30,6 +31,10 @@ ENTRIES = "|".join(draft_parts.FORMS)
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
+    path("overview/verdict/", overview.verdict, name="overview_verdict"),
+    path("overview/heat/", overview.heat, name="overview_heat"),
+    path("overview/seen/", overview.seen, name="overview_seen"),
+    path("styleguide/", styleguide.styleguide, name="styleguide"),
     path("standing/", standing.standing, name="standing"),
     path("tray/", tray.tray, name="tray"),
     path("tray/clients/", tray.clients, name="tray_clients"),

@@ -63,8 +63,8 @@ def headers(cookie: str = "", origin: str = "http://console.test:8000") -> list[
 
 
 @asynccontextmanager
-async def feed(cookie: str) -> AsyncIterator[WebsocketCommunicator]:
-    communicator = WebsocketCommunicator(application, "/live/", headers(cookie))
+async def feed(cookie: str, query: str = "") -> AsyncIterator[WebsocketCommunicator]:
+    communicator = WebsocketCommunicator(application, f"/live/{query}", headers(cookie))
     connected, _ = await communicator.connect()
     assert connected
     yield communicator
@@ -128,6 +128,30 @@ async def test_page_may_ask_for_a_whole_snapshot_again(broker: FakeBroker, cooki
         await socket.send_to(text_data="snapshot")
         again = await socket.receive_json_from(timeout=5)
         assert (again["type"], again["seq"]) == ("snapshot", 2)
+
+
+async def test_tab_that_says_what_it_looks_at_gets_that_alone(broker: FakeBroker, cookie: str) -> None:
+    async with feed(cookie, "?view=clients&limit=1&sort=name") as socket:
+        first = await socket.receive_json_from(timeout=5)
+        assert (first["order"], first["total"], first["totals"]["clients"]) == (["one"], 2, 2)
+        await socket.send_to(text_data='{"view": "client", "client": "two"}')
+        again = await socket.receive_json_from(timeout=5)
+        assert (again["type"], again["seq"], again["order"]) == ("snapshot", 2, ["two"])
+        await push(
+            {"at": first["at"] + 1000, "status": first["status"], "clients": [make_client("two", "live", 3)]}
+        )
+        change = await socket.receive_json_from(timeout=5)
+        assert (change["type"], change["seq"], change["changed"][0]["lag_messages"]) == ("delta", 3, 3)
+        await socket.send_to(text_data='{"view": "nonsense"}')
+        assert await socket.receive_nothing(timeout=0.3)
+
+
+async def test_scoped_viewer_s_window_and_totals_are_of_the_clients_in_scope(
+    broker: FakeBroker, scoped: str
+) -> None:
+    async with feed(scoped, "?view=clients") as socket:
+        first = await socket.receive_json_from(timeout=5)
+        assert (first["order"], first["totals"]["clients"]) == (["one"], 1)
 
 
 async def test_feed_without_a_broker_begins_when_it_comes(cookie: str) -> None:

@@ -109,4 +109,4 @@ def log_in(page: Page, name: str = NAME) -> None:
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
-    page.get_by_role("heading", name="Overview").wait_for()
+    page.locator("#feed").wait_for()

@@ -4,40 +4,53 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
+from tests.browser.test_jobs import empty_tray
 from tests.browser.test_pages import open_page
 
 
-def test_a_client_is_disconnected_with_a_reason(page: Page) -> None:
+def test_a_client_is_disconnected_by_the_tray_with_a_reason(page: Page) -> None:
+    empty_tray(page)
     open_page(page, "/clients/feed-publisher/")
+    page.get_by_text("Act…").click()
     page.get_by_role("button", name="Disconnect…").click()
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_role("button", name="Disconnect").click()
-    expect(dialog).to_be_visible()  # the browser itself asks for the reason
-    dialog.get_by_label("Reason").fill("wrong release")
-    dialog.get_by_role("button", name="Disconnect").click()
+    tray = page.locator("#tray")
+    expect(tray).to_contain_text("1 client cut off")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_label("Reason")).to_be_focused()  # the browser itself asks for it
+    page.get_by_label("Reason").fill("wrong release")
+    page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("feed-publisher was disconnected and told why.")).to_be_visible()
     expect(page.locator("#state")).to_have_text("Not connected")
 
 
-def test_the_plan_comes_first_and_removing_needs_the_instances_name(page: Page) -> None:
+def test_a_removal_says_what_is_gone_for_good_and_needs_a_yes(page: Page) -> None:
+    empty_tray(page)
     open_page(page, "/journals/")
     page.get_by_role("radio", name="Remove").check()
     page.get_by_role("button", name="Show the plan").click()
-    expect(page.get_by_role("heading", name="Plan: remove 1 segment, 29.6 MiB")).to_be_visible()
-    expect(page.locator("#plan").get_by_text("it is the current segment")).to_be_visible()
-    page.get_by_label("Instance name").fill("not-it")
-    page.get_by_role("button", name="Remove 1 segment").click()
-    expect(page.get_by_text("Nothing was removed")).to_be_visible()
+    tray = page.locator("#tray")
+    expect(tray).to_contain_text("29.6 MiB can’t be replayed any more")
+    expect(tray).to_contain_text("it is the current segment")
+    page.get_by_label("Reason").fill("disk is short")
+    page.get_by_role("button", name="Apply").click()
+    expect(tray.get_by_role("checkbox")).to_be_focused()
+    page.goto("/clients/")  # the plan waits for its yes on every page
+    expect(page.locator("#tray")).to_contain_text("29.6 MiB can’t be replayed any more")
+    page.get_by_role("button", name="Discard").click()
+    expect(page.locator("#tray")).to_be_hidden()
 
 
 def test_a_policy_is_changed_and_comes_into_force(page: Page) -> None:
-    open_page(page, "/policies/")
-    form = page.locator("#instance form")
-    expect(form.get_by_label("Memory limit")).to_have_attribute("placeholder", "default, now 2.40 GiB")
-    form.get_by_label("Memory limit").fill("1GiB")
-    form.get_by_label("Reason for this change").fill("less memory on this host")
-    form.get_by_role("button", name="Save as a new revision").click()
-    expect(page.get_by_text("is saved and in force")).to_be_visible()
+    empty_tray(page)
+    memory = page.get_by_label("Memory limit of the instance")
+    expect(memory).to_have_attribute("placeholder", "default, now 2.40 GiB")
+    memory.fill("1GiB")
+    memory.press("Enter")
+    expect(page.locator("#tray")).to_contain_text("default → 1.00 GiB")
+    page.get_by_label("Reason").fill("less memory on this host")
+    page.locator("#tray").get_by_role("checkbox").check()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("is published and in force")).to_be_visible()
     newest = page.locator("li", has_text="less memory on this host")
     newest.get_by_text("1 change").click()
     expect(newest.locator("ins")).to_have_text("1.00 GiB")

@@ -109,3 +109,11 @@ def test_an_archive_is_planned_and_applied(page: Page, hands: Hands) -> None:
     hands.click(page.get_by_role("button", name="Apply"))
     expect(page.locator("#messages")).to_contain_text("Archive")
     assert hands.acts == 4
+
+
+def test_the_worst_client_is_found_in_one_look(page: Page, hands: Hands) -> None:
+    open_page(page, "/")
+    worst = page.locator("main .page-head").get_by_role("link", name="board-jfk")
+    expect(worst).to_be_visible()
+    assert worst.evaluate("link => link.getBoundingClientRect().bottom < innerHeight")
+    assert hands.acts == 0

@@ -1,51 +1,48 @@
-// One client's page: its figures and lag live, its history from the database, its hours from the pipeline.
+// One client's page: four lanes over one time axis with decisions, revisions and restarts on it, and its figures live.
 import { data, make, one, setText } from "./dom.js";
-import { bytes, clock, count, duration, moment, percent, rate } from "./format.js";
+import { bytes, clock, count, duration, inWords, moment, percent, rate } from "./format.js";
 import { timePlot } from "./plot.js";
 import { feed } from "./shell.js";
-import { chip } from "./states.js";
+import { chip, wordOf } from "./states.js";
 
-const name = one("#figures").dataset.client;
-const LAG = [
-  { label: "Messages behind", colour: "--data-1", scale: "messages", format: count },
-  { label: "Lag", colour: "--data-2", scale: "time", format: duration },
-];
-const livePlot = timePlot(one("#live-plot"), LAG, { height: 220, live: true });
+const name = one("#head").dataset.client, lanes = one("#lanes");
+const RANGE_S = Number(lanes.dataset.seconds), STEP_S = Number(lanes.dataset.step), REFRESH_MS = 10_000;
+const REST_S = 75; // a client at rest is sampled once a minute: a longer silence is a hole
 
 const FIGURES = {
-  seconds_behind: (c) => duration(1000 * c.seconds_behind), caught_up_in_s: (c) => (c.caught_up_in_s === null ? "" : `caught up in ${duration(1000 * c.caught_up_in_s)}`),
-  waiting_messages: (c) => count(c.waiting_messages), in_flight_messages: (c) => count(c.in_flight_messages),
-  acknowledged_messages: (c) => count(c.acknowledged_messages), lag_messages: (c) => count(c.lag_messages), lag_bytes: (c) => bytes(c.lag_bytes),
-  outbox_bytes: (c) => bytes(c.outbox_bytes), memory_percent: (c) => `${percent(c.memory_percent)} of the limit`,
-  spool_bytes: (c) => bytes(c.spool_bytes), disk_percent: (c) => `${percent(c.disk_percent)} of the limit`,
-  rate_out_messages: (c) => rate(c.rate_out_messages), delivered: (c) => `${count(c.delivered_messages)} in all`,
-  write_blocked_ms: (c) => duration(c.write_blocked_ms), transport: (c) => c.transport, protocol: (c) => c.protocol, remote: (c) => c.remote,
-  user: (c) => c.user || "–", pool: (c) => c.pool, published_messages: (c) => count(c.published_messages), delivered_bytes: (c) => bytes(c.delivered_bytes),
+  seconds_behind: (c) => duration(1000 * c.seconds_behind), caught_up_in_s: (c) => (c.caught_up_in_s === null ? "–" : duration(1000 * c.caught_up_in_s)),
+  in_flight_messages: (c) => count(c.in_flight_messages), acknowledged_messages: (c) => count(c.acknowledged_messages),
+  lag_messages: (c) => count(c.lag_messages), lag_bytes: (c) => bytes(c.lag_bytes), outbox_bytes: (c) => bytes(c.outbox_bytes),
+  memory_percent: (c) => percent(c.memory_percent), spool_bytes: (c) => bytes(c.spool_bytes), disk_percent: (c) => percent(c.disk_percent),
+  rate_out_messages: (c) => rate(c.rate_out_messages), delivered: (c) => count(c.delivered_messages), write_blocked_ms: (c) => duration(c.write_blocked_ms),
+  published_messages: (c) => count(c.published_messages), delivered_bytes: (c) => bytes(c.delivered_bytes),
 };
 
-let state = one("#state [data-state]")?.dataset.state, health = "";
-let shape = "";
+let state = one("#state [data-state]")?.dataset.state, health = one("#health [data-state]")?.dataset.state ?? "", shape = "";
+let samples = data("samples", []), marks = data("marks", []);
 
 function update() {
-  const client = feed.clients.get(name);
-  const now = client?.delivery ?? "gone", fares = client?.health ?? "";
+  const client = feed.clients.get(name), now = client?.delivery ?? "gone", fares = client?.health ?? "";
   if (fares !== health) { health = fares; one("#health").replaceChildren(fares ? chip(fares, "health") : ""); }
   if (now !== state) { state = now; one("#state").replaceChildren(chip(now)); }
   setText(one("#state-note"), client?.offlined_since ? `since ${moment(client.offlined_since)}` : "");
-  const button = one("#acts");
-  if (button) button.hidden = !client;
-  const note = one("#gone-note");
+  for (const id of ["#acts", "#figures", "#connection-section", "#subscriptions-section"]) { const part = one(id); if (part) part.hidden = !client; }
+  const note = one("#gone-note"), verdict = one("#why").parentElement;
+  verdict.hidden = !client;
   if (note) note.hidden = Boolean(client);
-  for (const id of ["#figures", "#live-section", "#connection-section", "#subscriptions-section"]) one(id).hidden = !client;
   if (!client) return;
   for (const [key, text] of Object.entries(FIGURES)) setText(one(`[data-figure="${key}"]`), text(client) ?? "–");
-  drawLive();
+  setText(one("#why"), client.why_slow ? inWords(client.why_slow.sentence) : "It keeps up.");
+  setText(one("#waits"), waits(client));
   if (client.subscriptions) subscriptions(client.subscriptions);
 }
 
-function drawLive() {
-  const samples = feed.memory.lagsOf(name);
-  livePlot.setData([samples.map((s) => s[0] / 1000), samples.map((s) => s[1]), samples.map((s) => s[2])]);
+/** What waits, since when, and what of it is lost for good. */
+function waits(client) {
+  if (!client.lag_messages) return "Nothing waits for it.";
+  const lost = client.lost_messages ? `${count(client.lost_messages)} are lost.` : "None is lost.";
+  const again = client.caught_up_in_s === null ? "It doesn’t come nearer." : `As it goes now it has caught up in ${duration(1000 * client.caught_up_in_s)}.`;
+  return `${count(client.lag_messages)} messages wait, the oldest for ${duration(client.lag_ms)}. ${lost} ${again}`;
 }
 
 function subscriptions(list) {
@@ -59,57 +56,90 @@ function subscriptions(list) {
     make("div", { class: "muted" }, `${s.id} · ${count(s.delivered_messages)} delivered · ${count(s.lag_messages)} behind${s.bookmark ? ` · from bookmark ${s.bookmark}` : ""}`))));
 }
 
-/** Seconds between samples; the server widens them over long times. */
-const stepOf = (samples) => samples.slice(1).reduce((least, sample, index) => Math.min(least, sample.at - samples[index].at), 3600);
+// The lanes share one range and one cursor; what a range has no figures of isn't shown.
+const shared = { height: 104, sync: "client", marks: () => marks, range: () => [Date.now() / 1000 - RANGE_S, Date.now() / 1000] };
+const lag = timePlot(one("#lane-lag"), [{ label: "Lag", colour: "--data-1", scale: "time", format: duration }], { ...shared, axes: false });
+const held = timePlot(one("#lane-held"), [{ label: "Memory", colour: "--data-2", scale: "bytes", format: bytes }, { label: "Spool", colour: "--data-1", scale: "bytes", format: bytes }], shared);
+let rates = null;
 
-/** Spans in which the samples say offlined or draining, for the plot's background. */
-export function spans(samples, step = stepOf(samples)) {
-  const found = [];
-  for (const sample of samples) {
-    const colour = { offlined: "--amber-mark", draining: "--data-2", replaying: "--data-2" }[sample.state];
-    if (!colour) continue;
-    const last = found.at(-1);
-    if (last && last[2] === colour && sample.at - last[1] <= step * 1.5) last[1] = sample.at + step;
-    else found.push([sample.at, sample.at + step, colour]);
+function draw() {
+  const none = samples.length === 0;
+  one("#history-none").hidden = !none;
+  one("#history-table").hidden = none;
+  lanes.hidden = none;
+  if (none) return;
+  lag.setData(columns(samples, ["lag_ms"]));
+  held.setData(columns(samples, ["outbox_bytes", "spool_bytes"]));
+  if (samples.some((sample) => sample.rate_out_messages !== undefined)) {
+    one("#lane-rates").hidden = one("#rates-head").hidden = false;
+    rates ??= timePlot(one("#lane-rates"), [{ label: "Handed over /s", colour: "--data-1", scale: "messages", format: rate }], { ...shared, axes: false });
+    rates.setData(columns(samples, ["rate_out_messages"]));
   }
-  return found;
-}
-
-/** A hole between samples longer than a rest of an idle client means it was not logged on: the line must break there. */
-export function withGaps(samples, gap = 90 + stepOf(samples)) {
-  const columns = [[], [], []];
-  let before = null;
-  for (const sample of samples) {
-    if (before !== null && sample.at - before > gap) { columns[0].push(before + 1); columns[1].push(null); columns[2].push(null); }
-    columns[0].push(sample.at); columns[1].push(sample.lag_messages); columns[2].push(sample.lag_ms);
-    before = sample.at;
-  }
-  return columns;
-}
-
-function history() {
-  const samples = data("samples", []);
-  one("#history-none").hidden = samples.length > 0;
-  one("#history-table").hidden = samples.length === 0;
-  if (!samples.length) return;
-  one("#history-plot").hidden = false;
-  const marked = spans(samples);
-  timePlot(one("#history-plot"), LAG, { height: 210, bands: () => marked }).setData(withGaps(samples));
+  drawStates();
   one("#history-table tbody").replaceChildren(...samples.slice(-120).reverse().map((s) => make("tr", {},
     make("td", { class: "nowrap" }, clock(s.at * 1000)), make("td", {}, chip(s.state)), make("td", { class: "num" }, duration(s.lag_ms)),
     make("td", { class: "num" }, count(s.lag_messages)), make("td", { class: "num" }, bytes(s.lag_bytes)))));
 }
 
+/** Columns for a plot; a hole longer than a rest means that it was not connected, so the line breaks there. */
+export function columns(rows, keys, gap = Math.max(REST_S, 2 * STEP_S)) {
+  const found = [[], ...keys.map(() => [])];
+  let before = null;
+  for (const row of rows) {
+    if (before !== null && row.at - before > gap) { found[0].push(before + 1); keys.forEach((_, index) => found[index + 1].push(null)); }
+    found[0].push(row.at);
+    keys.forEach((key, index) => found[index + 1].push(row[key] ?? null));
+    before = row.at;
+  }
+  return found;
+}
+
+/** Spans of one delivery state, for the lowest lane: [from, to, state]. */
+export function spans(rows, gap = Math.max(REST_S, 2 * STEP_S)) {
+  const found = [];
+  for (const row of rows) {
+    const last = found.at(-1);
+    if (last && last[2] === row.state && row.at - last[1] <= gap) last[1] = row.at;
+    else found.push([last && row.at - last[1] <= gap ? last[1] : row.at, row.at, row.state]);
+  }
+  return found;
+}
+
+function drawStates() {
+  const to = Date.now() / 1000, from = to - RANGE_S, root = one("#lane-states");
+  root.replaceChildren(...spans(samples).map(([start, end, what]) => {
+    const left = (100 * (Math.max(start, from) - from)) / RANGE_S, width = Math.max(0.15, (100 * (Math.min(end, to) - Math.max(start, from))) / RANGE_S);
+    const part = make("span", { class: `state-span span-${what}`, title: `${wordOf("delivery", what).word}, ${clock(start * 1000)} to ${clock(end * 1000)}` }, width > 9 ? wordOf("delivery", what).word : "");
+    part.style.left = `${left}%`;
+    part.style.width = `${width}%`;
+    return part;
+  }));
+}
+
+async function refresh() {
+  if (feed.paused || document.visibilityState !== "visible") return;
+  try {
+    const from = new Date(Date.now() - 1000 * RANGE_S).toISOString();
+    const answer = await fetch(`/api/v1/statistics?of=client&name=${encodeURIComponent(name)}&from=${from}&step=${STEP_S}`, { headers: { Accept: "application/json" } });
+    if (answer.ok) { samples = (await answer.json()).points; draw(); }
+  } catch { /* the frame says that the console doesn't answer */ }
+}
+
 function hourly() {
   const hours = data("hourly", []);
   if (!hours?.length) return;
-  const marked = hours.filter((h) => h.offline_ms > 0).map((h) => [h.at / 1000 - 1800, h.at / 1000 + 1800, "--amber-mark"]);
-  timePlot(one("#hourly-plot"), LAG, { height: 190, hours: true, bands: () => marked })
+  const marked = hours.filter((h) => h.offline_ms > 0).map((h) => [h.at / 1000 - 1800, h.at / 1000 + 1800, "--heat-3"]);
+  timePlot(one("#hourly-plot"), [{ label: "Messages behind", colour: "--data-1", scale: "messages", format: count }, { label: "Lag", colour: "--data-2", scale: "time", format: duration }], { height: 190, hours: true, bands: () => marked })
     .setData([hours.map((h) => h.at / 1000), hours.map((h) => h.lag_messages_max), hours.map((h) => h.lag_ms_max)]);
 }
 
-history(); hourly(); drawLive();
+feed.look({ view: "client", client: name });
+draw(); hourly(); refresh();
+setInterval(refresh, REFRESH_MS);
 feed.addEventListener("change", update);
 feed.addEventListener("decision", (event) => {
-  if (event.detail.client === name) setText(one("#decisions-title"), "Decisions on this client (a new one: reload to read it)");
+  if (event.detail.client !== name) return;
+  marks = [...marks, { at: event.detail.at / 1000, kind: "decision", mode: event.detail.mode }];
+  setText(one("#decisions-title"), "Drop dossier (a new decision: reload to read it)");
 });
+document.addEventListener("sluice:zone", draw);

@@ -1,33 +1,36 @@
-// The clients page: a live table. Rows are keyed by name and changed in place; their order is held while the pointer or the
-// keyboard is among them, so that nothing slides under a hand. Filter, state and order live in the URL, to be pasted.
-import { all, make, one, setAttribute, setText } from "./dom.js";
+// The clients page: a window of rows over the server's list. Rows are keyed by name and changed in place; the rows that are shown stay
+// where they are while the pointer or the keyboard is among them, so that nothing slides under a hand. Filter and order live in
+// the URL, to be pasted. Only the rows in sight are in the page; what is above and below is empty space of their height.
+import { all, make, named, one, setAttribute, setText } from "./dom.js";
 import { count } from "./format.js";
 import { feed } from "./shell.js";
 import { sparkline, trend } from "./sparkline.js";
 import { chip } from "./states.js";
-import { COLUMNS, DRAWN, arrange, readView, textOf, writeView } from "./clients_view.js";
+import { COLUMNS, DRAWN, readView, textOf, wantOf, writeView } from "./clients_view.js";
 
-const PAGE = 200; // rows drawn at once; "show more" adds as many
-const body = one("#clients tbody");
-const rows = new Map();
+const ROWS = 100, EDGE = 20; // in the page at once; so near its edge the window moves on
+const narrow = matchMedia("(max-width: 45rem)"), NARROW_ROWS = 25;
+const body = one("#clients tbody"), above = make("tr", { class: "spacer", "aria-hidden": "true" }, make("td", { colspan: DRAWN.length + 1 })), below = above.cloneNode(true);
+const rows = new Map(), chosen = new Set();
 const FILTERS = all("[data-filter]");
-let view = readView(location.search);
-let limit = PAGE;
-let held = false;
-let order = [];
+const OPTIONAL = new Set(["text", "percent", "rate", "age", "trend"]); // left out where there is little room
+let view = readView(location.search), offset = 0, held = false, order = [];
 
-const OPTIONAL = new Set(["text", "percent", "rate", "age"]); // left out where there is little room
+const limit = () => (narrow.matches ? NARROW_ROWS : ROWS);
+const look = () => feed.look({ ...wantOf(view, offset, limit()), ...(held ? { names: order } : {}) });
 
 function makeRow(client) {
-  const line = sparkline();
-  const row = make("tr", { "data-name": client.name }, ...DRAWN.map((column) => cell(column, client, line)));
-  return { row, line, chips: {}, cells: Object.fromEntries(all("[data-cell]", row).map((one) => [one.dataset.cell, one])) };
+  const line = sparkline(), box = make("input", { type: "checkbox", "aria-label": `Choose ${client.name}` });
+  box.checked = chosen.has(client.name);
+  box.addEventListener("change", () => choose(client.name, box.checked));
+  const row = make("tr", { "data-name": client.name }, make("td", { class: "pick" }, box), ...DRAWN.map((column) => cell(column, client, line)));
+  return { row, box, line, chips: {}, cells: Object.fromEntries(all("[data-cell]", row).map((one) => [one.dataset.cell, one])) };
 }
 
 function cell(column, client, line) {
   if (column.kind === "name") {
     const href = `/clients/${encodeURIComponent(client.name)}/`;
-    return make("td", { class: "first" }, make("a", { class: "client-name", "data-row-link": "", href }, client.name));
+    return make("td", { class: "first" }, make("a", { class: "name", "data-row-link": "", href }, named(client.name)));
   }
   const classes = [column.numeric ? "num" : "", OPTIONAL.has(column.kind) ? "optional" : ""].join(" ").trim();
   return make("td", { class: classes || null, "data-cell": column.key, "data-label": column.label }, column.kind === "trend" ? line.root : null);
@@ -35,7 +38,7 @@ function cell(column, client, line) {
 
 function fill(entry, client) {
   const now = feed.at ?? Date.now();
-  setAttribute(entry.row, "class", `row-${client.delivery}`);
+  setAttribute(entry.row, "class", `row-${String(client.health ?? "gone").replaceAll(" ", "-")}${client.gone ? " row-gone" : ""}${chosen.has(client.name) ? " chosen" : ""}`);
   for (const column of DRAWN) {
     const at = entry.cells[column.key], value = client[column.key];
     if (column.kind === "delivery" || column.kind === "health") {
@@ -47,55 +50,85 @@ function fill(entry, client) {
 }
 
 function update() {
-  const clients = [...feed.clients.values()];
-  const wanted = held ? keepOrder() : arrange(clients, view);
-  if (!held) order = wanted.map((client) => client.name);
-  draw(wanted.slice(0, limit));
-  counts(clients, wanted.length);
-}
-
-/** While the order is held, rows stay where they are; a client that logs off is greyed instead of vanishing. */
-function keepOrder() {
-  return order.map((name) => feed.clients.get(name) ?? { name, delivery: "gone" });
+  if (!held) order = feed.order;
+  draw(order.map((name) => feed.clients.get(name) ?? { name, delivery: "gone", gone: true }));
+  counts();
 }
 
 function draw(clients) {
-  let before = null;
+  spacer(above, narrow.matches ? 0 : offset);
+  spacer(below, narrow.matches ? 0 : feed.total - offset - clients.length);
+  if (body.firstChild !== above) body.prepend(above);
+  let before = above;
   const seen = new Set();
   for (const client of clients) {
     let entry = rows.get(client.name);
     if (!entry) rows.set(client.name, entry = makeRow(client));
     seen.add(client.name);
     fill(entry, client);
-    const place = before ? before.nextSibling : body.firstChild;
-    if (place !== entry.row) body.insertBefore(entry.row, place);
+    if (before.nextSibling !== entry.row) body.insertBefore(entry.row, before.nextSibling);
     before = entry.row;
   }
   for (const [name, entry] of rows) if (!seen.has(name)) { entry.row.remove(); rows.delete(name); }
+  if (body.lastChild !== below) body.append(below);
 }
 
-function counts(clients, shown) {
+function spacer(row, number) {
+  row.hidden = number <= 0;
+  row.firstChild.style.height = `${Math.max(0, number) * rowHeight()}px`;
+}
+
+const rowHeight = () => [...rows.values()].find((entry) => entry.row.isConnected)?.row.offsetHeight || 28;
+
+/** Move the window to the rows in sight, before its edge is. */
+function follow() {
+  if (narrow.matches || held || !feed.broker) return;
+  const height = rowHeight(), top = body.getBoundingClientRect().top, first = Math.max(0, Math.floor(-top / height)), shown = Math.ceil(innerHeight / height);
+  const covered = (first >= offset + EDGE || offset === 0) && (first + shown <= offset + ROWS - EDGE || offset + ROWS >= feed.total);
+  if (covered) return;
+  const wanted = Math.max(0, Math.min(first - Math.floor((ROWS - shown) / 2), Math.max(0, feed.total - ROWS)));
+  if (wanted !== offset) { offset = wanted; look(); }
+}
+
+function counts() {
+  const totals = feed.totals ?? { clients: feed.total, delivery: {}, health: {} };
   for (const group of FILTERS) {
-    const tally = { "": clients.length };
-    for (const client of clients) tally[client[group.dataset.filter]] = (tally[client[group.dataset.filter]] ?? 0) + 1;
-    for (const button of all("[data-choice]", group)) setText(one("b", button), count(tally[button.dataset.choice] ?? 0));
+    const tally = { "": totals.clients, ...totals[group.dataset.filter] };
+    for (const button of all("[data-choice]", group)) {
+      const number = tally[button.dataset.choice] ?? 0;
+      setText(one("b", button), count(number));
+      button.toggleAttribute("data-none", number === 0);
+    }
   }
-  setText(one("#shown"), shown === clients.length ? `${count(shown)} clients` : `${count(shown)} of ${count(clients.length)} clients`);
-  one("#more").hidden = shown <= limit;
-  const none = one("#none");
-  none.hidden = shown > 0;
-  setText(none, clients.length ? "No client matches. Clear the search or choose another delivery or health." : "No client is logged on.");
-  setText(one("#held"), held ? "Order held while you point at or select a row; numbers go on" : "");
+  setText(one("#shown"), feed.total === totals.clients ? `${count(feed.total)} clients` : `${count(feed.total)} of ${count(totals.clients)} clients`);
+  const none = one("#none"), pages = one("#more");
+  none.hidden = feed.total > 0;
+  setText(none, totals.clients ? "No client matches. Clear the search or choose another delivery or health." : "No client is logged on.");
+  pages.hidden = !narrow.matches || feed.total <= NARROW_ROWS;
+  setText(one("span", pages), `${count(offset + 1)} to ${count(Math.min(offset + NARROW_ROWS, feed.total))} of ${count(feed.total)}`);
+  one("[data-turn='-1']", pages).disabled = offset === 0;
+  one("[data-turn='1']", pages).disabled = offset + NARROW_ROWS >= feed.total;
+  setText(one("#held"), held ? "Rows held while you point at or select one; numbers go on" : "");
+  verdict(totals);
+}
+
+/** "3 stalled, 2 falling behind; 485 keep up." in place of a title. */
+function verdict(totals) {
+  const asks = [["stalled", "red"], ["flapping", "amber"], ["falling behind", "amber"]].filter(([key]) => totals.health?.[key]);
+  const parts = asks.flatMap(([key, tone], index) => [index ? ", " : "", make("span", { class: tone }, `${count(totals.health[key])} ${key}`)]);
+  const fine = `${count(totals.health?.["keeps up"] ?? 0)} keep up.`;
+  const words = asks.length ? [...parts, "; ", fine] : [totals.clients ? fine : "No client is connected."];
+  const title = one("#verdict"), text = words.map((word) => word.textContent ?? word).join("");
+  if (title.textContent !== text) title.replaceChildren(...words);
 }
 
 function changeView(change) {
   view = { ...view, ...change };
-  limit = PAGE;
+  offset = 0;
   held = false;
   history.replaceState(null, "", `${location.pathname}${writeView(view, location.search)}`);
   showView();
-  update();
-  setText(one("#announce"), one("#shown").textContent);
+  look();
 }
 
 function showView() {
@@ -110,10 +143,26 @@ function showView() {
   }
 }
 
+/** While rows are held the server goes on with exactly these, in this order. */
 function hold(wanted) {
   if (held === wanted) return;
   held = wanted;
-  if (feed.broker && !feed.paused) update();
+  if (!feed.paused) { look(); if (feed.broker) update(); }
+}
+
+function choose(name, on) {
+  if (on) chosen.add(name); else chosen.delete(name);
+  rows.get(name)?.row.classList.toggle("chosen", on);
+  bulk();
+}
+
+function bulk() {
+  const form = one("#bulk");
+  if (!form) return;
+  form.hidden = chosen.size === 0;
+  setText(one("b", form), `${chosen.size} chosen`);
+  one("#bulk-names").replaceChildren(...[...chosen].slice(0, 50).map((name) => make("input", { type: "hidden", name: "client", value: name })));
+  setText(one("#bulk-note"), chosen.size > 50 ? "The first 50 go to the tray at once." : "Each goes to the tray, with its effect, before anything happens.");
 }
 
 function selecting() {
@@ -121,6 +170,7 @@ function selecting() {
   return Boolean(selection && !selection.isCollapsed && body.contains(selection.anchorNode));
 }
 
+let typed = 0;
 for (const header of all("th[data-key]")) {
   one("button", header).addEventListener("click", () => changeView({
     sort: header.dataset.key,
@@ -132,17 +182,21 @@ for (const group of FILTERS) {
 }
 one("#choose-columns").addEventListener("change", () => {
   // The server draws the headings, so the page is asked for anew; what it shows stays in the URL.
-  const query = new URLSearchParams(location.search), chosen = all("input:checked", one("#choose-columns")).map((box) => box.value);
-  if (chosen.length) query.set("columns", chosen.join(",")); else query.delete("columns");
+  const query = new URLSearchParams(location.search), picked = all("input:checked", one("#choose-columns")).map((box) => box.value);
+  if (picked.length) query.set("columns", picked.join(",")); else query.delete("columns");
   location.search = query.toString();
 });
-one("#search").addEventListener("input", (event) => changeView({ q: event.target.value }));
+one("#search").addEventListener("input", (event) => { clearTimeout(typed); const text = event.target.value; typed = setTimeout(() => changeView({ q: text }), 60); });
 one("#search").addEventListener("keydown", (event) => { if (event.key === "Escape") { changeView({ q: "" }); event.target.blur(); } });
-one("#more button").addEventListener("click", () => { limit += PAGE; update(); });
+for (const button of all("[data-turn]")) button.addEventListener("click", () => { offset = Math.max(0, offset + Number(button.dataset.turn) * NARROW_ROWS); look(); one("#clients").scrollIntoView(); });
+one("#bulk-clear")?.addEventListener("click", () => { chosen.clear(); for (const entry of rows.values()) { entry.box.checked = false; entry.row.classList.remove("chosen"); } bulk(); });
 body.addEventListener("pointerenter", () => hold(true));
 body.addEventListener("pointerleave", () => hold(selecting() || body.contains(document.activeElement)));
 body.addEventListener("focusin", () => hold(true));
 body.addEventListener("focusout", () => setTimeout(() => hold(selecting() || body.contains(document.activeElement) || body.matches(":hover")), 0));
 document.addEventListener("selectionchange", () => { if (selecting()) hold(true); else if (held && !body.matches(":hover") && !body.contains(document.activeElement)) hold(false); });
-feed.addEventListener("change", update);
+addEventListener("scroll", () => { if (held && !body.contains(document.activeElement) && !selecting()) hold(false); requestAnimationFrame(follow); }, { passive: true });
+narrow.addEventListener("change", () => { offset = 0; look(); });
+feed.addEventListener("change", () => { update(); follow(); });
 showView();
+look();

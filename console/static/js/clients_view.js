@@ -1,14 +1,12 @@
-// Which clients are shown, in which columns and which order: pure functions over the snapshot, and their form in the URL.
+// Which clients are shown, in which columns and which order: as the URL has it, and as the server is asked for it.
 import { data } from "./dom.js";
 import { bytes, count, duration, percent, rate } from "./format.js";
-import { wordOf } from "./states.js";
 
 /** The server's list of columns (broker_core/documents/columns.py): key, label, kind, sortable, numeric, drawn. */
 const LIST = data("columns", []);
 export const COLUMNS = Object.fromEntries(LIST.map((column) => [column.key, column]));
 export const DRAWN = LIST.filter((column) => column.drawn);
 const DEFAULT = { q: "", delivery: "", health: "", sort: data("default-sort", "health"), down: false };
-const WORDED = new Set(["delivery", "health"]);
 
 /** How each kind is written; chips and lines are drawn by the table. */
 const FORMATS = {
@@ -35,24 +33,15 @@ export function readView(search) {
 export function writeView(view, search = "") {
   const query = new URLSearchParams(), columns = new URLSearchParams(search).get("columns");
   for (const key of ["q", "delivery", "health"]) if (view[key]) query.set(key, view[key]);
-  if (view.sort !== DEFAULT.sort || view.down !== DEFAULT.down) query.set("sort", (view.down ? "-" : "") + view.sort);
+  if (view.sort !== DEFAULT.sort || view.down !== DEFAULT.down) query.set("sort", sortOf(view));
   if (columns) query.set("columns", columns);
   const text = query.toString();
   return text ? `?${text}` : "";
 }
 
-/** The clients to show, in order; those without a value last, equal ones by lag, then by name, so that rows don't dance. */
-export function arrange(clients, view) {
-  const needle = view.q.trim().toLowerCase();
-  const value = valueOf(COLUMNS[view.sort]), sign = view.down ? -1 : 1;
-  return clients
-    .filter((client) => (!view.delivery || client.delivery === view.delivery) && (!view.health || client.health === view.health)
-      && (!needle || matches(client, needle)))
-    .sort((a, b) => ordered(value(a), value(b), sign) || (b.seconds_behind ?? 0) - (a.seconds_behind ?? 0) || compare(a.name, b.name));
-}
+const sortOf = (view) => (view.down ? "-" : "") + view.sort;
 
-const valueOf = ({ key, kind }) => WORDED.has(kind) ? (client) => wordOf(kind, client[key]).order : (client) => client[key] ?? null;
-const matches = (client, needle) =>
-  [client.name, client.transport, client.remote, client.user].some((text) => String(text ?? "").toLowerCase().includes(needle));
-const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-const ordered = (a, b, sign) => (a === null || b === null ? compare(a === null, b === null) : sign * compare(a, b));
+/** What the feed is asked for. */
+export const wantOf = (view, offset, limit) => ({
+  view: "clients", search: view.q.trim(), delivery: view.delivery, health: view.health, sort: sortOf(view), offset, limit,
+});

@@ -1,12 +1,15 @@
-// The live feed: one WebSocket a tab, a snapshot and then deltas. A missed sequence number asks for a new snapshot, since a
-// channel layer may drop; nothing shown ever depends on having received every delta. Several views listen to one feed.
+// The live feed: one WebSocket a tab, which says what it looks at and gets totals, the rows it shows, and their changes. A missed
+// sequence number asks for a new snapshot, since a channel layer may drop; nothing shown ever depends on having received
+// every delta. Where WebSockets are cut the same windows are asked for over HTTP.
 //
-// Events: "status" (its word changed), "change" (status or clients changed; not while paused), "decision" (detail: it).
+// Events: "status" (its word changed), "change" (status or rows changed; not while paused), "decision" (detail: it).
 import { Memory } from "./memory.js";
 
 const STALE_MS = 5000;
 const BACKOFF_MS = [500, 1000, 2000, 5000, 10_000];
 const REFUSED = new Set([4401, 4403, 1008]);
+const POLL_AFTER = 3, POLL_MS = 3000;
+const NOTHING = { clients: new Map(), order: [], totals: null, total: 0, broker: null, at: null };
 
 export class Feed extends EventTarget {
   constructor(path, instance) {
@@ -14,8 +17,9 @@ export class Feed extends EventTarget {
     this.url = new URL(path, location.href);
     this.url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
     this.memory = new Memory(instance);
-    this.newest = { clients: new Map(), broker: null, at: null };
+    this.newest = { ...NOTHING, clients: new Map() };
     this.frozen = null; // what is shown while paused, also when a view is sorted or filtered meanwhile
+    this.want = { view: "totals" };
     this.received = 0;
     this.opened = Date.now();
     this.sequence = null;
@@ -24,8 +28,11 @@ export class Feed extends EventTarget {
     this.attempt = 0;
   }
 
-  /** Clients by name, the instance's status, and when the broker made them (ms): of now, or of when it was paused. */
+  /** Rows by name, their order, how many fit, totals, the instance's status, when the broker made them (ms): of now, or of when it was paused. */
   get clients() { return (this.frozen ?? this.newest).clients; }
+  get order() { return (this.frozen ?? this.newest).order; }
+  get total() { return (this.frozen ?? this.newest).total; }
+  get totals() { return (this.frozen ?? this.newest).totals; }
   get broker() { return (this.frozen ?? this.newest).broker; }
   get at() { return (this.frozen ?? this.newest).at; }
 
@@ -33,6 +40,14 @@ export class Feed extends EventTarget {
     this.#connect();
     setInterval(() => this.#judge(), 1000);
     addEventListener("pagehide", () => this.memory.save());
+  }
+
+  /** Say what this tab looks at: {view: "totals"}, {view: "client", client}, or {view: "clients", search, …, offset, limit, names}. */
+  look(want) {
+    if (JSON.stringify(want) === JSON.stringify(this.want)) return;
+    this.want = want;
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(want));
+    else if (this.polling) this.#poll();
   }
 
   setPaused(paused) {
@@ -60,16 +75,20 @@ export class Feed extends EventTarget {
   }
 
   #snapshot(message) {
-    this.sequence = message.seq;
-    this.newest.broker = message.status ?? null;
-    this.newest.clients = new Map((message.clients ?? []).map((client) => [client.name, client]));
+    const clients = message.clients ?? [];
+    this.sequence = message.seq ?? this.sequence;
+    this.newest = {
+      clients: new Map(clients.map((client) => [client.name, client])), order: message.order ?? clients.map((client) => client.name),
+      totals: message.totals ?? null, total: message.total ?? clients.length, broker: message.status ?? null, at: this.newest.at,
+    };
   }
 
   #delta(message) {
-    const { clients } = this.newest;
-    if (message.status) this.newest.broker = { ...this.newest.broker, ...message.status };
-    for (const client of message.changed ?? []) clients.set(client.name, { ...clients.get(client.name), ...client });
-    for (const name of message.removed ?? []) clients.delete(name);
+    const { newest } = this;
+    if (message.status) newest.broker = { ...newest.broker, ...message.status };
+    for (const client of message.changed ?? []) newest.clients.set(client.name, { ...newest.clients.get(client.name), ...client });
+    for (const name of message.removed ?? []) newest.clients.delete(name);
+    for (const key of ["order", "totals", "total"]) if (message[key] !== undefined) newest[key] = message[key];
   }
 
   #follows(message) {
@@ -79,9 +98,22 @@ export class Feed extends EventTarget {
     return next;
   }
 
+  /** The address with what is looked at, so that the first snapshot is of it already. */
+  #address(base) {
+    const address = new URL(base);
+    for (const [key, value] of Object.entries(this.want)) if (key !== "names" && value !== "" && value !== undefined) address.searchParams.set(key, value);
+    return address;
+  }
+
   #connect() {
-    const socket = this.socket = new WebSocket(this.url);
-    socket.addEventListener("open", () => { this.attempt = 0; this.sequence = null; });
+    const socket = this.socket = new WebSocket(this.#address(this.url)), asked = JSON.stringify(this.want);
+    socket.addEventListener("open", () => {
+      this.attempt = 0;
+      this.sequence = null;
+      clearInterval(this.polling);
+      this.polling = null;
+      if (JSON.stringify(this.want) !== asked) socket.send(JSON.stringify(this.want));
+    });
     socket.addEventListener("message", (event) => {
       if (!this.apply(JSON.parse(event.data))) socket.send("snapshot"); // a gap: start over from a whole one
     });
@@ -93,8 +125,17 @@ export class Feed extends EventTarget {
     if (REFUSED.has(event.code)) { this.#say("refused"); return; }
     const wait = BACKOFF_MS[Math.min(this.attempt, BACKOFF_MS.length - 1)];
     this.attempt += 1;
+    if (this.attempt >= POLL_AFTER && !this.polling) { this.polling = setInterval(() => this.#poll(), POLL_MS); this.#poll(); }
     this.#judge();
     setTimeout(() => this.#connect(), wait * (0.75 + Math.random() / 2));
+  }
+
+  /** Where WebSockets are cut: the same window over HTTP. */
+  async #poll() {
+    try {
+      const answer = await fetch(this.#address(new URL("/api/v1/live", location.href)), { headers: { Accept: "application/json" } });
+      if (answer.ok && this.polling) this.apply(await answer.json());
+    } catch { /* the frame says that the console doesn't answer */ }
   }
 
   #judge() {

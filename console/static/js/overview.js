@@ -1,65 +1,61 @@
-// The overview: rates as a plot, pools as gauges with their numbers, clients by state, newest decisions on top.
-import { icon, make, named, one, setAttribute, setText, svg } from "./dom.js";
+// The overview: the verdict and the heat map as the server says them, pools and rates live, newest decisions on top.
+import { all, make, named, one, setAttribute, setText, svg } from "./dom.js";
 import { bytes, clock, count, duration, inWords, percent, rate } from "./format.js";
+import { drawHeat, fetchHeat } from "./heat.js";
 import { timePlot } from "./plot.js";
 import { feed, times } from "./shell.js";
-import { DELIVERIES, act, chip } from "./states.js";
+import { act } from "./states.js";
 
-const plot = timePlot(one("#rates"), [
-  { label: "Messages in /s", colour: "--data-1", scale: "messages", format: rate },
-  { label: "Messages out /s", colour: "--data-2", scale: "messages", format: rate },
-], { live: true });
+const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 5, AHEAD_S = 45 * 60, LOOK_BACK_S = 15 * 60;
+const rates = timePlot(one("#rates"), [
+  { label: "In /s", colour: "--data-1", scale: "messages", format: rate },
+  { label: "Out /s", colour: "--data-2", scale: "messages", format: rate },
+], { live: true, height: 150 });
 
 // What was before this tab, from the server's own history: [at in ms, messages in, messages out].
-let earlier = [];
+let earlier = [], marks = [], poolPlot = null, poolShown = "";
+
+async function statistics(of, name, query = "") {
+  try {
+    const answer = await fetch(`/api/v1/statistics?of=${of}&name=${encodeURIComponent(name)}${query}`, { headers: { Accept: "application/json" } });
+    return answer.ok ? (await answer.json()).points : [];
+  } catch { return []; /* the plot then begins with this tab */ }
+}
 
 async function fetchEarlier() {
-  try {
-    const answer = await fetch("/api/v1/statistics?of=instance&step=1", { headers: { Accept: "application/json" } });
-    if (!answer.ok) return;
-    earlier = (await answer.json()).points.map((point) => [point.at * 1000, point.messages_in, point.messages_out]);
-    drawRates();
-  } catch { /* the plot then begins with this tab */ }
+  earlier = (await statistics("instance", "", "&step=1")).map((point) => [point.at * 1000, point.messages_in, point.messages_out]);
+  drawRates();
 }
 
 function drawRates() {
   const seen = feed.memory.rates, first = seen[0]?.[0] ?? Infinity, oldest = Date.now() - 15 * 60_000;
   const samples = [...earlier.filter((s) => s[0] > oldest && s[0] < first), ...seen];
-  plot.setData([samples.map((s) => s[0] / 1000), samples.map((s) => s[1]), samples.map((s) => s[2])]);
+  rates.setData([samples.map((s) => s[0] / 1000), samples.map((s) => s[1]), samples.map((s) => s[2])]);
 }
 
 function figures(status) {
-  const rates = status.rates ?? {};
-  put("messages-in", rate(rates.messages_in)); put("bytes-in", `${bytes(rates.bytes_in)}/s`);
-  put("messages-out", rate(rates.messages_out)); put("bytes-out", `${bytes(rates.bytes_out)}/s`);
-  put("clients", count(feed.clients.size));
-  put("next-sequence", count(status.next_sequence));
+  const now = status.rates ?? {};
+  put("messages-in", rate(now.messages_in)); put("bytes-in", `${bytes(now.bytes_in)}/s`);
+  put("messages-out", rate(now.messages_out)); put("bytes-out", `${bytes(now.bytes_out)}/s`);
   const behind = (status.next_sequence ?? 0) - 1 - (status.durable_sequence ?? 0);
-  put("durable", behind > 0 ? `${count(behind)} not yet on disk` : "all on disk");
-  put("journal-bytes", bytes(status.journal?.bytes)); put("journal-segments", `${count(status.journal?.segments)} segments`);
-  put("uptime", duration((status.uptime_s ?? 0) * 1000)); put("pid", under(status));
-  const slowest = [...feed.clients.values()].reduce((worst, client) => (behind_s(client) > behind_s(worst) ? client : worst), null);
-  put("worst-lag", slowest ? duration(1000 * behind_s(slowest)) : "none"); put("worst-client", slowest ? slowest.name : "every client is up to date");
+  put("durable", behind > 0 ? `${count(behind)} records` : "nothing");
+  const segments = status.journal?.segments ?? 0;
+  put("journal-bytes", `${bytes(status.journal?.bytes)} in ${count(segments)} segment${segments === 1 ? "" : "s"}`);
+  put("uptime", up(status));
 }
 
 // A standstill is the broker's own defect, so it stands by the process and not by a client.
-function under(status) {
-  const found = status.totals?.standstills ?? 0, process = status.pid ? `process ${status.pid}` : "";
-  return found ? `${process}, ${count(found)} standstill${found === 1 ? "" : "s"}: see its log` : process;
+function up(status) {
+  const found = status.totals?.standstills ?? 0;
+  return `${duration((status.uptime_s ?? 0) * 1000)}${found ? `, ${count(found)} standstill${found === 1 ? "" : "s"}: see its log` : ""}`;
 }
 
-const behind_s = (client) => client?.seconds_behind ?? 0;
 const put = (key, text) => setText(one(`[data-figure="${key}"]`), text);
-
-function tally(status) {
-  const counts = Object.fromEntries(Object.keys(DELIVERIES).map((name) => [name, 0]));
-  for (const client of feed.clients.values()) counts[client.delivery] = (counts[client.delivery] ?? 0) + 1;
-  for (const [name, number] of Object.entries(counts)) setText(one(`[data-tally="${name}"]`), count(number));
-}
+const poolWord = (name) => (name === "instance" ? "shared" : name.replace(/^transport:/, ""));
+const share = (used, limit) => (limit ? Math.min(100, (100 * (used ?? 0)) / limit) : 0);
 
 function pools(status) {
-  const root = one("#pools");
-  const wanted = status.pools ?? [];
+  const root = one("#pools"), wanted = status.pools ?? [];
   if (root.dataset.names !== wanted.map((pool) => pool.name).join("|")) {
     root.dataset.names = wanted.map((pool) => pool.name).join("|");
     root.replaceChildren(...wanted.map(poolElement));
@@ -69,13 +65,42 @@ function pools(status) {
     gauge(one("[data-gauge=memory]", element), pool.memory_used, pool.memory_limit);
     gauge(one("[data-gauge=disk]", element), pool.disk_used, pool.disk_limit);
   });
+  const fullest = wanted.reduce((most, pool) => (!most || share(pool.memory_used, pool.memory_limit) > share(most.memory_used, most.memory_limit) ? pool : most), null);
+  if (fullest && fullest.name !== poolShown) { poolShown = fullest.name; drawPool(fullest); }
+}
+
+/** The fullest pool's memory over an hour, its limit, and where it goes at the slope of the last quarter of an hour. */
+async function drawPool(pool) {
+  const from = new Date(Date.now() - 3_600_000).toISOString();
+  const points = (await statistics("pool", pool.name, `&from=${from}&step=10`)).map((point) => [point.at, point.memory_used]);
+  const now = points.at(-1)?.[0] ?? Date.now() / 1000, used = points.at(-1)?.[1] ?? pool.memory_used;
+  const slope = slopeOf(points.filter((point) => point[0] >= now - LOOK_BACK_S)), left = slope > 0 ? (pool.memory_limit - used) / slope : null;
+  const soon = left !== null && left < AHEAD_S;
+  setText(one("#pool-word"), soon ? duration(1000 * left) : percent(share(used, pool.memory_limit)));
+  one("#pool-word").classList.toggle("amber", soon);
+  setText(one("#pool-words"), soon ? `until pool ${poolWord(pool.name)} is full, at the slope of the last ${duration(1000 * Math.min(LOOK_BACK_S, now - (points[0]?.[0] ?? now)))}`
+    : `of pool ${poolWord(pool.name)}’s memory is in use; ${slope > 0 ? "it isn’t full soon" : "it doesn’t grow"}`);
+  const ahead = soon ? [[now + AHEAD_S, used + slope * AHEAD_S]] : [];
+  poolPlot ??= timePlot(one("#pool-plot"), [
+    { label: "In use", colour: "--data-1", scale: "bytes", format: bytes }, { label: "Limit", colour: "--ink-3", scale: "bytes", format: bytes, dashed: true },
+    { label: "Forecast", colour: "--amber-mark", scale: "bytes", format: bytes, dashed: true },
+  ], { height: 150, marks: () => marks });
+  const times = [...points.map((point) => point[0]), ...ahead.map((point) => point[0])];
+  poolPlot.setData([times, [...points.map((point) => point[1]), ...ahead.map(() => null)], times.map(() => pool.memory_limit),
+    [...points.map((point, index) => (soon && index === points.length - 1 ? point[1] : null)), ...ahead.map((point) => point[1])]]);
+}
+
+/** Least squares, in bytes a second. */
+function slopeOf(points) {
+  if (points.length < 6) return 0;
+  const mean = (at) => points.reduce((sum, point) => sum + point[at], 0) / points.length;
+  const x = mean(0), y = mean(1);
+  const above = points.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0), below = points.reduce((sum, point) => sum + (point[0] - x) ** 2, 0);
+  return below ? above / below : 0;
 }
 
 function poolElement(pool) {
-  return make("div", { class: "pool" },
-    make("h3", {}, pool.name, make("span", { class: "tag" }, (pool.transports ?? []).join(", ") || "no transport")),
-    gaugeElement("memory", "Memory"), gaugeElement("disk", "Disk (spools)"),
-    pool.disk_path ? make("p", { class: "muted mono break" }, pool.disk_path) : null);
+  return make("div", { class: "pool" }, gaugeElement("memory", `${poolWord(pool.name)}, memory`), gaugeElement("disk", `${poolWord(pool.name)}, spools`));
 }
 
 function gaugeElement(key, label) {
@@ -85,58 +110,67 @@ function gaugeElement(key, label) {
 }
 
 function gauge(element, used, limit) {
-  const share = limit ? Math.min(100, (100 * (used ?? 0)) / limit) : 0;
-  const text = limit ? `${bytes(used)} of ${bytes(limit)} · ${percent(share)}` : `${bytes(used)}, no limit`;
+  const part = share(used, limit), text = limit ? `${bytes(used)} of ${bytes(limit)} · ${percent(part)}` : `${bytes(used)}, no limit`;
   setText(one("[data-value]", element), text);
-  setAttribute(element, "aria-valuenow", share.toFixed(1));
+  setAttribute(element, "aria-valuenow", part.toFixed(1));
   setAttribute(element, "aria-valuetext", text);
   const bar = one(".bar", element);
-  bar.setAttribute("class", `bar ${share >= 90 ? "bad" : share >= 70 ? "warn" : ""}`);
-  one("rect", bar).setAttribute("width", share.toFixed(2));
-}
-
-function transports(status) {
-  one("#transports").replaceChildren(...(status.transports ?? []).map((transport) => make("tr", {},
-    make("td", { class: "first" }, make("b", {}, transport.name)),
-    make("td", { "data-label": "Kind" }, transport.kind === "websocket" ? "WebSocket" : String(transport.kind).toUpperCase()),
-    make("td", { class: "mono", "data-label": "Address" }, `${transport.host}:${transport.port}`),
-    make("td", { "data-label": "State" }, make("span", { class: `state state-${transport.enabled ? "enabled" : "disabled"}` },
-      icon(transport.enabled ? "circle-check" : "player-pause"), transport.enabled ? "Listening" : "Disabled")),
-    make("td", { class: "num", "data-label": "Clients" }, count(transport.clients)),
-    make("td", { "data-label": "Pool" }, transport.pool ?? "–"))));
-}
-
-function slowest() {
-  const rows = [...feed.clients.values()].filter((client) => client.lag_messages > 0 || client.delivery !== "live")
-    .sort((a, b) => behind_s(b) - behind_s(a)).slice(0, 5);
-  one("#slowest-none").hidden = rows.length > 0;
-  one("#slowest").replaceChildren(...rows.map((client) => make("tr", { class: `row-${client.delivery}` },
-    make("td", { class: "first" }, make("a", { class: "client-name", href: `/clients/${encodeURIComponent(client.name)}/` }, client.name)),
-    make("td", { "data-label": "Delivery" }, chip(client.delivery)),
-    make("td", { "data-label": "Health" }, chip(client.health, "health")),
-    make("td", { class: "num", "data-label": "Lag" }, duration(1000 * behind_s(client))),
-    make("td", { class: "num", "data-label": "Messages" }, count(client.lag_messages)),
-    make("td", { class: "num", "data-label": "Bytes" }, bytes(client.lag_bytes)))));
+  bar.setAttribute("class", `bar ${part >= 97 ? "bad" : part >= 85 ? "warn" : ""}`);
+  one("rect", bar).setAttribute("width", part.toFixed(2));
 }
 
 function addDecision(event) {
   const decision = event.detail, list = one("#decisions");
   one("#decisions-none")?.remove();
-  const at = decision.at;
-  list.prepend(make("li", {}, make("div", { class: "when" }, make("time", { "data-ms": String(Math.round(at)) }, clock(at)),
+  list.prepend(make("li", {}, make("div", { class: "when" }, make("time", { "data-ms": String(Math.round(decision.at)) }, clock(decision.at)),
     ...act(decision.action, decision.mode), make("a", { href: `/clients/${encodeURIComponent(decision.client)}/` }, named(decision.client))),
-    make("div", {}, inWords(decision.sentence ?? decision.reason))));
-  while (list.children.length > 8) list.lastElementChild.remove();
+    make("div", { class: "clamp", title: inWords(decision.sentence) }, inWords(decision.sentence ?? decision.reason))));
+  while (list.children.length > DECISIONS) list.lastElementChild.remove();
   times(list);
+}
+
+async function verdict() {
+  if (feed.paused || document.visibilityState !== "visible") return;
+  try {
+    const answer = await fetch(one("#verdict-first").dataset.url, { redirect: "manual" });
+    if (!answer.ok) return;
+    // Made by the console's own templates, which escape what comes from outside.
+    const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const part of all("[data-for]", found)) {
+      const target = one(`#${part.dataset.for}`);
+      times(part);
+      if (target && target.textContent !== part.textContent) target.replaceChildren(...part.childNodes);
+    }
+  } catch { /* the frame says that the console doesn't answer */ }
+}
+
+async function heat() {
+  if (feed.paused || document.visibilityState !== "visible") return;
+  const root = one("#heat"), found = await fetchHeat(root).catch(() => null);
+  if (!found || root.matches(":hover") || root.contains(document.activeElement)) return;
+  marks = found.marks;
+  one("#heat-none").hidden = found.rows.length > 0;
+  root.hidden = !found.rows.length;
+  drawHeat(root, found);
+}
+
+function copySince() {
+  one("#copy-since")?.addEventListener("click", async () => {
+    const lines = [one("h1").textContent.trim(), one("#verdict-first").textContent.trim(), ...all("#since-list li").map((line) => line.textContent.replace(/\s+/g, " ").trim())];
+    try { await navigator.clipboard.writeText(lines.join("\n")); setText(one("#copy-since span"), "Copied"); } catch { setText(one("#copy-since span"), "The browser doesn’t allow it"); }
+  });
 }
 
 function update() {
   const status = feed.broker;
   if (!status) return;
-  figures(status); tally(status); pools(status); transports(status); slowest(); drawRates();
+  figures(status); pools(status); drawRates();
 }
 
 feed.addEventListener("change", update);
 feed.addEventListener("decision", addDecision);
-drawRates();
-fetchEarlier();
+document.addEventListener("sluice:zone", heat);
+drawRates(); fetchEarlier(); copySince(); heat();
+setInterval(verdict, VERDICT_MS);
+setInterval(heat, HEAT_MS);
+setInterval(() => { if (feed.broker && !feed.paused) { poolShown = ""; pools(feed.broker); } }, 6 * HEAT_MS);

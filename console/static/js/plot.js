@@ -17,13 +17,15 @@ const AXIS_FONT = "11px system-ui, sans-serif";
 const TIME_STEPS = [1, 5, 10, 50, 100, 500, 1e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
 // Things that are counted have no halves: without this a small axis would say 0, 1, 1, 2.
 const WHOLE_STEPS = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
+// Bytes are read in powers of 1024.
+const BYTE_STEPS = Array.from({ length: 6 }, (_, power) => [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map((digit) => digit * 1024 ** power)).flat();
 // Of ticks that read the same after rounding, the first alone is labelled.
 const onceEach = (labels) => labels.map((label, index) => (index > 0 && label === labels[index - 1] ? "" : label));
-const short = (text) => text.replace(/ 00 (s|min)$/, "").replace(/^0 ms$/, "0").replace(".0 s", " s");
+const short = (text) => text.replace(/ 00 (s|min)$/, "").replace(/^0 ms$/, "0").replace(".0 s", " s").replace(/\.0+ (?=[KMGTP]iB)/, " ").replace(/^0 B$/, "0");
 
 function axis(label, format, side) {
   return {
-    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : format === count ? WHOLE_STEPS : undefined, font: AXIS_FONT,
+    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : label === "bytes" ? BYTE_STEPS : format === count ? WHOLE_STEPS : undefined, font: AXIS_FONT,
     stroke: () => colour("--ink-3"), grid: { show: side === 3, stroke: () => colour("--grid"), width: 1 },
     ticks: { show: false }, values: (plot, values) => onceEach(values.map((value) => short(format(value)))),
   };
@@ -34,32 +36,57 @@ function axis(label, format, side) {
  * live: the newest two minutes at least are on the axis, and nothing can be zoomed away. hours: a bar an hour
  * for the first series and points for the others, since hours without a word are left out. bands(): [[fromSeconds, toSeconds, colourName]] paints spans behind the lines, such as the time offlined.
  */
-export function timePlot(element, series, { height = 240, bands = () => [], live = false, hours = false } = {}) {
+export function timePlot(element, series, { height = 240, bands = () => [], marks = () => [], live = false, hours = false, sync = null, range = undefined, axes = true } = {}) {
   const scales = [...new Set(series.map((one) => one.scale))];
   const options = {
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone()),
     width: Math.max(200, element.clientWidth), height, padding: [10, 8, 0, 0],
-    cursor: { points: { size: 6 }, drag: { x: !live, y: false } }, legend: { live: true },
-    scales: { x: { time: true, range: RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
+    cursor: { points: { size: 6 }, drag: { x: !live, y: false }, ...(sync ? { sync: { key: sync } } : {}) }, legend: { live: true, isolate: true },
+    scales: { x: { time: true, range: range ?? RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
     axes: [
-      { stroke: () => colour("--ink-3"), size: 42, grid: { show: false }, ticks: { stroke: () => colour("--line"), size: 4 }, font: AXIS_FONT, space: 70,
-        values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+      { stroke: () => colour("--ink-3"), size: axes ? 34 : 4, grid: { show: false }, ticks: { stroke: () => colour("--line"), size: 4 }, font: AXIS_FONT, space: 70,
+        values: !axes ? () => [] : [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
       ...scales.map((name, index) => axis(name, series.find((one) => one.scale === name).format, index === 0 ? 3 : 1)),
     ],
     series: [
       { label: "Time", value: (plot, value) => (value === null || value === undefined ? "–" : clock(value * 1000)) },
       ...series.map((one, index) => ({
-        label: one.label, scale: one.scale, width: 1.75, stroke: () => colour(one.colour), dash: index % 2 ? [6, 3] : undefined,
+        label: one.label, scale: one.scale, width: 1.75, stroke: () => colour(one.colour), dash: one.dashed ? [4, 3] : undefined,
         fill: index === 0 ? () => `color-mix(in srgb, ${colour(one.colour)} 12%, transparent)` : undefined,
         points: { show: hours && index > 0, size: 6 }, paths: hours ? (index === 0 ? uPlot.paths.bars({ size: [0.7, 24] }) : () => null) : undefined, value: (plot, value) => (value === null || value === undefined ? "–" : one.format(value)),
       })),
     ],
-    hooks: { drawClear: [(plot) => paintBands(plot, bands())] },
+    hooks: { drawClear: [(plot) => paintBands(plot, bands())], draw: [(plot) => paintMarks(plot, marks())] },
   };
   const plot = new uPlot(options, [[], ...series.map(() => [])], element);
+  const newest = () => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: lastKnown(plot) }, false); };
+  const set = plot.setData.bind(plot);
+  plot.setData = (data, scales) => { set(data, scales); newest(); setTimeout(newest, 0); };
+  element.addEventListener("mouseleave", () => setTimeout(newest, 0));
   new ResizeObserver(() => plot.setSize({ width: Math.max(200, element.clientWidth), height })).observe(element);
   for (const event of ["sluice:theme", "sluice:zone"]) document.addEventListener(event, () => plot.redraw(false, true));
   return plot;
+}
+
+/** The last moment for which the first line has a value: what the legend says while nobody points. */
+function lastKnown(plot) {
+  const values = plot.data[1] ?? [];
+  for (let at = values.length - 1; at >= 0; at -= 1) if (values[at] !== null && values[at] !== undefined) return at;
+  return null;
+}
+
+/** A dashed line for each moment: restarts and revisions grey, decisions darker; what was only recorded dotted. */
+function paintMarks(plot, marks) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  for (const mark of marks) {
+    const x = Math.round(plot.valToPos(mark.at, "x", true)) + 0.5;
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.strokeStyle = colour(mark.kind === "decision" ? "--ink-2" : "--ink-3");
+    ctx.setLineDash(mark.mode === "shadow" ? [1, 3] : [4, 3]);
+    ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+  }
+  ctx.restore();
 }
 
 function paintBands(plot, bands) {

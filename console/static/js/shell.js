@@ -133,4 +133,5 @@ themes(); menu(); badge(); clocks(); dialogs(); keyboard(pause()); times(); copy
 watchStanding(feed);
 setInterval(times, 10_000);
 for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());
-feed?.start();
+// After the page's own module has said what it looks at.
+if (document.readyState === "complete") feed?.start(); else document.addEventListener("DOMContentLoaded", () => feed?.start());

@@ -102,6 +102,14 @@ def test_a_broker_that_is_away_is_said_on_every_page(browser: Client, instance: 
     assert b'data-standing="broker"' in browser.get(reverse("standing")).content
 
 
+def test_the_style_guide_is_there_under_debug_alone(
+    browser: Client, broker: FakeBroker, settings: Any
+) -> None:
+    assert browser.get("/styleguide/").status_code == 404
+    settings.DEBUG = True
+    assert b"recorded only" in browser.get("/styleguide/").content
+
+
 def test_an_address_that_isnt_there_is_a_page_that_leads_on(browser: Client, broker: FakeBroker) -> None:
     answer = browser.get("/no/such/page/")
     assert answer.status_code == 404

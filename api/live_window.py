@@ -1,0 +1,207 @@
+"""The part of a broker's snapshot that one tab shows: totals, the rows in its window, and their changes. Pure.
+
+Of 10,000 clients a tab is told of the hundred it draws. What several tabs look at in the same way is filtered and sorted once for
+each snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Meta, structs
+
+from broker_core.control.listing import in_order
+from broker_core.documents import columns
+from broker_core.documents.clients import ClientEntry
+from broker_core.documents.columns import Kind
+from broker_core.documents.instance import InstanceStatus, Snapshot
+from broker_core.errors import OperatorError
+from broker_core.names import name_fits
+
+MOST_ROWS = 200
+Word = Annotated[str, Meta(max_length=255)]
+# What a row of a table needs no more than the page of one client does: objects and lists, but for the limit it comes to first.
+_LEFT_OUT = frozenset(one.key for one in columns.CLIENT_COLUMNS if one.kind is Kind.NESTED) - {"forecast"}
+
+
+class Want(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tab looks at. `names` holds rows where they are, in this order, whatever the sort says."""
+
+    view: Literal["totals", "clients", "client"] = "totals"
+    search: Word = ""
+    delivery: Word = ""
+    health: Word = ""
+    sort: Word = ""
+    offset: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = 100
+    names: Annotated[tuple[Word, ...], Meta(max_length=MOST_ROWS)] = ()
+    client: Word = ""
+
+
+_WANTS = msgspec.json.Decoder(Want)
+
+
+class Window(NamedTuple):
+    """What a tab holds. `total` is of the clients that fit, `order` the rows' names; rows are as they are sent."""
+
+    at: int
+    status: InstanceStatus
+    totals: dict[str, Any]
+    total: int
+    order: list[str]
+    rows: dict[str, dict[str, Any]]
+
+
+class Shared:
+    """A snapshot, with what was filtered and sorted of it so far."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._ordered: dict[tuple[object, ...], list[ClientEntry]] = {}
+        self._totals: dict[tuple[str, ...] | None, dict[str, Any]] = {}
+        self._by_name: dict[str, ClientEntry] | None = None
+
+    def seen(self, patterns: Sequence[str] | None) -> list[ClientEntry]:
+        """The clients whose names fit one of the patterns; None is all."""
+        everyone = self.snapshot.clients
+        if patterns is None:
+            return list(everyone)
+        return [one for one in everyone if any(name_fits(pattern, one.name) for pattern in patterns)]
+
+    def totals(self, patterns: Sequence[str] | None) -> dict[str, Any]:
+        """How many there are, by delivery and by health."""
+        key = None if patterns is None else tuple(patterns)
+        if key not in self._totals:
+            clients = self.seen(patterns)
+            self._totals[key] = {
+                "clients": len(clients), "delivery": dict(Counter(str(one.delivery) for one in clients)),
+                "health": dict(Counter(str(one.health) for one in clients)),
+            }  # fmt: skip
+        return self._totals[key]
+
+    def ordered(self, want: Want, patterns: Sequence[str] | None) -> list[ClientEntry]:
+        """Those that fit, sorted. Raises OperatorError bad_sort."""
+        key = (
+            want.search,
+            want.delivery,
+            want.health,
+            want.sort,
+            None if patterns is None else tuple(patterns),
+        )
+        if key not in self._ordered:
+            found = [one for one in self.seen(patterns) if _fits(one, want)]
+            self._ordered[key] = in_order(found, want.sort or columns.DEFAULT_SORT)
+        return self._ordered[key]
+
+    def named(self, name: str) -> ClientEntry | None:
+        """One client."""
+        if self._by_name is None:
+            self._by_name = {one.name: one for one in self.snapshot.clients}
+        return self._by_name.get(name)
+
+
+def asked(query: str) -> Want | None:
+    """What the address of a socket asks for; None without a view: everything, as programs get it. Raises ValueError."""
+    given = {key: values[-1] for key, values in parse_qs(query).items()}
+    return msgspec.convert(given, Want, strict=False) if "view" in given else None
+
+
+def read(text: str) -> Want:
+    """What a tab sends when it looks elsewhere. Raises msgspec.ValidationError or DecodeError."""
+    return _WANTS.decode(text)
+
+
+def window(shared: Shared, want: Want, patterns: Sequence[str] | None) -> Window:
+    """What such a tab holds of this snapshot."""
+    snapshot, rows, total = shared.snapshot, [], 0
+    if want.view == "client":
+        one = shared.named(want.client)
+        allowed = patterns is None or any(name_fits(pattern, want.client) for pattern in patterns)
+        rows = [one] if one is not None and allowed else []
+        total = len(rows)
+    elif want.view == "clients":
+        try:
+            fitting = shared.ordered(want, patterns)
+        except OperatorError:
+            fitting = shared.ordered(structs.replace(want, sort=""), patterns)
+        total = len(fitting)
+        rows = (
+            _held(shared, want, patterns) if want.names else fitting[want.offset : want.offset + want.limit]
+        )
+    whole = want.view == "client"
+    return Window(
+        snapshot.at, snapshot.status, shared.totals(patterns), total, [one.name for one in rows],
+        {one.name: _row(one, whole=whole) for one in rows},
+    )  # fmt: skip
+
+
+def snapshot_of(held: Window) -> dict[str, Any]:
+    """A window whole."""
+    return {
+        "type": "snapshot", "at": held.at, "status": held.status, "totals": held.totals, "total": held.total,
+        "order": held.order, "clients": list(held.rows.values()),
+    }  # fmt: skip
+
+
+def delta_of(old: Window, new: Window) -> dict[str, Any]:
+    """What changed; a row that came into the window comes whole. Empty parts are left out."""
+    made: dict[str, Any] = {"type": "delta", "at": new.at}
+    before, after = structs.asdict(old.status), structs.asdict(new.status)
+    if status := {key: value for key, value in after.items() if before[key] != value}:
+        made["status"] = status
+    made |= {
+        key: getattr(new, key)
+        for key in ("totals", "total", "order")
+        if getattr(old, key) != getattr(new, key)
+    }
+    changed = []
+    for name, row in new.rows.items():
+        known = old.rows.get(name)
+        if known is None:
+            changed.append(row)
+        elif fields := {key: value for key, value in row.items() if known.get(key) != value}:
+            changed.append({"name": name, **fields})
+    if changed:
+        made["changed"] = changed
+    if gone := sorted(old.rows.keys() - new.rows.keys()):
+        made["removed"] = gone
+    return made
+
+
+def apply(held: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """What a tab holds after a delta, as it came over the wire: the law that the tests hold the feed to."""
+    rows = {row["name"]: row for row in held["clients"]}
+    for fields in change.get("changed", ()):
+        rows[fields["name"]] = {**rows.get(fields["name"], {}), **fields}
+    for name in change.get("removed", ()):
+        del rows[name]
+    order = change.get("order", held["order"])
+    return {
+        "type": "snapshot", "at": change["at"], "status": {**held["status"], **change.get("status", {})},
+        "totals": change.get("totals", held["totals"]), "total": change.get("total", held["total"]), "order": order,
+        "clients": [rows[name] for name in order],
+    }  # fmt: skip
+
+
+def _held(shared: Shared, want: Want, patterns: Sequence[str] | None) -> list[ClientEntry]:
+    found = (shared.named(name) for name in want.names)
+    allowed = None if patterns is None else {one.name for one in shared.seen(patterns)}
+    return [one for one in found if one is not None and (allowed is None or one.name in allowed)]
+
+
+def _row(one: ClientEntry, *, whole: bool) -> dict[str, Any]:
+    fields = structs.asdict(one)
+    return fields if whole else {key: value for key, value in fields.items() if key not in _LEFT_OUT}
+
+
+def _fits(one: ClientEntry, want: Want) -> bool:
+    if (want.delivery and one.delivery != want.delivery) or (want.health and one.health != want.health):
+        return False
+    needle = want.search.casefold()
+    return not needle or any(
+        needle in text.casefold() for text in (one.name, one.transport, one.remote, one.user)
+    )

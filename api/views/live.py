@@ -1,0 +1,43 @@
+"""The live feed's window over HTTP, for pages behind something that cuts WebSockets."""
+
+from __future__ import annotations
+
+import msgspec
+from django.conf import settings
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from api import live_window
+from console.choices import Permission
+from console.queries import live
+from console.services.actors import access_of_request
+
+
+class LiveView(APIView):
+    """What a tab that looks at this would be fed now."""
+
+    needs = {"GET": Permission.VIEW}
+
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("view", enum=["totals", "clients", "client"]),
+            *(OpenApiParameter(name) for name in ("search", "delivery", "health", "sort", "client")),
+            *(OpenApiParameter(name, OpenApiTypes.INT) for name in ("offset", "limit")),
+        ],
+        responses=OpenApiTypes.OBJECT,
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """A snapshot of one window, as the feed's first message."""
+        try:
+            want = live_window.asked(request.META.get("QUERY_STRING", "")) or live_window.Want()
+        except (msgspec.MsgspecError, ValueError) as problem:
+            raise ValidationError({"view": [str(problem)]}) from problem
+        patterns = access_of_request(request).client_patterns(settings.SLUICE_INSTANCE)
+        held = live_window.window(live_window.Shared(live.snapshot()), want, patterns)
+        return HttpResponse(
+            msgspec.json.encode(live_window.snapshot_of(held)), content_type="application/json"
+        )

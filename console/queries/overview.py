@@ -1,0 +1,243 @@
+"""What the overview says first: the verdict of now, lag by client over time, marks on the time axis, and how long the disk lasts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from django.db.models import Count, F, Max
+from django.db.models.functions import Trunc
+
+from broker_core.documents.clients import ClientEntry, Health
+from broker_core.documents.journals import SegmentEntry
+from broker_core.errors import SluiceError
+from console.models import ActionRun, ClientMinute, ClientSample, Decision, Instance, PolicyRevision
+from console.queries import live
+from console.queries.clients import Clients
+from console.queries.scoping import visible
+from console.queries.standing import restarts
+
+HEAT_ROWS: Final = 24
+MOST_MARKS: Final = 40
+SLOW_MS: Final = (100, 1_000, 5_000)
+"""Up to the first a cell is the lightest grey, then darker; beyond the last it is the darkest."""
+
+
+class Range(NamedTuple):
+    """A span that a plot may show. `unit` is what its cells are cut to, `minutes` whether minutes' rows are read."""
+
+    key: str
+    label: str
+    span: timedelta
+    step_s: int
+    unit: str
+    minutes: bool
+
+
+RANGES: Final = {
+    one.key: one
+    for one in (
+        Range("15m", "15 min", timedelta(minutes=15), 10, "second", minutes=False),
+        Range("3h", "3 h", timedelta(hours=3), 120, "minute", minutes=False),
+        Range("24h", "24 h", timedelta(hours=24), 900, "minute", minutes=False),
+        Range("7d", "7 d", timedelta(days=7), 7_200, "hour", minutes=True),
+    )
+}
+ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
+"""Healths that ask for an act, the worst first."""
+
+
+class Verdict(NamedTuple):
+    """How many clients fare how, and the one to look at first."""
+
+    total: int
+    healths: dict[Health, int]
+    worst: ClientEntry | None
+
+    @property
+    def keeping_up(self) -> int:
+        """How many keep up."""
+        return self.healths.get(Health.KEEPS_UP, 0)
+
+    @property
+    def asking(self) -> list[tuple[Health, int]]:
+        """Healths that ask for an act and that somebody has."""
+        return [(health, self.healths[health]) for health in ASKS if self.healths.get(health)]
+
+
+def verdict(patterns: Sequence[str] | None) -> Verdict:
+    """Of now. Raises BrokerAway."""
+    everyone = Clients(patterns=patterns)
+    first = everyone[0:1]
+    healths = {
+        health: len(Clients(patterns=patterns, health=health))
+        for health in Health
+        if health is not Health.KEEPS_UP
+    }
+    total = len(everyone)
+    healths[Health.KEEPS_UP] = max(0, total - sum(healths.values()))
+    worst = first[0] if first and first[0].health in ASKS else None
+    return Verdict(total, healths, worst)
+
+
+def heat(instance: Instance, chosen: Range, now: datetime, patterns: Sequence[str] | None) -> dict[str, Any]:
+    """Lag of the worst clients, a row each: runs of [cells, level, on disk]; -1 is a time without samples. Raises BrokerAway.
+
+    Colour is for what is still open: the run that reaches until now has the client's health of now; what is over is grey.
+    """
+    end = int(now.timestamp()) // chosen.step_s * chosen.step_s + chosen.step_s
+    start = end - int(chosen.span.total_seconds())
+    number = (end - start) // chosen.step_s
+    clients = Clients(patterns=patterns)[0:HEAT_ROWS]
+    found = _cells(instance, chosen, [one.name for one in clients], start, end)
+    return {
+        "from": start, "to": end, "cells": number,
+        "rows": [_row(one, found.get(one.name, {}), number) for one in clients],
+        "marks": marks(instance, datetime.fromtimestamp(start, UTC)),
+    }  # fmt: skip
+
+
+def _cells(
+    instance: Instance, chosen: Range, names: list[str], start: int, end: int
+) -> dict[str, dict[int, tuple[int, bool]]]:
+    """By client and cell: the greatest lag in ms, and whether anything of it waited on disk."""
+    model = ClientMinute if chosen.minutes else ClientSample
+    rows = model._default_manager.filter(
+        instance=instance, client__in=names, at__gte=datetime.fromtimestamp(start, UTC), at__lt=datetime.fromtimestamp(end, UTC)
+    ).order_by()  # fmt: skip
+    if chosen.unit == "second":
+        values = rows.values("client", "spool_bytes", slot=F("at"), lag=F("lag_ms"), disk=F("spool_bytes"))
+    else:
+        cut = Trunc("at", chosen.unit, tzinfo=UTC)
+        values = (
+            rows.annotate(slot=cut)
+            .values("client", "slot")
+            .annotate(lag=Max("lag_ms"), disk=Max("spool_bytes"))
+        )
+    found: dict[str, dict[int, tuple[int, bool]]] = {}
+    for row in values.iterator(2_000):
+        cells = found.setdefault(row["client"], {})
+        cell = (int(row["slot"].timestamp()) - start) // chosen.step_s
+        lag, disk = cells.get(cell, (0, False))
+        cells[cell] = (max(lag, row["lag"]), disk or row["disk"] > 0)
+    return found
+
+
+def _row(client: ClientEntry, cells: Mapping[int, tuple[int, bool]], number: int) -> dict[str, Any]:
+    levels: list[tuple[int, bool]] = []
+    known: tuple[int, int, bool] | None = None
+    for cell in range(number):
+        if cell in cells:
+            lag, disk = cells[cell]
+            known = (cell, sum(lag > least for least in SLOW_MS), disk)
+        # A client at rest is sampled once a minute: what was last heard holds on until then, and no longer.
+        levels.append((known[1], known[2]) if known is not None and cell - known[0] <= 7 else (-1, False))
+    if client.health in ASKS:
+        colour = 5 if client.health is Health.STALLED else 4
+        for cell in reversed(range(number)):
+            if levels[cell][0] < len(SLOW_MS) - 1 and cell < number - 1:
+                break
+            levels[cell] = (colour, levels[cell][1])
+    return {
+        "name": client.name, "delivery": client.delivery, "health": client.health,
+        "lag_ms": round(1_000 * client.seconds_behind), "runs": _runs(levels),
+    }  # fmt: skip
+
+
+def _runs(levels: Sequence[tuple[int, bool]]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for level, disk in levels:
+        if runs and runs[-1][1:] == [level, int(disk)]:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, level, int(disk)])
+    return runs
+
+
+def marks(instance: Instance, since: datetime, client: str = "") -> list[dict[str, Any]]:
+    """Moments that a time axis shows: restarts, revisions, and of one client its decisions; oldest first."""
+    found = [
+        {"at": at.timestamp(), "kind": "restart", "label": "restart"} for at in restarts(instance, since)
+    ]
+    revisions = PolicyRevision.objects.filter(instance=instance, created_at__gte=since).order_by("-number")
+    found += [
+        {"at": at.timestamp(), "kind": "revision", "label": f"revision {number}"}
+        for number, at in revisions.values_list("number", "created_at")[:MOST_MARKS]
+    ]
+    if client:
+        rows = Decision.objects.filter(instance=instance, client=client, at__gte=since).order_by("-at")
+        found += [
+            {"at": at.timestamp(), "kind": "decision", "label": action, "mode": mode}
+            for at, action, mode in rows.values_list("at", "action", "mode")[:MOST_MARKS]
+        ]
+    return sorted(found, key=lambda mark: mark["at"])[-MOST_MARKS:]
+
+
+def since_then(instance: Instance, moment: datetime, patterns: Sequence[str] | None) -> list[dict[str, Any]]:
+    """What happened since a moment, newest first: decisions by kind, revisions, runs that ended, restarts."""
+    decided = visible(Decision.objects.filter(instance=instance, at__gt=moment), patterns).order_by()
+    groups = decided.values("action", "mode").annotate(last=Max("at"), number=Count("pk")).order_by("-last")
+    found: list[dict[str, Any]] = [
+        {
+            "at": one["last"],
+            "kind": "decision",
+            "action": one["action"],
+            "mode": one["mode"],
+            "number": one["number"],
+        }
+        for one in groups[:MOST_MARKS]
+    ]
+    for revision in PolicyRevision.objects.filter(instance=instance, created_at__gt=moment).order_by(
+        "-number"
+    )[:10]:
+        found.append(
+            {
+                "at": revision.created_at,
+                "kind": "revision",
+                "number": revision.number,
+                "text": revision.reason,
+            }
+        )
+    for run in ActionRun.objects.filter(instance=instance, ended_at__gt=moment).order_by("-ended_at")[:10]:
+        found.append({"at": run.ended_at, "kind": "run", "state": run.state, "text": run.get_kind_display()})
+    found += [{"at": at, "kind": "restart"} for at in restarts(instance, moment)]
+    return sorted(found, key=lambda one: one["at"], reverse=True)[:12]
+
+
+class Disk(NamedTuple):
+    """How the journal fills its disk. `full_in_s`: None where it can't be said, or it doesn't grow."""
+
+    used: int
+    total: int
+    free: int
+    grows_a_day: float
+    full_in_s: float | None
+
+
+def disk(segments: Sequence[SegmentEntry], now: datetime) -> Disk | None:
+    """By what was written since the oldest segment of the last week; None without a journal that can be looked at."""
+    kept = [one for one in segments if one.state != "archived"]
+    try:
+        space = shutil.disk_usage(Path(kept[0].path).parent)
+    except (OSError, IndexError):
+        return None
+    week = (now - timedelta(days=7)).timestamp() * 1e9
+    used = sum(one.bytes for one in kept)
+    # The current segment's file is made whole in advance: what is in it can't be told from its size.
+    sealed = [one for one in segments if one.state != "current" and one.last_at >= week]
+    if not sealed:
+        return Disk(used, space.total, space.free, 0.0, None)
+    span_s = max(600.0, now.timestamp() - min(one.first_at for one in sealed) / 1e9)
+    grows = 86_400 * sum(one.bytes for one in sealed) / span_s
+    return Disk(used, space.total, space.free, grows, 86_400 * space.free / grows)
+
+
+def fetch_disk(now: datetime) -> Disk | None:
+    """The same of the running broker; None while it is away."""
+    try:
+        return disk(live.journals(), now)
+    except SluiceError:
+        return None

@@ -1,0 +1,26 @@
+"""Handover: up to which moment somebody has seen what happened."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from console.models import Handover
+from console.services.actors import Actor
+
+FIRST_LOOK = timedelta(hours=8)
+"""What somebody is told of who never said that they had seen anything: a shift."""
+
+
+def seen_until(actor: Actor, now: datetime) -> datetime:
+    """The moment; for whoever never said so, a shift ago."""
+    found = Handover.objects.filter(user_id=actor.user_id).first()
+    return (
+        found.seen_until
+        if found is not None
+        else (now - FIRST_LOOK).replace(minute=0, second=0, microsecond=0)
+    )
+
+
+def mark_seen(actor: Actor, now: datetime) -> None:
+    """They have seen everything until now."""
+    Handover.objects.update_or_create(user_id=actor.user_id, defaults={"seen_until": now})

@@ -1,0 +1,58 @@
+// Lag by client over time: a row a client, worst first; runs of cells as boxes that share the row's width.
+import { make, named, svg } from "./dom.js";
+import { clock, duration } from "./format.js";
+import { chip } from "./states.js";
+import { dayAndTime } from "./zone.js";
+
+const TICKS = 6;
+
+/** Draw what the server says: {from, to, cells, rows: [{name, health, lag_ms, runs: [[cells, level, on disk]]}], marks}. */
+export function drawHeat(root, found) {
+  const parts = [marksRow(found)];
+  for (const row of found.rows) parts.push(heatRow(row));
+  parts.push(axis(found));
+  root.replaceChildren(...parts);
+}
+
+function heatRow(row) {
+  const picture = make("span", { class: "runs", "aria-hidden": "true" });
+  for (const [length, level, disk] of row.runs) {
+    const run = make("i", { class: level < 0 ? null : `cell-${level}${disk ? " on-disk" : ""}` });
+    run.style.flexGrow = length;
+    picture.append(run);
+  }
+  const asks = ["stalled", "falling behind", "flapping"].includes(row.health);
+  return make("a", { class: `heat-row${asks ? " asks" : ""}`, href: `/clients/${encodeURIComponent(row.name)}/`, "data-row-link": "" },
+    make("span", { class: "cut" }, named(row.name)), picture, make("span", { class: "num" }, row.lag_ms ? duration(row.lag_ms) : "0"), make("span", {}, chip(row.health, "health")));
+}
+
+/** Restarts and revisions, above the rows; two that would lie on each other share a label. */
+function marksRow({ from, to, marks }) {
+  const picture = svg("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const holder = make("span", { class: "heat-marks" }, picture);
+  let last = -1000;
+  for (const mark of marks) {
+    const x = (1000 * (mark.at - from)) / (to - from);
+    picture.append(svg("line", { class: "mark", x1: x, x2: x, y1: 12, y2: 20 }));
+    if (x - last < 140) continue;
+    const label = make("span", { class: "heat-mark" }, `${mark.label} ${dayAndTime(1000 * mark.at).time.slice(0, 5)}`);
+    label.style.left = `${x / 10}%`;
+    holder.append(label);
+    last = x;
+  }
+  return holder;
+}
+
+function axis({ from, to }) {
+  const step = (to - from) / TICKS;
+  return make("span", { class: "heat-axis", "aria-hidden": "true" }, ...Array.from({ length: TICKS + 1 }, (_, index) => {
+    const ms = 1000 * (from + index * step), day = to - from > 86_400;
+    return make("span", { class: index % 2 ? "no-s" : "" }, day ? dayAndTime(ms).day.slice(5) : clock(ms).slice(-8, -3));
+  }));
+}
+
+export async function fetchHeat(root) {
+  const answer = await fetch(root.dataset.url, { headers: { Accept: "application/json" } });
+  return answer.ok ? answer.json() : null;
+}
+

@@ -1,0 +1,36 @@
+"""Every part of the pages in every state, on one page: for whoever builds one. Only there under DEBUG."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET
+
+from broker_core.config.vocabulary import Action
+from broker_core.documents.clients import Delivery, Health
+from console.choices import Permission
+from console.forms.sentence import SentenceForm
+from console.views import common
+
+COLOURS = (
+    "page", "surface", "sunken", "hover", "line", "line-control", "line-input", "ink", "ink-2", "ink-3", "accent", "accent-soft",
+    "amber", "amber-mark", "amber-soft", "red", "red-mark", "red-soft", "green", "green-soft", "heat-0", "heat-1", "heat-2", "heat-3",
+    "data-1", "data-2",
+)  # fmt: skip
+NAMES = ("desk-ldn-04", "risk-eu-overnight-batch-recalculation-0017", "עמדה-7", ".")
+RUNS = ("succeeded", "failed", "waiting", "approval", "running", "cancelled", "lost")
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def styleguide(request: HttpRequest) -> HttpResponse:
+    """The parts."""
+    if not settings.DEBUG:
+        raise Http404
+    wrong = SentenceForm({"signal": "oldest_age", "limit": "soon", "action": "warn", "mode": "shadow"})
+    wrong.is_valid()
+    context = {
+        "colours": COLOURS, "healths": list(Health), "deliveries": list(Delivery), "acts": [action.value for action in Action],
+        "names": NAMES, "runs": RUNS, "form": SentenceForm(), "wrong": wrong,
+    }  # fmt: skip
+    return common.page(request, "styleguide.html", context)
