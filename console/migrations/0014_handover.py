@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('console', '0012_tray'),
+        ('console', '0013_logs'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
