@@ -38,6 +38,7 @@ from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
 from broker_core.slow_clients.rules.staging import Stage
+from broker_core.transports.stomp.tcp import StompListener
 from broker_core.transports.tcp import TcpListener
 
 log = structlog.get_logger("sluice.broker")
@@ -77,7 +78,12 @@ class Broker:
 
     def __init__(self, policy: PolicyDocument, paths: BrokerPaths, websocket: ListenerFactory) -> None:
         self.paths = paths
-        self._factories: dict[str, ListenerFactory] = {"tcp": TcpListener, "websocket": websocket}
+        self._factories: dict[str, ListenerFactory] = {
+            "tcp": TcpListener,
+            "stomp": StompListener,
+            "websocket": websocket,
+            "stomp-ws": websocket,
+        }
         paths.spool.mkdir(parents=True, exist_ok=True)
         clock = SystemClock()
         journal = Journal.open(

@@ -89,7 +89,7 @@ class Preparation:
             parse_key(command.snapshot_key)  # a policy may conflate by it later, whatever else is asked for
         if command.durable is not None:
             begins_at = await self._begins_at()
-            client = self.connection.name
+            client = self.connection.keeps_as(command.durable)
             return (await self.services.durables.claim(client, command, lambda: begins_at)).position
         newest = self.services.frontier.durable
         if command.resume is not None:

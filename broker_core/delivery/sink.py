@@ -55,8 +55,11 @@ class Sink(Protocol):
     def network_limited(self) -> bool:
         """Whether what waits has waited for the network lately, more than for the peer to open its window."""
 
-    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
-        """Hand deliveries to the transport, in order. Called only while `writable`."""
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> Sequence[int] | None:
+        """Hand deliveries to the transport, in order. Called only while `writable`.
+
+        Returns how many bytes each became, where that differs by more than a frame header that is the same for all.
+        """
 
     def send_reply(self, reply: Reply) -> None:
         """Send an ack, an error or a notice. Small, and allowed while not writable: the caller bounds them."""

@@ -165,13 +165,12 @@ class Engine:
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
-            elif connection.heartbeat_ms:
-                if now - connection.heard_at > 2 * connection.heartbeat_ms + 1_000:
-                    connection.close(
-                        "heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms."
-                    )
-                elif now - connection.spoke_at > connection.heartbeat_ms - TICK_MS:
-                    connection.reply(replies.Heartbeat())
+            elif connection.promised_ms and now - connection.heard_at > 2 * connection.promised_ms + 1_000:
+                connection.close(
+                    "heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms."
+                )
+            elif connection.heartbeat_ms and now - connection.spoke_at > connection.heartbeat_ms - TICK_MS:
+                connection.reply(replies.Heartbeat())
         self._publish_events()
         if self._chores is None or self._chores.done():
             self._chores = self.spawn(self._do_chores())

@@ -13,8 +13,14 @@ def all_of(*filters: Filter | None) -> Filter | None:
     parts = list(dict.fromkeys(part for part in filters if part is not None))
     if len(parts) < 2:
         return parts[0] if parts else None
+    text = " AND ".join(f"({part.text})" for part in parts)
+    tests = [part.test for part in parts if part.test is not None]
+    of_headers = [part.header_test for part in parts if part.header_test is not None]
     return shared(
-        " AND ".join(f"({part.text})" for part in parts), lambda: conjunction([part.test for part in parts])
+        text,
+        lambda: Filter(
+            text, conjunction(tests) if tests else None, conjunction(of_headers) if of_headers else None
+        ),
     )
 
 
@@ -25,6 +31,7 @@ def any_of(*filters: Filter | None) -> Filter | None:
         return None
     if len(parts) == 1:
         return parts[0]
-    return shared(
-        " OR ".join(f"({part.text})" for part in parts), lambda: disjunction([part.test for part in parts])
-    )
+    text = " OR ".join(f"({part.text})" for part in parts)
+    # Entitlements' filters are of bodies: a selector is only ever a subscriber's own.
+    tests = [part.test for part in parts if part.test is not None]
+    return shared(text, lambda: Filter(text, disjunction(tests)))

@@ -34,6 +34,9 @@ class Peer(Protocol):
     def name(self) -> str: ...
     @property
     def closed(self) -> bool: ...
+    def keeps_as(self, durable: str) -> str:
+        """As whom a durable subscription of this client is kept."""
+
     @property
     def subscriptions(self) -> Mapping[str, ClientSubscription]: ...
     def reply(self, reply: replies.Reply) -> None:

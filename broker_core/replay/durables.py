@@ -99,11 +99,11 @@ class Durables:
 
     def opened(self, target: ClientSubscription, name: str) -> None:
         """A client is subscribed to it."""
-        self._active[target.peer.name, name] = target
+        self._active[target.peer.keeps_as(name), name] = target
 
     def closed(self, target: ClientSubscription) -> None:
         """The client has left, or has unsubscribed: from here on it is kept. Before its deliveries are forgotten."""
-        key = (target.peer.name, target.durable)
+        key = (target.peer.keeps_as(target.durable), target.durable)
         if self._active.get(key) is target:
             self._move(key, target)
             del self._active[key]

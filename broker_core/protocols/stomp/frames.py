@@ -265,14 +265,15 @@ def encode_frame(
     """A frame, with its content-length where there is a body."""
     lines = [command]
     for name, value in headers:
-        line = f"{name}:{value}" if command in UNESCAPED else _line(name, str(value), version)
+        line = f"{name}:{value}" if command in UNESCAPED else header_line(name, str(value), version)
         lines.append(line)
     if body:
         lines.append(f"content-length:{len(body)}")
     return "\n".join(lines).encode() + b"\n\n" + body + b"\0"
 
 
-def _line(name: str, value: str, version: Version) -> str:
+def header_line(name: str, value: str, version: Version) -> str:
+    """A header as it stands in a frame, without the line's end."""
     if version is Version.V12:
         return f"{escape(name)}:{escape(value)}"
     if version is Version.V11:

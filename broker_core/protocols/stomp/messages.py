@@ -1,0 +1,141 @@
+"""Batches as MESSAGE frames: what is equal for all subscribers is made once of each batch, and a delivery is joined.
+
+MESSAGE                              per subscription, and with acknowledgements per message:
+subscription:0                         its number stands in message-id and ack
+message-id:sluice-1|17|
+destination:/topic/orders.eu         shared from here on; the publisher's own lines are the record's headers as they are
+...
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from broker_core.batch import Batch
+from broker_core.headers import decode, escape
+from broker_core.protocols.stomp.destinations import canonical
+from broker_core.protocols.stomp.frames import Version, header_line
+
+MOST_SHARED_BYTES: Final = 8 * 1024 * 1024
+"""Frames kept for the next subscribers of the same batch."""
+DESTINATION: Final = b"destination:"
+"""A record whose publisher named it in other words than ours has it as its first header."""
+
+
+class Frames(NamedTuple):
+    """MESSAGE frames: each is `prefix` and one of `parts`. What is left of them begins at `at`."""
+
+    prefix: bytes
+    parts: Sequence[bytes]
+    at: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that are left."""
+        left = self.parts[self.at :] if self.at else self.parts
+        return len(self.prefix) * len(left) + sum(map(len, left))
+
+    def take(self, most: int) -> tuple[bytes, Frames | None]:
+        """Whole frames of about so many bytes, one at least; and what is left of them."""
+        size, stop, prefix = 0, self.at, len(self.prefix)
+        while stop < len(self.parts) and (size < most or stop == self.at):
+            size += prefix + len(self.parts[stop])
+            stop += 1
+        taken = self.parts[self.at : stop] if self.at or stop < len(self.parts) else self.parts
+        joined = self.prefix + self.prefix.join(taken)
+        return joined, self._replace(at=stop) if stop < len(self.parts) else None
+
+
+class Tails:
+    """What the frames of one batch have in common for every subscriber, kept for those who come next. One for each instance."""
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        self._known: OrderedDict[tuple[int, Version, bool], tuple[Batch, list[bytes], int]] = OrderedDict()
+        self._nbytes = 0
+
+    def of(self, batch: Batch, version: Version, numbered: bool) -> list[bytes]:
+        """From the header behind the subscription's own on to the NUL, for each record. `numbered`: without a message-id, for
+        who acknowledges by his own count."""
+        key = (id(batch), version, numbered)
+        found = self._known.get(key)
+        if found is not None:  # the batch is held, so nothing else has its id
+            return found[1]
+        tails = _tails(batch, self._instance, version, numbered)
+        nbytes = sum(map(len, tails))
+        if nbytes <= MOST_SHARED_BYTES:
+            self._known[key] = (batch, tails, nbytes)
+            self._nbytes += nbytes
+            while self._nbytes > MOST_SHARED_BYTES:
+                self._nbytes -= self._known.popitem(last=False)[1][2]
+        return tails
+
+
+def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> list[bytes]:
+    first = batch.first_sequence
+    moment = batch.accepted_at // 1_000_000
+    common = f"timestamp:{moment}\nredelivered:false\n"
+    if batch.mark:
+        common += f"x-sluice-mark:{batch.mark}\n"
+    made, places = [], dict[str, bytes]()
+    origin = escape(instance)
+    for number, record in enumerate(batch.records()):
+        topic, lines = record.topic, record.headers
+        if version is not Version.V12 and lines:
+            lines = _older(lines, version)
+        place = places.get(topic)
+        if place is None:
+            place = places[topic] = f"{header_line('destination', canonical(topic), version)}\n".encode()
+        if lines.startswith(DESTINATION):
+            place = b""
+        if first:
+            named = b"" if numbered else b"message-id:%b|%d|\n" % (origin.encode(), record.sequence)
+            where = b"x-stream-offset:%d\nx-sluice-bookmark:%b|%d|\n" % (
+                record.sequence,
+                origin.encode(),
+                record.sequence,
+            )
+        else:
+            named = b"" if numbered else b"message-id:%d.%d\n" % (batch.accepted_at, number)
+            where = b""
+        made.append(
+            b"%b%b%b%b%bcontent-length:%d\n\n%b\0"
+            % (named, place, lines, common.encode(), where, len(record.body), record.body)
+        )
+    return made
+
+
+def _older(lines: bytes, version: Version) -> bytes:
+    """A record's lines for a version with fewer escapes."""
+    if version is Version.V11 and b"\\r" not in lines:
+        return lines
+    return "".join(f"{header_line(name, value, version)}\n" for name, value in decode(lines).items()).encode()
+
+
+def acknowledged_frames(
+    subscription: bytes, stream: int, first: int, tails: Sequence[bytes], version: Version
+) -> Frames:
+    """Frames of a subscription that acknowledges: message `first` of it and those behind, each with its number."""
+    head = b"MESSAGE\nsubscription:" + subscription + b"\nmessage-id:%d-" % stream
+    if version is Version.V12:
+        ack = b"\nack:%d-" % stream
+        return Frames(
+            b"",
+            [b"%b%d%b%d\n%b" % (head, number, ack, number, tail) for number, tail in enumerate(tails, first)],
+        )
+    return Frames(b"", [b"%b%d\n%b" % (head, number, tail) for number, tail in enumerate(tails, first)])
+
+
+def shared_frames(subscription: bytes, tails: Sequence[bytes]) -> Frames:
+    """Frames of a subscription that doesn't."""
+    return Frames(b"MESSAGE\nsubscription:" + subscription + b"\n", tails)
+
+
+def read_ack(text: str) -> tuple[int, int] | None:
+    """The stream and the number in an ack's id; None when it isn't one that was given out for acknowledging."""
+    stream, dash, number = text.partition("-")
+    if not dash or not (stream + number).isascii() or not (stream.isdecimal() and number.isdecimal()):
+        return None
+    return (int(stream), int(number)) if len(text) < 32 else None
