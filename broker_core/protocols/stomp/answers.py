@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from broker_core.protocols import replies
-from broker_core.protocols.stomp.frames import VERSIONS, Version, encode_frame
+from broker_core.protocols.stomp.frames import VERSIONS, Version, encode_frame, header_line
 
 HEARTBEAT: Final = b"\n"
 _TOLD: Final = (
@@ -50,7 +50,7 @@ def connected_frame(version: Version, session: str, instance: str, says_ms: int,
 
 def receipt_frame(receipt: str, version: Version) -> bytes:
     """What a frame asked for has been done."""
-    return encode_frame("RECEIPT", [("receipt-id", receipt)], version=version)
+    return f"RECEIPT\n{header_line('receipt-id', receipt, version)}\n\n\0".encode()
 
 
 def error_frame(reply: Last, receipt: str, version: Version) -> bytes:

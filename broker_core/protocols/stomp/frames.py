@@ -43,6 +43,12 @@ _LONGEST: Final = 16
 """Bytes in which the first line of every frame has ended."""
 
 
+_SHORT_HEAD: Final = 512
+_MOST_KNOWN: Final = 2_048
+"""Heads that are remembered; with more the memory starts over."""
+_known_heads: Final[dict[tuple[Version | None, bytes], tuple[str, Headers]]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one connection may make a reader hold, in bytes and numbers."""
@@ -62,11 +68,19 @@ class Limits:
         return 16 * self.line
 
 
+class Headers(dict[str, str]):
+    """A frame's headers; of a repeated one the first counts. Never changed: frames with the same head share them."""
+
+    __slots__ = ("travelling",)
+    travelling: bytes
+    """Those that go with the record, as it has them: put here by whoever made them first."""
+
+
 class Frame(NamedTuple):
-    """One frame of a client. Of a repeated header the first counts."""
+    """One frame of a client."""
 
     command: str
-    headers: dict[str, str]
+    headers: Headers
     body: bytes
 
 
@@ -74,7 +88,7 @@ class _Head(NamedTuple):
     """A frame's head, read once however long its body takes to come. `body_at` counts from the frame's first byte."""
 
     command: str
-    headers: dict[str, str]
+    headers: Headers
     body_at: int
 
 
@@ -166,15 +180,28 @@ class FrameReader:
         self._scanned = max(length - 2, 0)
         return None
 
-    def _parse_head(self, at: int, end: int) -> tuple[str, dict[str, str]]:
-        name, *lines = self._rest[at:end].split(b"\n")
-        command = FROM_CLIENT.get(bytes(name.removesuffix(b"\r")))
+    def _parse_head(self, at: int, end: int) -> tuple[str, Headers]:
+        """A publisher's heads are mostly equal: of short ones each is read once."""
+        head = bytes(self._rest[at:end])
+        key = (self.version, head)
+        known = _known_heads.get(key)
+        if known is None:
+            known = self._read(head, at)
+            if len(head) <= _SHORT_HEAD and b"receipt" not in head:
+                if len(_known_heads) >= _MOST_KNOWN:
+                    _known_heads.clear()
+                _known_heads[key] = known
+        return known
+
+    def _read(self, head: bytes, at: int) -> tuple[str, Headers]:
+        name, *lines = head.split(b"\n")
+        command = FROM_CLIENT.get(name.removesuffix(b"\r"))
         if command is None:
-            raise self._unknown(bytes(name), at)
+            raise self._unknown(name, at)
         if len(lines) > self.limits.headers:
             raise self._too_large("frame's number of headers", len(lines), self.limits.headers, at)
         escapes = None if command in UNESCAPED or self.version is None else _ESCAPES[self.version]
-        headers: dict[str, str] = {}
+        headers = Headers()
         for line in lines:
             if len(line) > self.limits.line:
                 raise self._too_large("header line", len(line), self.limits.line, at)
@@ -182,7 +209,7 @@ class FrameReader:
             headers.setdefault(key, value)
         return command, headers
 
-    def _header(self, line: bytearray, escapes: str | None, at: int) -> tuple[str, str]:
+    def _header(self, line: bytes, escapes: str | None, at: int) -> tuple[str, str]:
         """One header; `escapes` "" for the version that has none and trims, None where nothing is escaped."""
         try:
             text = line.decode()

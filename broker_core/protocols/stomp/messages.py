@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker_core.batch import Batch
-from broker_core.headers import decode, escape
+from broker_core.headers import decode
 from broker_core.protocols.stomp.destinations import canonical
 from broker_core.protocols.stomp.frames import Version, header_line
 
@@ -74,37 +74,39 @@ class Tails:
 
 
 def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> list[bytes]:
-    first = batch.first_sequence
-    moment = batch.accepted_at // 1_000_000
-    common = f"timestamp:{moment}\nredelivered:false\n"
-    if batch.mark:
-        common += f"x-sluice-mark:{batch.mark}\n"
-    made, places = [], dict[str, bytes]()
-    origin = escape(instance)
-    for number, record in enumerate(batch.records()):
-        topic, lines = record.topic, record.headers
-        if version is not Version.V12 and lines:
-            lines = _older(lines, version)
-        place = places.get(topic)
-        if place is None:
-            place = places[topic] = f"{header_line('destination', canonical(topic), version)}\n".encode()
-        if lines.startswith(DESTINATION):
-            place = b""
-        if first:
-            named = b"" if numbered else b"message-id:%b|%d|\n" % (origin.encode(), record.sequence)
-            where = b"x-stream-offset:%d\nx-sluice-bookmark:%b|%d|\n" % (
-                record.sequence,
-                origin.encode(),
-                record.sequence,
-            )
-        else:
-            named = b"" if numbered else b"message-id:%d.%d\n" % (batch.accepted_at, number)
-            where = b""
-        made.append(
-            b"%b%b%b%b%bcontent-length:%d\n\n%b\0"
-            % (named, place, lines, common.encode(), where, len(record.body), record.body)
-        )
-    return made
+    first, accepted_at = batch.first_sequence, batch.accepted_at
+    places = [f"{header_line('destination', canonical(topic), version)}\n".encode() for topic in batch.topics]
+    mark = f"x-sluice-mark:{batch.mark}\n" if batch.mark else ""
+    origin = header_line("", instance, version)[1:]
+    bodies, count = batch.bodies(), batch.count
+    heads = batch.headers() if batch.header.headers_length else [b""] * count
+    if version is not Version.V12:
+        heads = [_older(lines, version) if lines else lines for lines in heads]
+    named = "" if numbered else (f"message-id:{origin}|%d|\n" if first else f"message-id:{accepted_at}.%d\n")
+    where = f"x-stream-offset:%d\nx-sluice-bookmark:{origin}|%d|\n" if first else ""
+    # One format for each topic's records: all that is equal in them is in it, and only names of instances can't have a %.
+    form = f"{named}%b%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n{mark}{where}content-length:%d\n\n%b\0".encode()
+    numbers: Sequence[int] = batch.sequences().tolist() if first else range(count)
+    if len(places) == 1:
+        topics = [places[0]] * count
+    else:
+        topics = [places[index - 1] for index in batch.topic_indexes.tolist()]
+    if batch.header.headers_length:
+        topics = [
+            b"" if lines.startswith(DESTINATION) else place
+            for lines, place in zip(heads, topics, strict=True)
+        ]
+    rows = zip(numbers, topics, heads, bodies, strict=True)
+    if first and numbered:
+        return [form % (place, lines, number, number, len(body), body) for number, place, lines, body in rows]
+    if first:
+        return [
+            form % (number, place, lines, number, number, len(body), body)
+            for number, place, lines, body in rows
+        ]
+    if numbered:
+        return [form % (place, lines, len(body), body) for _, place, lines, body in rows]
+    return [form % (number, place, lines, len(body), body) for number, place, lines, body in rows]
 
 
 def _older(lines: bytes, version: Version) -> bytes:

@@ -517,11 +517,17 @@ def _not_logged_on() -> ClientError:
 
 def _lines(frame: Frame, topic: str) -> bytes:
     """The headers that travel with a record. In other words than ours its destination is the first of them."""
-    travelling = [item for item in frame.headers.items() if item[0] not in _NOT_TRAVELLING]
-    destination = frame.headers["destination"]
+    headers = frame.headers
+    try:
+        return headers.travelling
+    except AttributeError:
+        pass
+    travelling = [item for item in headers.items() if item[0] not in _NOT_TRAVELLING]
+    destination = headers["destination"]
     if destination != canonical(topic):
         travelling.insert(0, ("destination", destination))
-    return record_headers.encode(travelling) if travelling else b""
+    headers.travelling = record_headers.encode(travelling) if travelling else b""
+    return headers.travelling
 
 
 def _beats(text: str) -> tuple[int, int]:

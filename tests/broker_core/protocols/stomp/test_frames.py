@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core import headers as record_headers
-from broker_core.protocols.stomp.frames import Frame, FrameReader, Limits, Version, encode_frame
+from broker_core.protocols.stomp.frames import Frame, FrameReader, Headers, Limits, Version, encode_frame
 
 CONNECT = b"CONNECT\naccept-version:%b\nhost:here\n\n\0"
 LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
@@ -17,7 +17,7 @@ FRAMES = st.lists(
     st.builds(
         Frame,
         st.just("SEND"),
-        st.dictionaries(NAMES, TEXTS, max_size=5),
+        st.dictionaries(NAMES, TEXTS, max_size=5).map(Headers),
         st.binary(max_size=200),
     ),
     max_size=5,
@@ -35,7 +35,7 @@ def written(frames: list[Frame], end: bytes = b"") -> bytes:
 def bare(frames: list[Frame]) -> list[Frame]:
     """Without the header that the writer adds."""
     return [
-        frame._replace(headers={k: v for k, v in frame.headers.items() if k != "content-length"})
+        frame._replace(headers=Headers((k, v) for k, v in frame.headers.items() if k != "content-length"))
         for frame in frames
     ]
 
