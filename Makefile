@@ -12,7 +12,7 @@ ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-browser test-postgres lint types imports format bench clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres lint types imports format wheel bench clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,14 +50,17 @@ lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, 
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-types: $(VENV)/dev.stamp  ## mypy --strict of the engine and the pipeline
-	$(VENV)/bin/mypy --strict broker_core pipeline
+types: $(VENV)/dev.stamp  ## mypy --strict of the engine, the data source and the pipeline
+	$(VENV)/bin/mypy --strict broker_core pipeline sluice_spark
 
 imports: $(VENV)/dev.stamp  ## the rooms point one way
 	$(VENV)/bin/lint-imports
 
 format: $(VENV)/dev.stamp  ## lay out the code, 110 columns
 	$(VENV)/bin/ruff format .
+
+wheel: $(VENV)/dev.stamp  ## make the wheel of sluice-spark, the Spark data source, in dist/
+	$(PY) packaging/spark_wheel.py
 
 bench: $(VENV)/dev.stamp  ## measure; figures of record are in docs/benchmarks.md
 	$(PY) -m bench $(ARGS)

@@ -176,20 +176,8 @@ def build_one_topic(
         fields[4::5] = range(count)
         rows = _few_rows(count).pack(*fields)
     else:
-        table = np.zeros(count, ROW_DTYPE)
-        table["body"] = list(map(len, bodies))
-        table["topic"] = 1
-        table["delta"] = np.arange(count, dtype=np.uint32)
-        rows = table.tobytes()
-    return _assemble(
-        _dictionary(publisher, (topic,)),
-        count,
-        rows,
-        b"",
-        b"".join(bodies),
-        publisher,
-        first_publisher_sequence,
-    )
+        rows = _table(bodies, 1).tobytes()
+    return _assemble(publisher, (topic,), rows, b"", bodies, first_publisher_sequence)
 
 
 def build(
@@ -216,67 +204,46 @@ def build(
     indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
     if len(numbers) >= MAX_DICTIONARY:
         raise _bad(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
-    table = np.zeros(count, ROW_DTYPE)
-    table["body"] = list(map(len, bodies))
-    table["topic"] = indexes
-    table["delta"] = np.arange(count, dtype=np.uint32)
+    table = _table(bodies, indexes)
     joined = b""
     if headers is not None:
         table["headers"] = list(map(len, headers))
         joined = b"".join(headers)
     rows = table.tobytes() + np.array(sequences, "<u8").tobytes()
-    return _assemble(
-        _dictionary(publisher, tuple(numbers)),
-        count,
-        rows,
-        joined,
-        b"".join(bodies),
-        publisher,
-        first_publisher_sequence,
-        EXPLICIT_SEQUENCES if sequences else 0,
-    )
+    flags = EXPLICIT_SEQUENCES if sequences else 0
+    return _assemble(publisher, tuple(numbers), rows, joined, bodies, first_publisher_sequence, flags)
+
+
+def _table(bodies: Sequence[bytes], topics: int | list[int]) -> npt.NDArray[Any]:
+    table = np.zeros(len(bodies), ROW_DTYPE)
+    table["body"] = list(map(len, bodies))
+    table["topic"] = topics
+    table["delta"] = np.arange(len(bodies), dtype=np.uint32)
+    return table
 
 
 def _assemble(
-    dictionary: bytes,
-    count: int,
+    publisher: str,
+    topics: tuple[str, ...],
     rows: bytes,
     headers: bytes,
-    bodies: bytes,
-    publisher: str,
+    bodies: Sequence[bytes],
     first: int,
     flags: int = 0,
 ) -> bytearray:
+    count, dictionary, texts = len(bodies), _dictionary(publisher, topics), b"".join(bodies)
     if not 0 < count <= MAX_RECORDS:
         raise _bad(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
-    length = len(dictionary) + len(rows) + len(headers) + len(bodies)
+    length = len(dictionary) + len(rows) + len(headers) + len(texts)
     padding = _PADDING[length & 7]
     length += len(padding)
     if HEADER_SIZE + length > MAX_BATCH_BYTES:
         raise _bad(f"a batch is {MAX_BATCH_BYTES} bytes at most, not {HEADER_SIZE + length}", 16)
-    payload = b"".join((dictionary, rows, headers, bodies, padding))
+    payload = b"".join((dictionary, rows, headers, texts, padding))
     header = HEADER.pack(
-        MAGIC,
-        VERSION,
-        0,
-        flags,
-        count,
-        len(dictionary),
-        length,
-        length,
-        crc32c(payload),
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        hash64(publisher),
-        first,
-        len(headers),
-        len(bodies),
-        0,
-    )
+        MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc32c(payload), 0,
+        0, 0, 0, 0, 0, hash64(publisher), first, len(headers), len(texts), 0,
+    )  # fmt: skip
     whole = bytearray(header)
     _U32.pack_into(whole, 28, crc32c(header))
     whole += payload
@@ -323,17 +290,6 @@ def peek(buf: Buffer, offset: int = 0) -> BatchHeader:
     ):
         raise _bad("the header's lengths contradict each other", offset + 8)
     return header
-
-
-def split(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Walk whole batches that stand back to back: (offset, header) of each. Stops before an incomplete last one."""
-    offset, end = 0, len(buf)
-    while end - offset >= HEADER_SIZE:
-        header = peek(buf, offset)
-        if offset + header.size > end:
-            return
-        yield offset, header
-        offset += header.size
 
 
 class Batch:
@@ -442,14 +398,6 @@ class Batch:
         return self.header.origin
 
     @property
-    def epoch(self) -> int:
-        return self.header.epoch
-
-    @property
-    def publisher(self) -> int:
-        return self.header.publisher
-
-    @property
     def first_publisher_sequence(self) -> int:
         return self.header.first_publisher_sequence
 
@@ -502,6 +450,11 @@ class Batch:
         indexes: npt.NDArray[np.uint16] = self.rows["topic"]
         return indexes
 
+    def names(self) -> list[str]:
+        """The topic of each record."""
+        entries = self._read_dictionary()
+        return [entries[index] for index in self.topic_indexes.tolist()]
+
     def sequences(self) -> npt.NDArray[np.uint64]:
         """The sequence of each record."""
         header = self.header
@@ -549,19 +502,9 @@ class Batch:
 
     def records(self) -> Iterator[Record]:
         """Each record decoded."""
-        entries = self._read_dictionary()
-        names = [entries[index] for index in self.topic_indexes.tolist()]
-        return map(
-            Record._make,
-            zip(
-                names,
-                self.bodies(),
-                self.headers(),
-                self.sequences().tolist(),
-                self.publisher_sequences().tolist(),
-                strict=True,
-            ),
-        )
+        sequences, numbers = self.sequences().tolist(), self.publisher_sequences().tolist()
+        columns = zip(self.names(), self.bodies(), self.headers(), sequences, numbers, strict=True)
+        return map(Record._make, columns)
 
     def select(self, rows: Rows, *, explicit: bool = True) -> Batch:
         """A new batch of the given rows, in order, with explicit sequences; header fields are kept.
@@ -569,37 +512,18 @@ class Batch:
         `rows` are row numbers, ascending. The new batch is checksummed anew and stands for itself. With
         `explicit=False`, for a batch that isn't stamped yet, its records get no sequences.
         """
-        header = self.header
-        sequences = self.sequences()[rows].tobytes() if explicit else b""
+        header, sequences = self.header, self.sequences()
         flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
         joined, texts = self._texts_of(rows)
         dictionary = bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
-        body = dictionary + self.rows[rows].tobytes() + sequences + joined + texts
+        tables = self.rows[rows].tobytes() + (sequences[rows].tobytes() if explicit else b"")
+        body = dictionary + tables + joined + texts
         payload = body + _PADDING[len(body) & 7]
-        made = bytearray(
-            HEADER.pack(
-                MAGIC,
-                VERSION,
-                0,
-                flags,
-                len(rows),
-                header.dictionary_length,
-                len(payload),
-                len(payload),
-                crc32c(payload),
-                0,
-                header.origin,
-                header.epoch,
-                0,
-                int(self.sequences()[rows[0]]) if explicit else 0,
-                header.accepted_at,
-                header.publisher,
-                header.first_publisher_sequence,
-                len(joined),
-                len(texts),
-                0,
-            )
-        )
+        made = bytearray(HEADER.pack(
+            MAGIC, VERSION, 0, flags, len(rows), header.dictionary_length, len(payload), len(payload), crc32c(payload), 0,
+            header.origin, header.epoch, 0, int(sequences[rows[0]]) if explicit else 0, header.accepted_at,
+            header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
+        ))  # fmt: skip
         _U32.pack_into(made, 28, crc32c(made))
         made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))

@@ -134,3 +134,10 @@ def _bad(text: str, why: str) -> ClientError:
         f"{text[:80]!r} isn't a bookmark: {why}.",
         "Use 0 (the start), 0|1| (now), a bookmark from a message, a moment like 20261121T134500Z, or a range [a:b).",
     )
+
+
+def sequence_in(text: str, instance: str) -> int | None:
+    """The record of this instance that a bookmark stands after; None when it names none. Raises ClientError bad_bookmark."""
+    start = parse_bookmark(text)
+    known = start.bookmarks if isinstance(start, After) else ()
+    return next((one.sequence for one in known if one.origin == instance), None)

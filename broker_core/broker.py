@@ -21,7 +21,6 @@ from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.config.transports import closed_transports
-from broker_core.control.requests.actions import ActionRequests
 from broker_core.control.requests.clients import ClientRequests
 from broker_core.control.requests.instance import InstanceRequests
 from broker_core.control.requests.journals import JournalRequests
@@ -121,12 +120,11 @@ class Broker:
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""
         return table_of(
-            InstanceRequests(self.statistics),
+            InstanceRequests(self.engine, self.statistics, lambda: self.on_shut_down),
             ClientRequests(self.engine, self.statistics),
             ReplayRequests(self.engine),
             JournalRequests(self.engine, self.paths.archive),
             PolicyRequests(self.engine, self.apply),
-            ActionRequests(self.engine.dispatch, self),
         )
 
     async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:

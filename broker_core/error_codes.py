@@ -66,142 +66,48 @@ _BAD, _FORBIDDEN, _NOT_FOUND, _CONFLICT = (
 )
 _FAILED, _AWAY = HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.SERVICE_UNAVAILABLE
 
-_FRAMES_AND_LOGONS: Final = {
-    "bad_frame": ErrorCode(
-        "A frame's kind or flags aren't known, or a WebSocket message ends within one; `position` in the stream",
-        _CLIENT | _LIBRARY,
-        close=4000,
-    ),
-    "frame_too_large": ErrorCode(
-        "Over the limit; `length`, `limit`, `position`", _CLIENT | _LIBRARY, close=4001
-    ),
-    "bad_batch": ErrorCode(
-        "A checksum or length in the batch is wrong, or it has another client's name; `position` in the batch",
-        _CLIENT,
-        close=4002,
-    ),
-    "bad_command": ErrorCode(
-        "Not JSON, or a field is missing, unknown or wrong; `field`. Ends the connection before logon",
-        _CLIENT,
-        _BAD,
-        4003,
-    ),
-    "unknown_command": ErrorCode(
-        "There is no such command. Ends the connection before logon", _CLIENT, close=4004
-    ),
+CODES: Final = MappingProxyType({
+    # Frames and logons.
+    "bad_frame": ErrorCode("A frame's kind or flags aren't known, or a WebSocket message ends within one; `position` in the stream", _CLIENT | _LIBRARY, close=4000),
+    "frame_too_large": ErrorCode("Over the limit; `length`, `limit`, `position`", _CLIENT | _LIBRARY, close=4001),
+    "bad_batch": ErrorCode("A checksum or length in the batch is wrong, or it has another client's name; `position` in the batch", _CLIENT, close=4002),
+    "bad_command": ErrorCode("Not JSON, or a field is missing, unknown or wrong; `field`. Ends the connection before logon", _CLIENT, _BAD, 4003),
+    "unknown_command": ErrorCode("There is no such command. Ends the connection before logon", _CLIENT, close=4004),
     "not_logged_on": ErrorCode("The first command wasn't a logon", _CLIENT, close=4100),
-    "bad_logon": ErrorCode(
-        "Wrong password, token or version; a second logon on a connection is refused and the connection goes on",
-        _CLIENT,
-        close=4101,
-    ),
-    "bad_client_name": ErrorCode(
-        "No client may have this name, or this user may not take it", _CLIENT, _BAD, 4102
-    ),
-    "name_taken": ErrorCode(
-        "A client of another user is connected by that name; in the API, there is one of that name already",
-        _CLIENT | _OPERATOR,
-        _CONFLICT,
-        4103,
-    ),
+    "bad_logon": ErrorCode("Wrong password, token or version; a second logon on a connection is refused and the connection goes on", _CLIENT, close=4101),
+    "bad_client_name": ErrorCode("No client may have this name, or this user may not take it", _CLIENT, _BAD, 4102),
+    "name_taken": ErrorCode("A client of another user is connected by that name; in the API, there is one of that name already", _CLIENT | _OPERATOR, _CONFLICT, 4103),
     "logon_timeout": ErrorCode("No logon came within 10 s", _CLIENT, close=4104, retry_after_ms=SOON),
-    "heartbeat_timeout": ErrorCode(
-        "The client promised heartbeats and was silent", _CLIENT, close=4105, retry_after_ms=AT_ONCE
-    ),
-    "too_many_attempts": ErrorCode(
-        "Logons from your address failed too often", _CLIENT, close=4106, retry_after_ms=SOON
-    ),
-    "too_many_logons": ErrorCode(
-        "Many passwords wait to be checked", _CLIENT, close=4107, retry_after_ms=SOON
-    ),
-    "access_changed": ErrorCode(
-        "A revision changed what you may do", _CLIENT, close=4108, retry_after_ms=SOON
-    ),
-    "transport_closed": ErrorCode(
-        "The transport was disabled or moved; come back, there or at another address",
-        _CLIENT,
-        close=4109,
-        retry_after_ms=SOON,
-    ),
-}
-
-_ACTED_ON: Final = {
+    "heartbeat_timeout": ErrorCode("The client promised heartbeats and was silent", _CLIENT, close=4105, retry_after_ms=AT_ONCE),
+    "too_many_attempts": ErrorCode("Logons from your address failed too often", _CLIENT, close=4106, retry_after_ms=SOON),
+    "too_many_logons": ErrorCode("Many passwords wait to be checked", _CLIENT, close=4107, retry_after_ms=SOON),
+    "access_changed": ErrorCode("A revision changed what you may do", _CLIENT, close=4108, retry_after_ms=SOON),
+    "transport_closed": ErrorCode("The transport was disabled or moved; come back, there or at another address", _CLIENT, close=4109, retry_after_ms=SOON),
+    # Acted on by a policy or an operator, or by time.
     "client_replaced": ErrorCode("Another client logged on with your name", _CLIENT, close=4200),
-    "slow_client_disk": ErrorCode(
-        "The pool's disk limit was passed, and you used most of it", _CLIENT, close=4201, retry_after_ms=SOON
-    ),
-    "slow_client_capacity": ErrorCode(
-        "Your spool passed its share of the disk limit", _CLIENT, close=4202, retry_after_ms=SOON
-    ),
-    "slow_client_age": ErrorCode(
-        "Your oldest waiting message passed the age limit", _CLIENT, close=4203, retry_after_ms=SOON
-    ),
-    "operator_disconnect": ErrorCode(
-        "An operator disconnected you", _CLIENT, close=4204, retry_after_ms=SOON
-    ),
-    "too_many_connections": ErrorCode(
-        "The instance takes no more connections", _CLIENT, close=4205, retry_after_ms=SOON
-    ),
-    "slow_client_pool_memory": ErrorCode(
-        "A rule on the pool's memory, and you used most of it", _CLIENT, close=4206, retry_after_ms=SOON
-    ),
-    "slow_client_memory_capacity": ErrorCode(
-        "A rule on the bytes in your outbox", _CLIENT, close=4207, retry_after_ms=SOON
-    ),
-    "slow_client_backlog": ErrorCode(
-        "A rule on the messages or bytes that wait for you, in memory and on disk",
-        _CLIENT,
-        close=4208,
-        retry_after_ms=SOON,
-    ),
-    "slow_client_conflation": ErrorCode(
-        "A rule on what conflation holds for you", _CLIENT, close=4209, retry_after_ms=SOON
-    ),
-    "slow_client_drain_rate": ErrorCode(
-        "You took fewer bytes a second than the rule's floor", _CLIENT, close=4210, retry_after_ms=SOON
-    ),
-    "slow_client_write_blocked": ErrorCode(
-        "Your connection took nothing for longer than the rule allows",
-        _CLIENT,
-        close=4211,
-        retry_after_ms=SOON,
-    ),
-    "slow_client_window_full": ErrorCode(
-        "Your prefetch window was full for too long, or too often", _CLIENT, close=4212, retry_after_ms=SOON
-    ),
-    "slow_client_unacked": ErrorCode(
-        "Too many unacknowledged messages, or for too long", _CLIENT, close=4213, retry_after_ms=SOON
-    ),
-    "slow_client_ack_silence": ErrorCode(
-        "Nothing was acknowledged for longer than the rule allows", _CLIENT, close=4214, retry_after_ms=SOON
-    ),
-    "slow_client_resource_error": ErrorCode(
-        "A subscription passed its depth, age or count (Qpid's 506)", _CLIENT, close=4215, retry_after_ms=SOON
-    ),
-    "name_refused": ErrorCode(
-        "A policy keeps this name out for a while", _CLIENT, close=4216, retry_after_ms=SOON
-    ),
+    "slow_client_disk": ErrorCode("The pool's disk limit was passed, and you used most of it", _CLIENT, close=4201, retry_after_ms=SOON),
+    "slow_client_capacity": ErrorCode("Your spool passed its share of the disk limit", _CLIENT, close=4202, retry_after_ms=SOON),
+    "slow_client_age": ErrorCode("Your oldest waiting message passed the age limit", _CLIENT, close=4203, retry_after_ms=SOON),
+    "operator_disconnect": ErrorCode("An operator disconnected you", _CLIENT, close=4204, retry_after_ms=SOON),
+    "too_many_connections": ErrorCode("The instance takes no more connections", _CLIENT, close=4205, retry_after_ms=SOON),
+    "slow_client_pool_memory": ErrorCode("A rule on the pool's memory, and you used most of it", _CLIENT, close=4206, retry_after_ms=SOON),
+    "slow_client_memory_capacity": ErrorCode("A rule on the bytes in your outbox", _CLIENT, close=4207, retry_after_ms=SOON),
+    "slow_client_backlog": ErrorCode("A rule on the messages or bytes that wait for you, in memory and on disk", _CLIENT, close=4208, retry_after_ms=SOON),
+    "slow_client_conflation": ErrorCode("A rule on what conflation holds for you", _CLIENT, close=4209, retry_after_ms=SOON),
+    "slow_client_drain_rate": ErrorCode("You took fewer bytes a second than the rule's floor", _CLIENT, close=4210, retry_after_ms=SOON),
+    "slow_client_write_blocked": ErrorCode("Your connection took nothing for longer than the rule allows", _CLIENT, close=4211, retry_after_ms=SOON),
+    "slow_client_window_full": ErrorCode("Your prefetch window was full for too long, or too often", _CLIENT, close=4212, retry_after_ms=SOON),
+    "slow_client_unacked": ErrorCode("Too many unacknowledged messages, or for too long", _CLIENT, close=4213, retry_after_ms=SOON),
+    "slow_client_ack_silence": ErrorCode("Nothing was acknowledged for longer than the rule allows", _CLIENT, close=4214, retry_after_ms=SOON),
+    "slow_client_resource_error": ErrorCode("A subscription passed its depth, age or count (Qpid's 506)", _CLIENT, close=4215, retry_after_ms=SOON),
+    "name_refused": ErrorCode("A policy keeps this name out for a while", _CLIENT, close=4216, retry_after_ms=SOON),
     "lease_expired": ErrorCode("A subscription wasn't renewed in its lease's time; in `cancelled`", _CLIENT),
-}
-
-_BROKERS_OWN: Final = {
+    # The broker's own.
     "shutting_down": ErrorCode("The broker is being stopped", _CLIENT, close=4300, retry_after_ms=SOON),
-    "journal_failed": ErrorCode(
-        "The disk refused the journal, or the log can't be read there; nothing behind it is stored",
-        _CLIENT | _OPERATOR,
-        _FAILED,
-        4301,
-        SOON,
-    ),
-    "disk_full": ErrorCode(
-        "There is no room on the disk", _CLIENT | _OPERATOR, HTTPStatus.INSUFFICIENT_STORAGE, 4302, SOON
-    ),
-    "internal_error": ErrorCode(
-        "The broker failed at it; its log says how", _CLIENT | _OPERATOR, _FAILED, 4303, SOON
-    ),
-}
-
-_COMMANDS: Final = {
+    "journal_failed": ErrorCode("The disk refused the journal, or the log can't be read there; nothing behind it is stored", _CLIENT | _OPERATOR, _FAILED, 4301, SOON),
+    "disk_full": ErrorCode("There is no room on the disk", _CLIENT | _OPERATOR, HTTPStatus.INSUFFICIENT_STORAGE, 4302, SOON),
+    "internal_error": ErrorCode("The broker failed at it; its log says how", _CLIENT | _OPERATOR, _FAILED, 4303, SOON),
+    # Commands.
     "bad_topic": ErrorCode("Nothing can be published to such a topic", _CLIENT | _OPERATOR, _BAD),
     "bad_pattern": ErrorCode("Not a topic pattern; `column`", _CLIENT | _OPERATOR, _BAD),
     "bad_filter": ErrorCode("Not a filter; `column`", _CLIENT | _OPERATOR, _BAD),
@@ -213,30 +119,15 @@ _COMMANDS: Final = {
         "STOMP: no such transaction, one of that name already, too many of them, or too much in one", _CLIENT
     ),
     "bad_bookmark": ErrorCode("Not a bookmark, or not of a record here", _CLIENT | _OPERATOR, _BAD),
-    "not_entitled": ErrorCode(
-        "You may not publish or subscribe to that; `topic` of a publish", _CLIENT, _FORBIDDEN
-    ),
-    "not_journaled": ErrorCode(
-        "A bookmark, a durable subscription or a resume on a topic that no journal keeps", _CLIENT, _BAD
-    ),
-    "unknown_subscription": ErrorCode(
-        "The client has no such subscription, or it isn't of the kind that the command is for",
-        _CLIENT,
-        _NOT_FOUND,
-    ),
+    "not_entitled": ErrorCode("You may not publish or subscribe to that; `topic` of a publish", _CLIENT, _FORBIDDEN),
+    "not_journaled": ErrorCode("A bookmark, a durable subscription or a resume on a topic that no journal keeps", _CLIENT, _BAD),
+    "unknown_subscription": ErrorCode("The client has no such subscription, or it isn't of the kind that the command is for", _CLIENT, _NOT_FOUND),
     "too_many_subscriptions": ErrorCode("A client has 1,000 subscriptions at most", _CLIENT),
     "bad_ack": ErrorCode("What was acknowledged wasn't sent; `sent` says how many were", _CLIENT),
     "durable_differs": ErrorCode("The durable subscription has another topic or filter", _CLIENT),
-    "durable_in_use": ErrorCode(
-        "The durable subscription is subscribed already", _CLIENT, retry_after_ms=SOON
-    ),
+    "durable_in_use": ErrorCode("The durable subscription is subscribed already", _CLIENT, retry_after_ms=SOON),
     "too_many_durables": ErrorCode("The instance keeps no more durable subscriptions", _CLIENT),
-    "not_kept": ErrorCode(
-        "The disk refused the file of durable subscriptions and managed replays",
-        _CLIENT | _OPERATOR,
-        _FAILED,
-        retry_after_ms=SHORTLY,
-    ),
+    "not_kept": ErrorCode("The disk refused the file of durable subscriptions and managed replays", _CLIENT | _OPERATOR, _FAILED, retry_after_ms=SHORTLY),
     "bad_key": ErrorCode("Not a key: `topic`, or fields such as /id", _CLIENT),
     "snapshot_too_large": ErrorCode("The snapshot has over 100,000 keys", _CLIENT),
     "bad_resume_token": ErrorCode("Not a token of this instance, client and subscription", _CLIENT),
@@ -249,60 +140,38 @@ _COMMANDS: Final = {
     "replay_in_use": ErrorCode("The managed replay is subscribed already", _CLIENT, retry_after_ms=SOON),
     "replay_differs": ErrorCode("The managed replay has another topic or filter", _CLIENT),
     "too_many_replays": ErrorCode("The instance keeps no more managed replays", _CLIENT, _CONFLICT),
-    "replay_cancelled": ErrorCode(
-        "The managed replay was cancelled; also what ends its subscription", _CLIENT
-    ),
+    "replay_cancelled": ErrorCode("The managed replay was cancelled; also what ends its subscription", _CLIENT),
     "replay_completed": ErrorCode("The managed replay came to its end", _CLIENT),
-    "bookmark_gone": ErrorCode(
-        "Records after the bookmark were removed, and the subscription asked for `on_gap` `error`; `from`, `to`, `oldest`",
-        _CLIENT | _OPERATOR,
-        HTTPStatus.GONE,
-    ),
+    "bookmark_gone": ErrorCode("Records after the bookmark were removed, and the subscription asked for `on_gap` `error`; `from`, `to`, `oldest`", _CLIENT | _OPERATOR, HTTPStatus.GONE),
     "bookmark_unknown": ErrorCode("A notice: these bookmarks were never in this log; `unknown`", _CLIENT),
-    "fully_durable_is_persisted": ErrorCode(
-        "A notice: nothing replicates, so `fully_durable` is the same as `persisted`", _CLIENT
-    ),
-    "not_stored": ErrorCode(
-        "A notice: records delivered with `durability` `live` weren't stored; `from`, `to`", _CLIENT
-    ),
+    "fully_durable_is_persisted": ErrorCode("A notice: nothing replicates, so `fully_durable` is the same as `persisted`", _CLIENT),
+    "not_stored": ErrorCode("A notice: records delivered with `durability` `live` weren't stored; `from`, `to`", _CLIENT),
     "narrowed": ErrorCode("A notice: you aren't entitled to all of it, and get the rest; `topic`", _CLIENT),
-}
-
-_LIBRARYS_OWN: Final = {
+    # The client library's own.
     "bad_address": ErrorCode("Not the address of a transport, or none", _LIBRARY),
     "bad_store": ErrorCode("The file isn't such a store", _LIBRARY),
     "bad_subscription": ErrorCode("There is a subscription of that id already", _LIBRARY),
     "client_closed": ErrorCode("The client isn't started, or is closed", _LIBRARY),
     "client_started": ErrorCode("A client is started once", _LIBRARY),
-    "damaged_delivery": ErrorCode(
-        "What came from the broker was damaged on its way", _LIBRARY, retry_after_ms=AT_ONCE
-    ),
+    "damaged_delivery": ErrorCode("What came from the broker was damaged on its way", _LIBRARY, retry_after_ms=AT_ONCE),
     "no_acks": ErrorCode("The subscription has no acknowledgements", _LIBRARY),
     "no_bookmark_store": ErrorCode("`MOST_RECENT` needs a bookmark store", _LIBRARY),
-    "other_instance": ErrorCode(
-        "The instance would take your new messages for ones it has from elsewhere", _LIBRARY
-    ),
+    "other_instance": ErrorCode("The instance would take your new messages for ones it has from elsewhere", _LIBRARY),
     "store_failed": ErrorCode("A store's file can't be written or repaired", _LIBRARY),
     "store_full": ErrorCode("A bookmark store keeps no more positions", _LIBRARY),
     "store_locked": ErrorCode("Another process uses the store", _LIBRARY),
     "store_of_another_client": ErrorCode("The publish store has another client's messages", _LIBRARY),
     "too_many_undone": ErrorCode("Too many batches were delivered and not said to be done", _LIBRARY),
-}
-
-_REQUESTS: Final = {
+    # Requests of operators and programs.
     "bad_request": ErrorCode("A field is missing, unknown or wrong; `fields` says which", _OPERATOR, _BAD),
     "parse_error": ErrorCode("The body isn't what its content type says", Told(0), _BAD),
     "bad_action": ErrorCode("The action can't be used; `part` says where", _OPERATOR, _BAD),
     "bad_age": ErrorCode("Not an age such as 7d", _OPERATOR, _BAD),
     "bad_grant": ErrorCode("The grant can't be made", _OPERATOR, _BAD),
-    "bad_idempotency_key": ErrorCode(
-        "An `Idempotency-Key` has up to 200 printable characters", Told(0), _BAD
-    ),
+    "bad_idempotency_key": ErrorCode("An `Idempotency-Key` has up to 200 printable characters", Told(0), _BAD),
     "bad_if_match": ErrorCode("`If-Match` isn't the ETag of what is changed", _OPERATOR, _BAD),
     "bad_import": ErrorCode("The file can't be read as a policy of that system", _OPERATOR, _BAD),
-    "nothing_imported": ErrorCode(
-        "Nothing of the file says anything that a policy can; `left_out`", _OPERATOR, _BAD
-    ),
+    "nothing_imported": ErrorCode("Nothing of the file says anything that a policy can; `left_out`", _OPERATOR, _BAD),
     "bad_kind": ErrorCode("There are no statistics of that", _OPERATOR, _BAD),
     "bad_lifetime": ErrorCode("A token lives for up to 366 days", _OPERATOR, _BAD),
     "bad_name": ErrorCode("It can't be called that", _OPERATOR, _BAD),
@@ -316,14 +185,10 @@ _REQUESTS: Final = {
     "bad_scope": ErrorCode("Not what a token can be made for", _OPERATOR, _BAD),
     "bad_sort": ErrorCode("There is nothing of that name to sort by", _OPERATOR, _BAD),
     "message_too_long": ErrorCode("A step's message is longer than an action may send", _OPERATOR, _BAD),
-    "parameter_missing": ErrorCode(
-        "The action needs parameters that the request lacks; `missing`", _OPERATOR, _BAD
-    ),
+    "parameter_missing": ErrorCode("The action needs parameters that the request lacks; `missing`", _OPERATOR, _BAD),
     "reason_needed": ErrorCode("The client is told the reason, so there must be one", _OPERATOR, _BAD),
     "topic_refused": ErrorCode("Topics that start with $ are the broker's own", _OPERATOR, _BAD),
-    "message_too_large": ErrorCode(
-        "A message that is published here has 1 MiB at most", _OPERATOR, HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    ),
+    "message_too_large": ErrorCode("A message that is published here has 1 MiB at most", _OPERATOR, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     "authentication_failed": ErrorCode("The token or session isn't one", Told(0), HTTPStatus.UNAUTHORIZED),
     "not_authenticated": ErrorCode("Who asks isn't known", Told(0), HTTPStatus.UNAUTHORIZED),
     "permission_denied": ErrorCode("You may not do that, or the CSRF token is missing", Told(0), _FORBIDDEN),
@@ -346,74 +211,40 @@ _REQUESTS: Final = {
     "unknown_run": ErrorCode("There is no such run", _OPERATOR, _NOT_FOUND),
     "unknown_token": ErrorCode("You have no such token in force", Told(0), _NOT_FOUND),
     "unknown_transport": ErrorCode("There is no such transport", _OPERATOR, _NOT_FOUND),
-    "method_not_allowed": ErrorCode(
-        "The address doesn't take this method", Told(0), HTTPStatus.METHOD_NOT_ALLOWED
-    ),
+    "method_not_allowed": ErrorCode("The address doesn't take this method", Told(0), HTTPStatus.METHOD_NOT_ALLOWED),
     "not_acceptable": ErrorCode("The answer can't be had in that form", Told(0), HTTPStatus.NOT_ACCEPTABLE),
-    "unsupported_media_type": ErrorCode(
-        "The body's content type isn't taken", Told(0), HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-    ),
+    "unsupported_media_type": ErrorCode("The body's content type isn't taken", Told(0), HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     "immutable": ErrorCode("Such a row is never changed or deleted", _OPERATOR, _CONFLICT),
     "last_administrator": ErrorCode("Nobody would be left who can let others in", _OPERATOR, _CONFLICT),
     "no_rollout": ErrorCode("No rollout runs", _OPERATOR, _CONFLICT),
     "not_awaiting": ErrorCode("The run doesn't await approval", _OPERATOR, _CONFLICT),
     "not_live": ErrorCode("The client's delivery isn't live", _OPERATOR, _CONFLICT),
     "not_repeatable": ErrorCode("Such a run can't be repeated", _OPERATOR, _CONFLICT),
-    "plan_changed": ErrorCode(
-        "What would be done has changed since the plan was made; `hash`", _OPERATOR, _CONFLICT
-    ),
+    "plan_changed": ErrorCode("What would be done has changed since the plan was made; `hash`", _OPERATOR, _CONFLICT),
     "plan_needed": ErrorCode("The action takes something away, so it wants a plan", _OPERATOR, _CONFLICT),
     "replay_ended": ErrorCode("The managed replay has ended", _OPERATOR, _CONFLICT),
     "replay_exists": ErrorCode("There is a managed replay of that name", _OPERATOR, _CONFLICT),
     "replay_not_ended": ErrorCode("The managed replay hasn't ended", _OPERATOR, _CONFLICT),
     "run_ended": ErrorCode("The run has ended", _OPERATOR, _CONFLICT),
-    "run_in_progress": ErrorCode(
-        "Another run holds what this one needs; `run`", _OPERATOR, _CONFLICT, None, SHORTLY
-    ),
+    "run_in_progress": ErrorCode("Another run holds what this one needs; `run`", _OPERATOR, _CONFLICT, None, SHORTLY),
     "too_many_drafts": ErrorCode("The instance has as many drafts as it may", _OPERATOR, _CONFLICT),
-    "draft_changed": ErrorCode(
-        "Somebody else was faster; `version`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED
-    ),
-    "revision_changed": ErrorCode(
-        "Somebody else was faster; `revision`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED
-    ),
-    "idempotency_key_reused": ErrorCode(
-        "This `Idempotency-Key` came with another request before; `run`",
-        Told(0),
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-    ),
-    "if_match_needed": ErrorCode(
-        "A change says what it was made for", Told(0), HTTPStatus.PRECONDITION_REQUIRED
-    ),
-    "throttled": ErrorCode(
-        "Too many requests of one account", Told(0), HTTPStatus.TOO_MANY_REQUESTS, None, SOON
-    ),
-    "locked": ErrorCode(
-        "Too many wrong passwords for this name", Told(0), HTTPStatus.TOO_MANY_REQUESTS, None, SHORTLY
-    ),
+    "draft_changed": ErrorCode("Somebody else was faster; `version`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED),
+    "revision_changed": ErrorCode("Somebody else was faster; `revision`", _OPERATOR, HTTPStatus.PRECONDITION_FAILED),
+    "idempotency_key_reused": ErrorCode("This `Idempotency-Key` came with another request before; `run`", Told(0), HTTPStatus.UNPROCESSABLE_ENTITY),
+    "if_match_needed": ErrorCode("A change says what it was made for", Told(0), HTTPStatus.PRECONDITION_REQUIRED),
+    "throttled": ErrorCode("Too many requests of one account", Told(0), HTTPStatus.TOO_MANY_REQUESTS, None, SOON),
+    "locked": ErrorCode("Too many wrong passwords for this name", Told(0), HTTPStatus.TOO_MANY_REQUESTS, None, SHORTLY),
     "error": ErrorCode("The API failed at it; the web process's log says how", Told(0), _FAILED),
-    "broker_failed": ErrorCode(
-        "The broker ended before it answered, or its answer can't be read. It may have done what was asked",
-        _OPERATOR,
-        HTTPStatus.BAD_GATEWAY,
-        None,
-        SHORTLY,
-    ),
+    "broker_failed": ErrorCode("The broker ended before it answered, or its answer can't be read. It may have done what was asked", _OPERATOR, HTTPStatus.BAD_GATEWAY, None, SHORTLY),
     "broker_away": ErrorCode("The broker can't be reached", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
     "queue_away": ErrorCode("The task queue can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
     "redis_away": ErrorCode("Redis can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
-}
-
-_RUNS_AND_PROCESSES: Final = {
+    # Runs, processes, files.
     "already_up": ErrorCode("A supervisor runs Sluice from this home already", _OPERATOR),
     "bad_certificate": ErrorCode("The certificate or its key can't be used", _LIBRARY | _OPERATOR, _BAD),
     "bad_columns": ErrorCode("The journal has no such columns", _OPERATOR),
-    "bad_durables": ErrorCode(
-        "The file of durable subscriptions of an earlier release can't be read", _OPERATOR
-    ),
-    "bad_kept_positions": ErrorCode(
-        "The file of durable subscriptions and managed replays can't be read", _OPERATOR
-    ),
+    "bad_durables": ErrorCode("The file of durable subscriptions of an earlier release can't be read", _OPERATOR),
+    "bad_kept_positions": ErrorCode("The file of durable subscriptions and managed replays can't be read", _OPERATOR),
     "bad_prepared_file": ErrorCode("The prepared file can't take the segment's place", _OPERATOR, _CONFLICT),
     "bad_replays": ErrorCode("The file of managed replays of an earlier release can't be read", _OPERATOR),
     "bad_run_directory": ErrorCode("Sockets can't be made in the run directory", _OPERATOR),
@@ -425,26 +256,31 @@ _RUNS_AND_PROCESSES: Final = {
     "journal_compressed": ErrorCode("The segment is compressed already", _OPERATOR, _CONFLICT),
     "journal_current": ErrorCode("The segment is being written", _OPERATOR, _CONFLICT),
     "journal_damaged": ErrorCode("A segment, or its copy, is damaged; `file`, `offset`", _OPERATOR, _FAILED),
-    "journal_elsewhere": ErrorCode(
-        "The policy names another directory than the segments are in", _OPERATOR, _CONFLICT
-    ),
+    "journal_elsewhere": ErrorCode("The policy names another directory than the segments are in", _OPERATOR, _CONFLICT),
     "journal_gap": ErrorCode("Only the oldest segments can be removed, in order", _OPERATOR, _CONFLICT),
     "journal_in_use": ErrorCode("Somebody needs the segment; `refused`", _OPERATOR, _CONFLICT, None, SHORTLY),
     "journal_locked": ErrorCode("Another process uses the journal; `pid`", _OPERATOR),
-    "journal_pinned": ErrorCode(
-        "Somebody needs the segment; `needed_by`", _OPERATOR, _CONFLICT, None, SHORTLY
-    ),
+    "journal_pinned": ErrorCode("Somebody needs the segment; `needed_by`", _OPERATOR, _CONFLICT, None, SHORTLY),
     "journal_short": ErrorCode("Records are missing within a segment; `first`, `last`", _OPERATOR),
     "lake_busy": ErrorCode("Another job is writing there", _OPERATOR, None, None, SHORTLY),
+    "lake_damaged": ErrorCode("A file of the lake isn't what was written; `file`", _OPERATOR, _FAILED),
     "lake_overlap": ErrorCode("Two files of the lake hold one record", _OPERATOR),
+    "lake_unwritable": ErrorCode("The lake can't be written to; `directory`", _OPERATOR),
+    "master_unreachable": ErrorCode("Spark can't be started on that master; `master`", _OPERATOR),
     "no_archive": ErrorCode("The instance has no archive directory", _OPERATOR, _CONFLICT),
     "no_file_system": ErrorCode("A directory can't be looked at", _OPERATOR, _CONFLICT),
-    "no_journal": ErrorCode("There is no such journal directory", _OPERATOR),
+    "no_journal": ErrorCode(
+        "There is no such journal or archive directory, or no journal of that instance in it", _OPERATOR
+    ),
     "no_log": ErrorCode("There is no such text log", _OPERATOR, _CONFLICT),
     "no_memory_figure": ErrorCode("The host doesn't say how much memory it has", _OPERATOR),
     "no_redis": ErrorCode("No Redis is given, and none can be started", _OPERATOR),
     "no_transport": ErrorCode("The demonstration needs an enabled TCP transport", _OPERATOR),
     "not_here": ErrorCode("This broker can't end its process", _OPERATOR, _CONFLICT),
+    "other_log": ErrorCode(
+        "Two logs have one instance's name, and what is there belongs to the other; `found`, `expected`",
+        _OPERATOR,
+    ),
     "other_origin": ErrorCode("The record was accepted by another instance", _OPERATOR),
     "pipeline_failed": ErrorCode("The pipeline's job failed; `returncode`", _OPERATOR),
     "port_taken": ErrorCode("An address can't be listened on", _OPERATOR, _CONFLICT),
@@ -453,24 +289,10 @@ _RUNS_AND_PROCESSES: Final = {
     "spool_damaged": ErrorCode("A client's spool is damaged", _OPERATOR, _FAILED),
     "too_many_groups": ErrorCode("The figures would have too many rows", _OPERATOR),
     "unknown_operator": ErrorCode("There is no operator of that name", _OPERATOR),
-    "webhook_failed": ErrorCode(
-        "The webhook's host answered otherwise, or not; `status`", _OPERATOR, retry_after_ms=SHORTLY
-    ),
+    "webhook_failed": ErrorCode("The webhook's host answered otherwise, or not; `status`", _OPERATOR, retry_after_ms=SHORTLY),
     "webhook_refused": ErrorCode("Webhooks may not call that address", _OPERATOR, _BAD),
     "worker_lost": ErrorCode("The run's worker fell silent", _OPERATOR, retry_after_ms=AT_ONCE),
-}
-
-CODES: Final = MappingProxyType(
-    {
-        **_FRAMES_AND_LOGONS,
-        **_ACTED_ON,
-        **_BROKERS_OWN,
-        **_COMMANDS,
-        **_LIBRARYS_OWN,
-        **_REQUESTS,
-        **_RUNS_AND_PROCESSES,
-    }
-)
+})  # fmt: skip
 
 UNKNOWN: Final = ErrorCode(
     "A code that isn't in the table, as from a newer broker",

@@ -92,17 +92,17 @@ def asked_interval(text: str, field: str) -> int:
 
 def write_size(nbytes: int) -> str:
     """A number of bytes in the largest unit that writes it exactly: 10000000 is 10MB."""
-    for unit in ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB"):
-        whole, rest = divmod(nbytes, BYTES[unit.lower()])
-        if whole and not rest:
-            return f"{whole}{unit}"
-    return str(nbytes)
+    return _written(nbytes, BYTES, ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB")) or str(nbytes)
 
 
 def write_interval(ns: int) -> str:
     """Nanoseconds, whole milliseconds of them, in the largest unit that writes them exactly."""
-    for unit in ("d", "h", "min", "s"):
-        whole, rest = divmod(ns, NANOSECONDS[unit])
+    return _written(ns, NANOSECONDS, ("d", "h", "min", "s")) or f"{ns // NS_PER_MS}ms"
+
+
+def _written(number: int, units: dict[str, int], names: tuple[str, ...]) -> str:
+    for name in names:
+        whole, rest = divmod(number, units[name.lower()])
         if whole and not rest:
-            return f"{whole}{unit}"
-    return f"{ns // NS_PER_MS}ms"
+            return f"{whole}{name}"
+    return ""

@@ -153,6 +153,7 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 # Jobs of `python -m pipeline NAME`, and the options that the API takes for each. Directories and Spark's master aren't
 # among them: where a job reads and writes is the installation's matter.
 PIPELINE_JOBS = {
-    "lake": ("start", "end", "durable", "skip-gaps"),
+    "lake": ("start", "end", "durable", "skip-gaps", "adopt"),
+    "lake-check": ("start", "end", "quick"),
     "client-history": ("all", "durable", "skip-gaps"),
 }

@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from broker_core.errors import SluiceError
+from broker_core.errors import OperatorError, SluiceError
 from pipeline.config import settings_from
 from pipeline.jobs import JOBS, load_job
+from pipeline.session import first_line
 
 
 class Lines:
@@ -99,7 +101,27 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        reporter.error(spoken(error))
+        return 1
     return 0
+
+
+def spoken(error: Exception) -> SluiceError:
+    """What Spark raised, as the error that a worker met, or in one sentence."""
+    text = str(error)
+    found = re.search(r"broker_core\.errors\.\w+: (\w+): (.+)", text)
+    if found is not None:
+        return OperatorError.received(found[1], found[2].strip())
+    if os.environ.get("SLUICE_DEBUG"):
+        print(text, file=sys.stderr)
+    return OperatorError(
+        "pipeline_failed",
+        f"Spark failed: {first_line(text)}.",
+        "Run it with SLUICE_DEBUG=1 for all that Spark says.",
+    )
 
 
 if __name__ == "__main__":

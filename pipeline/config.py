@@ -8,21 +8,10 @@ from pathlib import Path
 
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
+from sluice_spark.place import LogPlace
 
 BASE = Path(__file__).resolve().parent.parent
 """The project's directory: Spark's workers import `pipeline` and `broker_core` from it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """The directories of one instance's journal. Small and picklable: it travels to every worker.
-
-    On several machines both directories must be on a mount that every worker sees under this path.
-    """
-
-    directory: Path
-    archive: Path | None
-    instance: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +50,10 @@ def settings_from(
     SPARK_MASTER.
     """
     home = (home or Path(environment.get("SLUICE_HOME") or BASE / "var")).expanduser().resolve()
+    if not home.is_dir() and (journal is None or lake is None):
+        raise OperatorError(
+            "bad_setting", f"There is no data directory {home}.", "Give it as --home, or set SLUICE_HOME."
+        )
     name = instance or environment.get("SLUICE_INSTANCE") or "sluice-1"
     if not is_name(name):
         raise OperatorError(
@@ -70,12 +63,15 @@ def settings_from(
     def directory(given: Path | None, variable: str, default: str) -> Path:
         return (given or Path(environment.get(variable) or home / default)).expanduser().resolve()
 
+    shelf: Path | None = directory(archive, "SLUICE_ARCHIVE_DIRECTORY", "archive")
+    if (
+        archive is None
+        and not environment.get("SLUICE_ARCHIVE_DIRECTORY")
+        and not (home / "archive").is_dir()
+    ):
+        shelf = None  # a copy of a journal may have none; one that is named has to be there
     return Settings(
-        log=LogPlace(
-            directory(journal, "SLUICE_JOURNAL_DIRECTORY", "journal"),
-            directory(archive, "SLUICE_ARCHIVE_DIRECTORY", "archive"),
-            name,
-        ),
+        log=LogPlace(directory(journal, "SLUICE_JOURNAL_DIRECTORY", "journal"), shelf, name),
         lake=directory(lake, "SLUICE_LAKE_DIRECTORY", "lake"),
         master=master or environment.get("SPARK_MASTER") or "local[*]",
     )

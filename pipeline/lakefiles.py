@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -16,10 +16,19 @@ from broker_core.errors import OperatorError
 
 ROW_GROUP = 131_072
 _TEMPORARY = ".tmp-"
+FACT = "sluice."
 
 
-def write_parquet(table: pa.Table, path: Path, dictionary: list[str]) -> int:
-    """Put the table at `path`, replacing what is there; returns the file's bytes. Readers see all of it or nothing."""
+def write_parquet(
+    table: pa.Table, path: Path, dictionary: list[str], facts: Mapping[str, str] | None = None
+) -> int:
+    """Put the table at `path`, replacing what is there; returns the file's bytes. Readers see all of it or nothing.
+
+    `facts` stand in the file's footer, each as `sluice.<name>`.
+    """
+    if facts:
+        told = {f"{FACT}{name}": value for name, value in facts.items()}
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
     path.parent.mkdir(parents=True, exist_ok=True)
     # Names that start with a dot are ignored by Spark and by pyarrow; the random part keeps a repeated task apart.
     temporary = path.parent / f"{_TEMPORARY}{uuid4().hex}"
@@ -43,6 +52,23 @@ def write_parquet(table: pa.Table, path: Path, dictionary: list[str]) -> int:
     return size
 
 
+def facts_of(file: pq.ParquetFile) -> dict[str, str]:
+    """What `write_parquet` was given as facts."""
+    told = {key.decode(): value.decode() for key, value in (file.schema_arrow.metadata or {}).items()
+            if key.startswith(FACT.encode())}  # fmt: skip
+    return {key.removeprefix(FACT): value for key, value in told.items()}
+
+
+def unwritable(directory: Path, error: OSError) -> OperatorError:
+    """The error for a lake that can't be written to."""
+    return OperatorError(
+        "lake_unwritable",
+        f"{directory} of the lake can't be written to: {error.strerror or error}.",
+        "Give another place as --lake, or free space and rights there.",
+        directory=str(directory),
+    )
+
+
 def sync_directory(directory: Path) -> None:
     """Make renames in a directory survive a power loss."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -54,9 +80,16 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def one_writer(directory: Path) -> Iterator[None]:
-    """Hold a directory of the lake for one job, and clear what a killed one left. OperatorError lake_busy."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("a") as lock:
+    """Hold a directory of the lake for one job, and clear what a killed one left.
+
+    OperatorError lake_busy, lake_unwritable.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        opened = (directory / ".lock").open("a")
+    except OSError as error:
+        raise unwritable(directory, error) from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

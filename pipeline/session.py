@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 JAVA_NEEDED = 17
 PROGRESS_SECONDS = 0.5
 _GROUP = "sluice"
+_MASTER = re.compile(
+    r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
+)
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> Path:
@@ -43,6 +48,45 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(found)
 
 
+def check_machine(settings: Settings) -> None:
+    """What can be known before anything is made: Java is there and the master can be reached.
+
+    OperatorError java_missing, bad_setting, master_unreachable.
+    """
+    require_java()
+    check_master(settings.master)
+
+
+def check_master(master: str, timeout_s: float = 5.0) -> None:
+    """OperatorError bad_setting for what is no master, master_unreachable when nobody listens at a standalone one's."""
+    if not _MASTER.fullmatch(master):
+        raise OperatorError(
+            "bad_setting",
+            f"{master!r} isn't a Spark master.",
+            "Give local[*], local[4], spark://host:7077, yarn or k8s://https://host:port.",
+        )
+    if not master.startswith("spark://"):
+        return
+    problem = ""
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+            return
+        except (OSError, ValueError, OverflowError) as error:
+            problem = str(error)
+    raise _unreachable(master, problem)
+
+
+def _unreachable(master: str, problem: str) -> OperatorError:
+    return OperatorError(
+        "master_unreachable",
+        f"Spark can't be started on {master}: {problem}.",
+        "Check --master and SPARK_MASTER, and whether the cluster runs.",
+        master=master,
+    )
+
+
 def java_version(told: str) -> int:
     """The main number in what `java -version` prints; 0 when there is none. Java 8 called itself 1.8."""
     _, _, rest = told.partition('version "')
@@ -62,12 +106,24 @@ def _no_java(why: str) -> OperatorError:
 @contextmanager
 def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     """A session for one job, ended with it. OperatorError java_missing before anything is started."""
-    require_java()
-    spark = start_session(settings.master, f"sluice {name}", settings.lake / ".spark")
+    check_machine(settings)
+    try:
+        spark = start_session(settings.master, f"sluice {name}", settings.lake / ".spark")
+    except Exception as error:  # whatever Py4J makes of what the JVM says
+        raise _unreachable(settings.master, first_line(str(error))) from error
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def first_line(text: str) -> str:
+    """What a stack of Java begins with that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = next(
+        (line for line in lines if line.startswith("Caused by:")), lines[0] if lines else "no reason given"
+    )
+    return told.removeprefix("Caused by:").strip()[:300].rstrip(".")
 
 
 def start_session(

@@ -106,6 +106,12 @@ class DraftPublishSerializer(StrictSerializer):
     rollout = RolloutPlanSerializer(required=False, allow_null=True, default=None)
 
 
+class DraftPreviewSerializer(StrictSerializer):
+    """For whom first, as in publishing."""
+
+    rollout = RolloutPlanSerializer(required=False, allow_null=True, default=None)
+
+
 class ReasonSerializer(StrictSerializer):
     """Why."""
 

@@ -14,6 +14,9 @@ from console.models import ActionRun
 SegmentSerializer = serializer_of(SegmentEntry)
 
 
+IN_LAKE = "Remove only what the lake has, by counts and checksums of its files."
+
+
 class JournalActionSerializer(StrictSerializer):
     """What to do with which segments."""
 
@@ -21,6 +24,7 @@ class JournalActionSerializer(StrictSerializer):
     dry_run = serializers.BooleanField(
         required=False, default=False, help_text="Only say what would be done."
     )
+    in_lake = serializers.BooleanField(required=False, default=False, help_text=IN_LAKE)
 
 
 class JournalApplySerializer(StrictSerializer):
@@ -28,6 +32,7 @@ class JournalApplySerializer(StrictSerializer):
 
     age = serializers.CharField(max_length=40)
     plan = serializers.CharField(max_length=64, help_text="The hash of the plan.")
+    in_lake = serializers.BooleanField(required=False, default=False, help_text="As in the plan.")
 
 
 class SkippedSerializer(serializers.Serializer[Any]):

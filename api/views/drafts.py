@@ -16,6 +16,7 @@ from api.documents import plain
 from api.permissions import allow
 from api.serializers.drafts import (
     DraftPatchSerializer,
+    DraftPreviewSerializer,
     DraftPublishSerializer,
     DraftSerializer,
     DraftSummarySerializer,
@@ -125,13 +126,16 @@ class DraftPreviewView(APIView):
 
     needs = {"POST": Permission.VIEW}
 
-    @extend_schema(request=None, responses=PreviewSerializer)
+    @extend_schema(request=DraftPreviewSerializer, responses=PreviewSerializer)
     def post(self, request: Request, draft_id: int) -> Response:
-        """Whom it touches, with effective values before and after, and who would be acted on at once."""
+        """Whom it touches, with effective values before and after, and who would be acted on at once; with `rollout` as if it
+        were published for some clients first."""
         audit.changes_nothing(request)
         draft = _draft(request, draft_id, Permission.VIEW)
         patterns = access_of_request(request).client_patterns(draft.instance.name)
-        return Response(shown(drafts.visible(drafts.preview(draft), patterns)))
+        asked = read(DraftPreviewSerializer, request.data)
+        plan = rollouts.Plan(**asked["rollout"]) if asked["rollout"] else None
+        return Response(shown(drafts.visible(drafts.preview(draft, plan), patterns)))
 
 
 class DraftPublishView(APIView):

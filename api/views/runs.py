@@ -54,10 +54,19 @@ class JournalActionView(APIView):
         asked = read(JournalActionSerializer, request.data)
         if asked["dry_run"]:
             audit.changes_nothing(request)
-            return Response(journals.plan(action, asked["age"], instance_name(request)))
+            return Response(
+                journals.plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
+            )
         key = once(request, "journals", action, asked)
         return accepted(
-            journals.request(actor_of(request), action, asked["age"], instance_name(request), once=key)
+            journals.request(
+                actor_of(request),
+                action,
+                asked["age"],
+                instance_name(request),
+                once=key,
+                in_lake=asked["in_lake"],
+            )
         )
 
 
@@ -71,7 +80,9 @@ class JournalPlanView(APIView):
         """What the action would do, and the plan's hash. Changes nothing."""
         audit.changes_nothing(request)
         asked = read(JournalActionSerializer, request.data)
-        return Response(planning.journal_plan(action, asked["age"], instance_name(request)))
+        return Response(
+            planning.journal_plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
+        )
 
 
 class JournalApplyView(APIView):
@@ -86,7 +97,13 @@ class JournalApplyView(APIView):
         key = once(request, "journals.apply", action, asked)
         return accepted(
             asking.apply_journals(
-                actor_of(request), action, asked["age"], asked["plan"], instance_name(request), key
+                actor_of(request),
+                action,
+                asked["age"],
+                asked["plan"],
+                instance_name(request),
+                key,
+                in_lake=asked["in_lake"],
             )
         )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from broker_core.access.rights import Entitled, Rights
 from broker_core.access.secrets import hash_token, password_hash_problem, token_hash_problem
 from broker_core.config import EntitlementSettings, PolicyDocument, UserSettings
-from broker_core.errors import OperatorError, SluiceError
+from broker_core.config.reading import bad_policy
+from broker_core.errors import SluiceError
 from broker_core.filters import Filter, compile_filter
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -16,14 +17,8 @@ class AccessPolicy:
     """Who may log on and what they may do. Raises OperatorError bad_policy with every problem."""
 
     def __init__(self, policy: PolicyDocument) -> None:
-        problems = access_problems(policy)
-        if problems:
-            raise OperatorError(
-                "bad_policy",
-                "The policy can't be used: " + "; ".join(problems) + ".",
-                "Correct the settings named and save again.",
-                problems=problems,
-            )
+        if problems := access_problems(policy):
+            raise bad_policy(problems)
         self._transports = {transport.name: transport for transport in policy.transports}
         self._users = {user.name: user for user in policy.access.users}
         self._by_token = {user.token: user.name for user in policy.access.users if user.token}
@@ -119,12 +114,11 @@ def access_problems(policy: PolicyDocument) -> list[str]:
     return problems + _nobody(policy)
 
 
-def _user_problems(user: UserSettings) -> list[str]:
-    found = [
-        ("password", password_hash_problem(user.password) if user.password else ""),
-        ("token", token_hash_problem(user.token) if user.token else ""),
-    ]
-    return [f"user {user.name!r}: {key} can't be used: {problem}" for key, problem in found if problem]
+def _user_problems(user: UserSettings) -> Iterator[str]:
+    for key, problem_of in (("password", password_hash_problem), ("token", token_hash_problem)):
+        hashed = getattr(user, key)
+        if hashed and (problem := problem_of(hashed)):
+            yield f"user {user.name!r}: {key} can't be used: {problem}"
 
 
 def _problem(where: str, parse: Callable[[str], TopicPattern | Filter], text: str) -> list[str]:

@@ -8,12 +8,12 @@ subscription can say what is meant: it is refused, with the patterns to subscrib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from broker_core.access.coverage import covers, overlap
 from broker_core.errors import ClientError
 from broker_core.filters import Filter, all_of, any_of
+from broker_core.subscriptions.overlap import disjoint, inside
 from broker_core.subscriptions.topics import TopicPattern
 
 MAX_REMEMBERED_TOPICS = 8_192
@@ -68,20 +68,20 @@ class Rights:
         """What a subscription to a pattern with a filter gets. Raises ClientError not_entitled."""
         if self._entitled is None:
             return Granted(asked, chosen, False)
-        meant = [entitled for entitled in self._entitled if _any(overlap, entitled.subscribe, asked)]
+        meant = [one for one in self._entitled if not all(disjoint(asked, its) for its in one.subscribe)]
         if not meant:
             raise ClientError(
                 "not_entitled",
                 f"You may not subscribe to {asked.text[:80]!r}.",
                 "An entitlement in the transport's access policy would allow it.",
             )
-        covering = [entitled for entitled in meant if _any(covers, entitled.subscribe, asked)]
+        covering = [one for one in meant if any(inside(asked, its) for its in one.subscribe)]
         if any(entitled.filter is None for entitled in covering):
             return Granted(asked, chosen, False)
         filters = list(dict.fromkeys(entitled.filter for entitled in meant))
         if len(covering) == len(meant):
             return Granted(asked, all_of(chosen, any_of(*filters)), False)
-        patterns = [p for entitled in meant for p in entitled.subscribe if overlap(p, asked)]
+        patterns = [p for entitled in meant for p in entitled.subscribe if not disjoint(p, asked)]
         if len(filters) > 1:
             raise ClientError(
                 "not_entitled",
@@ -92,14 +92,6 @@ class Rights:
 
 
 EVERYTHING = Rights()
-
-
-def _any(
-    relation: Callable[[TopicPattern, TopicPattern], bool],
-    patterns: Sequence[TopicPattern],
-    asked: TopicPattern,
-) -> bool:
-    return any(relation(pattern, asked) for pattern in patterns)
 
 
 def _within(asked: TopicPattern, patterns: Sequence[TopicPattern]) -> TopicPattern:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from broker_core.bookmark import EPOCH_TEXT as EPOCH
 from broker_core.bookmark import NOW_TEXT as NOW
 from broker_core.client.async_client import AsyncClient
-from broker_core.client.bookmark_file import FileBookmarkStore
 from broker_core.client.bookmark_store import (
     MOST_RECENT,
     BookmarkStore,
+    FileBookmarkStore,
     MemoryBookmarkStore,
 )
 from broker_core.client.message import Message
-from broker_core.client.publish_file import FilePublishStore
-from broker_core.client.publish_store import MemoryPublishStore, PublishStore
+from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Rejection
 from broker_core.client.reconnect import ReconnectPolicy
 from broker_core.client.subscription import Subscription

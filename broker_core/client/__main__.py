@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
@@ -73,51 +74,30 @@ def _parser() -> argparse.ArgumentParser:
         "python -m broker_core.client", description=_ABOUT, formatter_class=shape
     )
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--address",
-        default=os.environ.get("SLUICE_ADDRESS", USUAL_ADDRESS),
-        help="transport's address, or several by commas (%(default)s)",
-    )
-    common.add_argument("--name", help="unique client name; a second client of that name replaces the first")
-    common.add_argument("--user", help="user name; the password is read from SLUICE_PASSWORD")
-    common.add_argument(
-        "--ca", type=Path, help="authorities to trust for tcps:// and wss:// (PEM; default the system's)"
-    )
-    common.add_argument("--certificate", type=Path, help="client certificate to show (PEM)")
-    common.add_argument("--key", type=Path, help="its key, when it isn't in the same file")
+    add = common.add_argument
+    usual = os.environ.get("SLUICE_ADDRESS", USUAL_ADDRESS)
+    add("--address", default=usual, help="transport's address, or several by commas (%(default)s)")
+    add("--name", help="unique client name; a second client of that name replaces the first")
+    add("--user", help="user name; the password is read from SLUICE_PASSWORD")
+    add("--ca", type=Path, help="authorities to trust for tcps:// and wss:// (PEM; default the system's)")
+    add("--certificate", type=Path, help="client certificate to show (PEM)")
+    add("--key", type=Path, help="its key, when it isn't in the same file")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="publish | subscribe")
-    publish = kinds.add_parser(
-        "publish",
-        parents=[common],
-        description=_PUBLISH,
-        formatter_class=shape,
-        help="publish messages to a topic",
-    )
-    publish.add_argument("topic")
-    publish.add_argument(
-        "message", nargs="*", help="messages; without any, each line of standard input is one"
-    )
-    publish.add_argument("--store", type=Path, help="file that keeps unacknowledged messages")
-    subscribe = kinds.add_parser(
-        "subscribe",
-        parents=[common],
-        description=_SUBSCRIBE,
-        formatter_class=shape,
-        help="print the messages of a topic or pattern",
-    )
-    subscribe.add_argument("topic", help="topic or pattern")
-    subscribe.add_argument(
-        "--filter", help="expression on JSON messages, as \"/amount > 100 AND /side = 'buy'\""
-    )
-    subscribe.add_argument(
-        "--bookmark", help="0 (from the start), 0|1| (now), a bookmark, a moment, or MOST_RECENT"
-    )
-    subscribe.add_argument("--store", type=Path, help="file that keeps how far was printed, for MOST_RECENT")
-    subscribe.add_argument("--count", type=int, help="end after so many messages")
-    subscribe.add_argument(
-        "--replay-only", action="store_true", help="end when the log is replayed; needs --bookmark"
-    )
-    subscribe.add_argument("--format", choices=("body", "line", "json"), default="body")
+    made = partial(kinds.add_parser, parents=[common], formatter_class=shape)
+    add = made("publish", description=_PUBLISH, help="publish messages to a topic").add_argument
+    add("topic")
+    add("message", nargs="*", help="messages; without any, each line of standard input is one")
+    add("--store", type=Path, help="file that keeps unacknowledged messages")
+    add = made(
+        "subscribe", description=_SUBSCRIBE, help="print the messages of a topic or pattern"
+    ).add_argument
+    add("topic", help="topic or pattern")
+    add("--filter", help="expression on JSON messages, as \"/amount > 100 AND /side = 'buy'\"")
+    add("--bookmark", help="0 (from the start), 0|1| (now), a bookmark, a moment, or MOST_RECENT")
+    add("--store", type=Path, help="file that keeps how far was printed, for MOST_RECENT")
+    add("--count", type=int, help="end after so many messages")
+    add("--replay-only", action="store_true", help="end when the log is replayed; needs --bookmark")
+    add("--format", choices=("body", "line", "json"), default="body")
     return parser
 
 
@@ -221,9 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         sys.stderr.close()
-        os._exit(
-            0
-        )  # the reader of our output has gone; nothing can be written any more, not even on the way out
+        # The reader of our output has gone; nothing can be written any more, not even on the way out.
+        os._exit(0)
     return 0
 
 

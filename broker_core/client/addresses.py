@@ -21,7 +21,6 @@ class Address(NamedTuple):
 
     @property
     def secure(self) -> bool:
-        """Whether it is reached by TLS."""
         return self.scheme in ("tcps", "wss")
 
 

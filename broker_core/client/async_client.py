@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Self, TypedDict, Unpack, assert_never
 
 from broker_core.bookmark import EPOCH_TEXT
@@ -33,27 +32,14 @@ from broker_core.client.link import Link
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
 from broker_core.client.reconnect import ReconnectPolicy
-from broker_core.client.steering import STEERING_WORDS, Steerer
+from broker_core.client.steering import STEERING_WORDS, Steering
 from broker_core.client.subscription import Subscription, default_id
 from broker_core.client.subscriptions import Subscriptions
 from broker_core.client.tls import Tls, context_of
 from broker_core.errors import ClientError, OperatorError, SluiceError
-from broker_core.protocols import commands
+from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_client_name, check_subscription_id
 from broker_core.protocols.native import COMMAND, Frame
-from broker_core.protocols.replies import (
-    Ack,
-    Cancelled,
-    CloseRequested,
-    Closing,
-    Error,
-    Gap,
-    Heartbeat,
-    Message,
-    Notice,
-    Resumed,
-    parse_reply,
-)
 
 MAX_HELD = 4 * 1024 * 1024
 """Bytes received and not yet taken by the application, above which the socket isn't read."""
@@ -80,7 +66,7 @@ class Options(TypedDict, total=False):
     managed: str | None
 
 
-class AsyncClient:
+class AsyncClient(Steering):
     """One client of a broker, by its unique name. Use it in one event loop, as `async with`."""
 
     def __init__(
@@ -99,7 +85,7 @@ class AsyncClient:
         batch_bytes: int = BATCH_BYTES,
         max_held: int = MAX_HELD,
         verify: bool = True,
-        on_notice: Callable[[Notice], None] | None = None,
+        on_notice: Callable[[replies.Notice], None] | None = None,
         on_rejection: Callable[[Rejection], None] | None = None,
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
@@ -107,25 +93,29 @@ class AsyncClient:
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
         """
-        self._addresses = parse_addresses(address)
-        self._tls = context_of(tls) if any(address.secure for address in self._addresses) else None
+        super().__init__()
         self.name = check_client_name(name)
         self.instance = ""
-        self.notices: deque[Notice] = deque(maxlen=100)
+        self.notices: deque[replies.Notice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
-        self._logon = commands.Logon(
-            name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
-        )
-        self._publish_store: PublishStore = (
-            publish_store if publish_store is not None else MemoryPublishStore()
-        )
         self._bookmark_store = bookmark_store
-        self._policy = reconnect or ReconnectPolicy()
-        self._batch_bytes = batch_bytes
         self._on_notice = on_notice
-        self._on_rejection = on_rejection
+        self._publisher = Publisher(
+            name, MemoryPublishStore() if publish_store is None else publish_store, batch_bytes, on_rejection
+        )
+        addresses = parse_addresses(address)
+        self._connector = Connector(
+            addresses,
+            context_of(tls) if any(address.secure for address in addresses) else None,
+            commands.Logon(
+                name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
+            ),
+            reconnect or ReconnectPolicy(),
+            self._on_frames,
+            self._connected,
+            self._disconnected,
+        )
         self._subscriptions = Subscriptions(self._send, max_held, verify=verify)
-        self._steerer = Steerer(self._send)
         self._up = False
         self._task: asyncio.Task[None] | None = None
 
@@ -135,19 +125,10 @@ class AsyncClient:
             raise OperatorError(
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
-        self._publisher = Publisher(self.name, self._publish_store, self._batch_bytes, self._on_rejection)
-        self._publisher.check_store()
-        self._connector = Connector(
-            self._addresses,
-            self._logon,
-            self._policy,
-            self._on_frames,
-            self._connected,
-            self._disconnected,
-            self._tls,
-        )
+        self._publisher.open_store()
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
-        await asyncio.wait([self._task, self._connector.first], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([self._task, self._first], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done() and self._publisher.failure is not None:
             raise self._publisher.failure
         return self
@@ -157,7 +138,7 @@ class AsyncClient:
 
     def _fail(self, error: SluiceError) -> None:
         self._publisher.fail(error)
-        self._steerer.ended(error)
+        self._steering_ended(error)
         self._subscriptions.fail(error)
 
     async def close(self) -> None:
@@ -172,16 +153,14 @@ class AsyncClient:
         self._task.cancel()
         await asyncio.wait([self._task])
         self._fail(OperatorError("client_closed", f"Client {self.name} is closed.", "Make a new client."))
-        self._publish_store.close()
+        self._publisher.store.close()
         if self._bookmark_store is not None:
             self._bookmark_store.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     @property
@@ -197,7 +176,7 @@ class AsyncClient:
     @property
     def unacknowledged_bytes(self) -> int:
         """Bytes in the publish store."""
-        return self._publish_store.nbytes
+        return self._publisher.store.nbytes
 
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
         """Publish one message: bytes as they are, text as UTF-8, anything else as JSON. Await what it returns.
@@ -264,26 +243,11 @@ class AsyncClient:
             self._bookmark_store,
             self._taken,
             self._unsubscribe,
-            self._steerer,
+            self,
             Acknowledger(id, acks, self._send) if acks is not None else None,
         )
         await self._subscriptions.begin(subscription)
         return subscription
-
-    async def pause(self, subscriptions: Sequence[Subscription]) -> None:
-        """Pause several in one command; see Subscription.pause."""
-        await self._steerer.pause(subscriptions)
-
-    async def resume(self, subscriptions: Sequence[Subscription]) -> None:
-        """Resume several in one command. Those that stand at the same bookmark, with the same rate, share one replay:
-        their messages come in the journal's order across them."""
-        await self._steerer.resume(subscriptions)
-
-    async def set_rate(
-        self, subscriptions: Sequence[Subscription], rate: str | None, max_gap: str | None = None
-    ) -> None:
-        """Change the rate of several in one command; see Subscription.set_rate."""
-        await self._steerer.set_rate(subscriptions, rate, max_gap)
 
     def _send(self, command: commands.Command) -> bool:
         """Send a command that means nothing to a later connection; whether there is one to send it on."""
@@ -301,17 +265,19 @@ class AsyncClient:
 
     # The connection.
 
-    async def _connected(self, link: Link, ack: Ack) -> None:
+    async def _connected(self, link: Link, ack: replies.Ack) -> None:
         if self.instance not in ("", ack.instance):
             self._publisher.check_instance(ack.sequence or 0)
         self.instance = ack.instance or ""
         self._up = True
         self._subscriptions.connected(self.instance, link)
         await self._publisher.connected(link, ack.sequence or 0)
+        if not self._first.done():
+            self._first.set_result(None)
 
     def _disconnected(self) -> None:
         self._up = False
-        self._steerer.ended(None)
+        self._steering_ended(None)
         self._publisher.disconnected()
 
     def _on_frames(self, link: Link, frames: list[Frame]) -> None:
@@ -323,18 +289,18 @@ class AsyncClient:
         self._subscriptions.check_held(link)
 
     def _on_reply(self, frame: Frame) -> None:
-        reply = parse_reply(frame.payload)
+        reply = replies.parse_reply(frame.payload)
         match reply:
-            case Ack() as ack:
+            case replies.Ack() as ack:
                 self._on_ack(ack)
-            case Error() as error:
+            case replies.Error() as error:
                 self._on_error(error)
-            case Heartbeat():
+            case replies.Heartbeat():
                 self._connector.heartbeat()
-            case Gap() as gap:
+            case replies.Gap() as gap:
                 if found := self._subscriptions.by_id.get(gap.id):
                     found.gaps.append(gap)
-            case Notice() as notice:
+            case replies.Notice() as notice:
                 self.notices.append(notice)
                 if notice.decision is not None:
                     self._send(commands.Told(decision=notice.decision))
@@ -342,37 +308,39 @@ class AsyncClient:
                 self._connector.closing(notice)
                 if self._on_notice is not None:
                     self._on_notice(notice)
-            case Cancelled() as cancelled:
+            case replies.Cancelled() as cancelled:
                 self._subscriptions.cancelled(cancelled)
-            case Resumed() as resumed:
+            case replies.Resumed() as resumed:
                 if found := self._subscriptions.by_id.get(resumed.id):
                     found.resumed = resumed
-            case CloseRequested() as requested:
+            case replies.CloseRequested() as requested:
                 self._connector.close_requested(requested)
-            case Closing() as closing:
+            case replies.Closing() as closing:
                 self._connector.closing(closing)
-            case Message() | None:
+            case replies.Message() | None:
                 pass  # records come as batches where commands come as frames; a newer broker may say more
             case _:
                 assert_never(reply)
 
-    def _on_ack(self, ack: Ack) -> None:
+    def _on_ack(self, ack: replies.Ack) -> None:
         if ack.of is None or ack.of == "flush":
             self._publisher.on_ack(ack)
         elif ack.of == "subscribe":
             self._subscriptions.on_ack(ack)
         elif ack.of in STEERING_WORDS:
-            self._steerer.acknowledged(ack)
+            self._steered(ack)
         # Of unsubscribe and renew nothing is awaited.
 
-    def _on_error(self, error: Error) -> None:
+    def _on_error(self, error: replies.Error) -> None:
         problem = ClientError.received(error.code, error.message, error.fix, error.details)
         self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
             self._subscriptions.refused(error.id, problem)
         elif error.of in STEERING_WORDS:
-            self._steerer.refused(str(error.of), problem)
+            self._not_steered(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:
-            self._subscriptions.cancelled(Cancelled(id=error.id, code=error.code, message=error.message))
+            self._subscriptions.cancelled(
+                replies.Cancelled(id=error.id, code=error.code, message=error.message)
+            )
         elif error.of == "publish" or error.first is not None:
             self._publisher.on_error(error)

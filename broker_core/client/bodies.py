@@ -48,7 +48,6 @@ def cut_bodies(bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
 
 
 def too_large(length: int) -> ClientError:
-    """The error of a message that fits no batch."""
     return ClientError(
         "frame_too_large",
         f"A message of {length} bytes is over the limit of {MAX_BODY}.",

@@ -1,21 +1,36 @@
 """Where a subscriber keeps how far it is done, so that `MOST_RECENT` resumes there.
 
-`FileBookmarkStore` is in `bookmark_file`; an application that writes its results to a database keeps the bookmark
-there instead, in the same transaction (`Subscription.bookmark_after`).
+An application that writes its results to a database keeps the bookmark there instead, in the same transaction
+(`Subscription.bookmark_after`).
+
+The file is text: a first line that says what it is, then one line for each move, the CRC32C in hex, a space, and
+`["subscription","instance",sequence]`. The last good line of a subscription and instance counts; a sequence of -1
+forgets the subscription. Lines that aren't good, a torn last one or damaged ones, are set aside: what they said is
+then done again, never skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
+import orjson
+from crc32c import crc32c
+
 from broker_core.bookmark import EPOCH_TEXT, Bookmark
+from broker_core.client.store_file import StoreFile
 from broker_core.errors import OperatorError
 
 MOST_RECENT = "MOST_RECENT"
 """The bookmark that the store knows; the broker never sees this word."""
 MAX_POSITIONS = 10_000
 """Subscriptions, times the instances each had records from, that one store keeps."""
+
+
+FIRST_LINE = b"SLUICE-BOOKMARKS-1\n"
+COMPACT_AT = 1024 * 1024
+"""Bytes of the file before it is written anew, and at least twice what is kept."""
 
 
 class BookmarkStore(Protocol):
@@ -78,3 +93,88 @@ class MemoryBookmarkStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+class FileBookmarkStore(MemoryBookmarkStore):
+    """Keeps bookmarks in a file, one client at a time. Each move is a line, and survives the process.
+
+    With `sync=True` each also survives the machine, for an fdatasync each: then say done() with batches. The file
+    has at most COMPACT_AT bytes, or twice what is kept when that is more. `set_aside_bytes` is what opening
+    couldn't use: kept in a `.torn` beside the file.
+    """
+
+    def __init__(self, path: Path | str, *, sync: bool = False) -> None:
+        super().__init__()
+        self._sync = sync
+        self._file = StoreFile(path, "bookmark store")
+        self.path = self._file.path
+        self.set_aside_bytes = self._recover()
+        self._longest = COMPACT_AT
+        if sync:
+            self._file.sync_directory()
+
+    def _recover(self) -> int:
+        raw = self._file.read(0, self._file.end)
+        lines = raw.splitlines(keepends=True)
+        if FIRST_LINE.startswith(raw):
+            self._file.cut(0)
+            self._file.append(FIRST_LINE, sync=self._sync)
+            return 0
+        good = [lines[0] == FIRST_LINE, *map(self._take, lines[1:])]
+        if not any(good):
+            raise self._file.refuse()
+        bad = [line for line, fine in zip(lines, good, strict=True) if not fine]
+        if bad:
+            self._file.set_aside(*bad)
+            if all(good[:-1]):
+                self._file.cut(len(raw) - len(bad[0]))
+            elif not self._file.write_anew(self._lines()):
+                raise OperatorError(
+                    "store_failed",
+                    f"The bookmark store {self.path} can't be repaired.",
+                    "Make room on its disk.",
+                )
+        return sum(map(len, bad))
+
+    def _take(self, line: bytes) -> bool:
+        if len(line) < 10 or not line.endswith(b"\n") or line[:9] != b"%08x " % crc32c(line[9:-1]):
+            return False
+        subscription, instance, sequence = orjson.loads(line[9:-1])
+        if sequence < 0:
+            super().forget(subscription)
+        else:
+            super().record(subscription, instance, sequence)
+        return True
+
+    def record(self, subscription: str, instance: str, sequence: int) -> None:
+        super().record(subscription, instance, sequence)
+        self._write(_line(subscription, instance, sequence))
+
+    def forget(self, subscription: str) -> None:
+        super().forget(subscription)
+        self._write(_line(subscription, "", -1))
+        self.compact()  # if this line alone were damaged, the older ones would speak again
+
+    def _write(self, line: bytes) -> None:
+        self._file.append(line, sync=self._sync)
+        if self._file.end >= self._longest:
+            self.compact()
+
+    def compact(self) -> None:
+        """Write what is kept into a new file and put it in the old one's place."""
+        self._file.write_anew(self._lines())
+        # After a failure, too: it isn't tried again at once.
+        self._longest = max(COMPACT_AT, 2 * self._file.end)
+
+    def _lines(self) -> Iterator[bytes]:
+        yield FIRST_LINE
+        for subscription, known in self._known.items():
+            yield b"".join(_line(subscription, instance, sequence) for instance, sequence in known.items())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _line(subscription: str, instance: str, sequence: int) -> bytes:
+    text = orjson.dumps([subscription, instance, sequence])
+    return b"%08x %s\n" % (crc32c(text), text)

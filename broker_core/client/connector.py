@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from broker_core.client.addresses import Address
@@ -23,49 +24,43 @@ _UNANSWERED = 2.5
 """Heartbeats without a word from the broker after which it is taken for gone."""
 
 
+@dataclass(slots=True)
 class Connector:
-    """The supervisor of one client's connection. `run()` is its task; `first` is done after the first logon."""
+    """The supervisor of one client's connection. `run()` is its task."""
 
-    def __init__(
-        self,
-        addresses: Sequence[Address],
-        logon: commands.Logon,
-        policy: ReconnectPolicy,
-        on_frames: OnFrames,
-        on_up: Callable[[Link, Ack], Awaitable[None]],
-        on_down: Callable[[], None],
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.first: asyncio.Future[None] = self._loop.create_future()
-        self.link: Link | None = None
-        self.connections = 0
-        self._addresses = addresses
-        self._logon = logon
-        self._policy = policy
-        self._on_frames = on_frames
-        self._on_up = on_up
-        self._on_down = on_down
-        self._tls = tls
-        self._answer: asyncio.Future[Ack] | None = None
-        self._wanted_delay = 0.0
-        self._last_word: SluiceError | None = None
-        self._heard_heartbeat = False
+    _addresses: Sequence[Address]
+    _tls: ssl.SSLContext | None
+    _logon: commands.Logon
+    _policy: ReconnectPolicy
+    _on_frames: OnFrames
+    _on_up: Callable[[Link, Ack], Awaitable[None]]
+    _on_down: Callable[[], None]
+    link: Link | None = None
+    connections: int = 0
+    _answer: asyncio.Future[Ack] | None = None
+    _wanted_delay: float = 0.0
+    _last_word: SluiceError | None = None
+    _heard_heartbeat: bool = False
 
     async def run(self) -> SluiceError:
         """Connect and reconnect until that is pointless; returns why."""
-        turns, down_since = Turns(len(self._addresses), self._policy), self._loop.time()
+        turns, down_since = Turns(len(self._addresses), self._policy), _now()
         while True:
             up_at, failure = None, None
             try:
                 link = await self._connect(self._addresses[turns.current])
-                up_at = self._loop.time()
+                up_at = _now()
                 failure = await self._stay(link)
             except (OSError, TimeoutError, SluiceError) as problem:
                 failure = problem
             finally:
-                self._drop()
-            now = self._loop.time()
+                if self.link is not None and not self.link.lost.done():
+                    self.link.abort()
+                self.link = None
+                if self._answer is not None and self._answer.done() and not self._answer.cancelled():
+                    self._answer.exception()
+                self._on_down()
+            now = _now()
             if up_at is not None:
                 down_since = now
                 if now - up_at > self._policy.longest_delay:
@@ -78,7 +73,13 @@ class Connector:
             self._wanted_delay = 0.0
 
     def _pointless(self, failure: Exception | None, outage: float, turns: Turns) -> SluiceError | None:
-        error = failure if isinstance(failure, SluiceError) else _away(failure)
+        error = failure
+        if not isinstance(error, SluiceError):
+            error = OperatorError(
+                "broker_away",
+                f"The broker can't be reached: {failure or 'the connection was closed'}.",
+                "Is it running, and is the address right?",
+            )
         if isinstance(error, ClientError) and ends_for_good(error.code):
             return error
         if not self._policy.enabled and (self.connections or turns.whole_round):
@@ -89,7 +90,7 @@ class Connector:
     async def _connect(self, address: Address) -> Link:
         self._last_word = None
         self._heard_heartbeat = False
-        self._answer = self._loop.create_future()
+        self._answer = asyncio.get_running_loop().create_future()
         link = await open_link(address, self._receive, self._policy.connect_timeout, self._tls)
         self.link = link
         link.send_command(self._logon)
@@ -101,8 +102,6 @@ class Connector:
         ack = self._answer.result()
         self.connections += 1
         await self._on_up(link, ack)
-        if not self.first.done():
-            self.first.set_result(None)
         return link
 
     async def _stay(self, link: Link) -> Exception | None:
@@ -112,21 +111,13 @@ class Connector:
             if interval is None or link.lost.done():
                 continue
             link.send_command(commands.Heartbeat())
-            silent = self._loop.time() - link.received_at
+            silent = _now() - link.received_at
             if self._heard_heartbeat and silent > _UNANSWERED * interval and not link.reading_paused:
                 link.abort(ConnectionResetError(f"the broker has been silent for {silent:.1f} s"))
         return self._why(link)
 
     def _why(self, link: Link) -> Exception | None:
         return self._last_word or (link.lost.result() if link.lost.done() else None)
-
-    def _drop(self) -> None:
-        link, self.link = self.link, None
-        if link is not None and not link.lost.done():
-            link.abort()
-        if self._answer is not None and self._answer.done() and not self._answer.cancelled():
-            self._answer.exception()
-        self._on_down()
 
     def _receive(self, link: Link, frames: list[Frame]) -> None:
         answer = self._answer
@@ -169,6 +160,10 @@ class Connector:
             await asyncio.wait([link.lost], timeout=2.0)
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def open_link(
     address: Address, on_frames: OnFrames, time_out: float, tls: ssl.SSLContext | None
 ) -> Link:
@@ -190,11 +185,3 @@ async def open_link(
             link.abort()
             raise
     return link
-
-
-def _away(failure: Exception | None) -> OperatorError:
-    return OperatorError(
-        "broker_away",
-        f"The broker can't be reached: {failure or 'the connection was closed'}.",
-        "Is it running, and is the address right?",
-    )

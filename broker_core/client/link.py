@@ -78,7 +78,6 @@ class Link(asyncio.BaseProtocol):
         raise NotImplementedError
 
     def send_command(self, command: dict[str, Any] | msgspec.Struct) -> None:
-        """Write one command."""
         self.send((encode_command(command),))
 
     def pause_reading(self) -> None:
@@ -88,7 +87,6 @@ class Link(asyncio.BaseProtocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take from the socket again."""
         self.reading_paused = False
         self.received_at = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
@@ -100,7 +98,6 @@ class Link(asyncio.BaseProtocol):
             self._transport.close()
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close at once."""
         self.error = self.error or error
         if self._transport is not None:
             self._transport.abort()

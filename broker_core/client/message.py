@@ -45,15 +45,14 @@ class Message(NamedTuple):
         return self.body.decode()
 
 
-_make = cast(
-    "Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message)
-)  # no Python call, as _make has
+# No Python call, as _make has.
+_make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
 
 
 def messages_of(batch: Batch, instance: str, *, timestamp: bool = False, first: int = 0) -> Iterator[Message]:
     """The messages of a batch, at the speed of one tuple each; numbered from `first` where that isn't 0."""
     topic = batch.single_topic
-    names = repeat(topic) if topic is not None else _names(batch)
+    names = repeat(topic) if topic is not None else batch.names()
     headers = batch.headers() if batch.header.headers_length else repeat(b"")
     return map(
         _make,
@@ -70,8 +69,3 @@ def messages_of(batch: Batch, instance: str, *, timestamp: bool = False, first: 
             strict=False,
         ),
     )
-
-
-def _names(batch: Batch) -> list[str]:
-    topics = batch.topics
-    return [topics[index - 1] for index in batch.topic_indexes.tolist()]

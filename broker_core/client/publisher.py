@@ -61,7 +61,6 @@ class Publisher:
         self.failure: SluiceError | None = None
         self.rejections: deque[Rejection] = deque(maxlen=1_000)
         self._name = name
-        self._loop = asyncio.get_running_loop()
         self._batch_bytes = batch_bytes
         self._on_rejection = on_rejection
         self._link: Link | None = None
@@ -104,7 +103,7 @@ class Publisher:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._end_of_turn)
+            asyncio.get_running_loop().call_soon(self._end_of_turn)
 
     def _full(self, last_length: int) -> Awaitable[None]:
         if last_length > MAX_BODY:
@@ -202,7 +201,7 @@ class Publisher:
                 await self._link.drain()
                 continue
             if self._room is None:
-                self._room = self._loop.create_future()
+                self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
 
     async def flush(self) -> None:
@@ -212,7 +211,7 @@ class Publisher:
             if self.failure is not None:
                 raise self.failure
             self._flush_number += 1
-            number, waiter = str(self._flush_number), self._loop.create_future()
+            number, waiter = str(self._flush_number), asyncio.get_running_loop().create_future()
             self._flushes[number] = (self._next - 1, waiter)
             if self._link is not None:
                 self._link.send_command(commands.Flush(id=number))
@@ -228,20 +227,15 @@ class Publisher:
     # What the broker says.
 
     def on_ack(self, ack: Ack) -> None:
-        """An acknowledgement of publishing or of a flush."""
         if ack.of == "flush":
-            self._on_flushed(ack.id or "")
+            self.store.discard_upto(self._flushes.get(ack.id or "", (0, None))[0])
+            self._wake()
         elif ack.sequence is not None:
             if ack.ack == "persisted":
                 self.store.discard_upto(ack.sequence)
             elif ack.ack == "processed":
                 self.store.discard(ack.first or ack.sequence, ack.sequence)
             self._wake()
-
-    def _on_flushed(self, number: str) -> None:
-        target, _ = self._flushes.get(number, (0, None))
-        self.store.discard_upto(target)
-        self._wake()
 
     def on_error(self, error: Error) -> None:
         """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""
@@ -293,8 +287,9 @@ class Publisher:
                 "Fail over between transports of one instance, or flush() before.",
             )
 
-    def check_store(self) -> None:
-        """Refuse a store that another client filled: its batches carry that client's name."""
+    def open_store(self) -> None:
+        """Go on behind what is stored. Refuse a store that another client filled: its batches carry that client's name."""
+        self._next = max(self._next, self.store.last_sequence + 1)
         for stored in self.store.pending():
             owner = Batch.parse(stored.batch).publisher_name
             if owner != self._name:
@@ -306,7 +301,6 @@ class Publisher:
             return
 
     def fail(self, error: SluiceError) -> None:
-        """Nothing will be sent any more."""
         self.failure = error
         self._link = None
         for _, waiter in self._flushes.values():

@@ -7,14 +7,14 @@ the next one subscribes with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands
+from broker_core.protocols.fields import tag_of
 from broker_core.protocols.replies import Ack
-from broker_core.protocols.tags import tag_of
 
 STEERING_WORDS = tuple(tag_of(kind) for kind in (commands.Pause, commands.Resume, commands.Rate))
 
@@ -23,9 +23,7 @@ class Steerable(Protocol):
     """A subscription, as far as steering goes."""
 
     @property
-    def id(self) -> str:
-        """The client's word for it."""
-
+    def id(self) -> str: ...
     def steer(self, **options: str | bool | None) -> dict[str, str | bool | None]:
         """Note options of its command; what was in force before."""
 
@@ -37,25 +35,29 @@ class _Asked:
     done: asyncio.Future[None]
 
 
-class Steerer:
-    """One client's. `send` says whether there is a connection that took the command."""
+class Steering:
+    """A client's way to steer its subscriptions."""
 
-    def __init__(self, send: Callable[[commands.Command], bool]) -> None:
-        self._send = send
+    def __init__(self) -> None:
         self._asked: list[_Asked] = []
 
+    def _send(self, command: commands.Command) -> bool:
+        """Whether there is a connection that took the command."""
+        raise NotImplementedError
+
     async def pause(self, subscriptions: Sequence[Steerable]) -> None:
-        """Deliver nothing until they are resumed. What is on its way still comes."""
+        """Pause several in one command: nothing is delivered until they are resumed. What is on its way still comes."""
         await self._steer(subscriptions, commands.Pause(ids=_ids(subscriptions)), paused=True)
 
     async def resume(self, subscriptions: Sequence[Steerable]) -> None:
-        """Go on. Those that stand at the same bookmark with the same rate come in the journal's order across them."""
+        """Resume several in one command. Those that stand at the same bookmark, with the same rate, share one replay:
+        their messages come in the journal's order across them."""
         await self._steer(subscriptions, commands.Resume(ids=_ids(subscriptions)), paused=False)
 
     async def set_rate(
-        self, subscriptions: Sequence[Steerable], rate: str | None, max_gap: str | None
+        self, subscriptions: Sequence[Steerable], rate: str | None, max_gap: str | None = None
     ) -> None:
-        """Another rate, or with None none, from now on."""
+        """Another rate of several in one command, or with None none, from now on; see Subscription.set_rate."""
         command = commands.Rate(ids=_ids(subscriptions), rate=rate, rate_max_gap=max_gap)
         await self._steer(subscriptions, command, rate=rate, rate_max_gap=max_gap)
 
@@ -82,15 +84,14 @@ class Steerer:
 
     # What the client hears.
 
-    def ended(self, error: SluiceError | None) -> None:
+    def _steering_ended(self, error: SluiceError | None) -> None:
         """The connection was lost: subscriptions ask the next for what they were steered to. With an error there is none."""
         asked, self._asked = self._asked, []
         for one in asked:
             if not one.done.done():
                 one.done.set_result(None) if error is None else one.done.set_exception(error)
 
-    def acknowledged(self, ack: Ack) -> None:
-        """One subscription was steered."""
+    def _steered(self, ack: Ack) -> None:
         for asked in self._asked:
             if asked.word == ack.of and ack.id in asked.left:
                 asked.left.discard(ack.id)
@@ -98,7 +99,7 @@ class Steerer:
                     asked.done.set_result(None)
                 return
 
-    def refused(self, word: str, error: ClientError) -> None:
+    def _not_steered(self, word: str, error: ClientError) -> None:
         """A command was refused, whole. Answers come in the order of the commands."""
         for asked in self._asked:
             if asked.word == word and not asked.done.done():

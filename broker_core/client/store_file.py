@@ -40,15 +40,12 @@ class StoreFile:
                     f"The {self._what} {self.path} is in use by another process.",
                     "Give each client a store of its own.",
                 ) from None
-            if self._is_in_place(file):
-                return file
+            try:
+                if os.path.samestat(os.fstat(file), self.path.stat()):
+                    return file
+            except FileNotFoundError:
+                pass
             os.close(file)  # it was written anew between open and lock: this one has no name any more
-
-    def _is_in_place(self, file: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(file), self.path.stat())
-        except FileNotFoundError:
-            return False
 
     def read(self, at: int, length: int) -> bytes:
         """Bytes of the file; fewer at its end."""
@@ -65,7 +62,11 @@ class StoreFile:
                 os.fdatasync(self._file)
         except OSError as problem:
             os.ftruncate(self._file, at)
-            raise self._failed(problem) from problem
+            raise OperatorError(
+                "store_failed",
+                f"The {self._what} {self.path} can't be written: {problem}.",
+                "Make room on its disk.",
+            ) from problem
         self.end = at + wanted
         return at
 
@@ -86,9 +87,8 @@ class StoreFile:
         file, end = -1, 0
         try:
             file = os.open(self._fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            fcntl.flock(
-                file, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # before it has the name, so that nobody slips in
+            # Before it has the name, so that nobody slips in.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for part in parts:
                 if os.pwrite(file, part, end) != len(part):
                     raise OSError("the disk took only a part")
@@ -119,13 +119,6 @@ class StoreFile:
             "bad_store",
             f"{self.path} isn't a {self._what}.",
             "Name another file; this one was left as it is.",
-        )
-
-    def _failed(self, problem: OSError) -> OperatorError:
-        return OperatorError(
-            "store_failed",
-            f"The {self._what} {self.path} can't be written: {problem}.",
-            "Make room on its disk.",
         )
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.bookmark_store import BookmarkStore, bookmark_text
 from broker_core.client.message import Message, messages_of
 from broker_core.client.progress import MAX_UNDONE, Progress
-from broker_core.client.steering import Steerer
+from broker_core.client.steering import Steering
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.names import MAX_SUBSCRIPTION_ID
@@ -39,7 +39,7 @@ class Subscription:
         store: BookmarkStore | None,
         on_taken: Callable[[int], None],
         on_close: Callable[[Subscription], None],
-        steerer: Steerer,
+        steering: Steering,
         acknowledger: Acknowledger | None,
     ) -> None:
         self.id = command.id
@@ -57,11 +57,12 @@ class Subscription:
         self._last = _positions(command.received or self.bookmark)
         self._read = dict(self._last)
         self._instances: dict[int, str] = {}
-        self._inbox: deque[tuple[Batch, str]] = deque()
+        self._inbox: deque[tuple[Batch, str, int]] = deque()
+        """Batches, the instance each came from, and with acknowledgements the number of its first message."""
         self._waiter: asyncio.Future[None] | None = None
         self._on_taken = on_taken
         self._on_close = on_close
-        self._steerer = steerer
+        self._steering = steering
         self._error: SluiceError | None = None
         self._closed = False
         self._received = 0
@@ -74,23 +75,20 @@ class Subscription:
         self.resumed: Resumed | None = None
         """After a hand-off: how it goes on, and how much it missed."""
         self._acknowledger = acknowledger
-        self._numbers: deque[int] = deque()
         self._current = (0, 0)
         """First and last number of the batch the application has."""
 
     # What the client calls.
 
     def receive(self, batch: Batch) -> None:
-        """A batch came."""
         last = batch.last_sequence
         if last:
             self._last[self.instance] = last
             self._instances[batch.origin] = self.instance
             if self._store is not None:
                 self._follow(batch)
-        self._inbox.append((batch, self.instance))
-        if self._acknowledger is not None:
-            self._numbers.append(self._acknowledger.received(batch.header.count))
+        number = self._acknowledger.received(batch.header.count) if self._acknowledger is not None else 0
+        self._inbox.append((batch, self.instance, number))
         self._received += 1
         self.received_messages += batch.header.count
         self._wake()
@@ -173,15 +171,15 @@ class Subscription:
 
     async def pause(self) -> None:
         """Deliver nothing until `resume()`. What is on its way still comes. ClientError not_steerable."""
-        await self._steerer.pause([self])
+        await self._steering.pause([self])
 
     async def resume(self) -> None:
         """Go on where it was paused."""
-        await self._steerer.resume([self])
+        await self._steering.resume([self])
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
         """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
-        await self._steerer.set_rate([self], rate, max_gap)
+        await self._steering.set_rate([self], rate, max_gap)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()
@@ -277,15 +275,14 @@ class Subscription:
             await asyncio.shield(self._waiter)
 
     def _pop(self) -> tuple[Batch, str]:
-        batch, instance = taken = self._inbox.popleft()
+        batch, instance, number = self._inbox.popleft()
         self._taken += 1
         if last := batch.last_sequence:
             self._read[instance] = last
-        if self._acknowledger is not None:
-            first = self._numbers.popleft()
-            self._current = (first, first + batch.header.count - 1)
+        if number:
+            self._current = (number, number + batch.header.count - 1)
         self._on_taken(batch.nbytes)
-        return taken
+        return batch, instance
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

@@ -159,7 +159,6 @@ class Subscriptions:
             self._send(subscription.command())
 
     def fail(self, error: SluiceError) -> None:
-        """Nothing more will come."""
         for waiter in self._asked.values():
             if not waiter.done():
                 waiter.set_exception(error)

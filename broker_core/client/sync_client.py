@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from broker_core.batch import Batch
@@ -84,9 +83,7 @@ class SyncClient:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _ask(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
@@ -109,7 +106,6 @@ class SyncClient:
 
     @property
     def instance(self) -> str:
-        """The instance it is logged on to."""
         return self._client.instance
 
     @property
@@ -227,7 +223,6 @@ class SyncSubscription:
             yield from messages_of(batch, instance, timestamp=self._subscription.timestamp)
 
     def batches(self, *, until_completed: bool = False) -> Iterator[Batch]:
-        """The record batches as they came."""
         for batch, _ in self._arrivals(until_completed):
             yield batch
 
@@ -245,17 +240,13 @@ class SyncSubscription:
         return self._subscription.bookmark_after(item)
 
     def pause(self) -> None:
-        """See Subscription.pause."""
         self._client._ask(self._subscription.pause())
 
     def resume(self) -> None:
-        """See Subscription.resume."""
         self._client._ask(self._subscription.resume())
 
     def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
-        """See Subscription.set_rate."""
         self._client._ask(self._subscription.set_rate(rate, max_gap))
 
     def close(self) -> None:
-        """Unsubscribe."""
         self._client._ask(self._subscription.close())

@@ -53,43 +53,32 @@ class WebSocketLink(Link, asyncio.Protocol):
         for event in self._wire.events_received():
             if isinstance(event, WireFrame):
                 self._on_wire_frame(event)
-            elif isinstance(event, Response):
-                self._on_response()
+            elif isinstance(event, Response) and (problem := self._wire.handshake_exc) is not None:
+                refused = ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}")
+                self.abort(refused if isinstance(problem, InvalidHandshake) else problem)
+            elif isinstance(event, Response) and not self.opened.done():
+                self.opened.set_result(None)
         if self._wire.parser_exc is not None and self.error is None:
             self.error = ClientError("bad_frame", f"The WebSocket was broken: {self._wire.parser_exc}.", "")
         self._write()
 
-    def _on_response(self) -> None:
-        problem = self._wire.handshake_exc
-        if problem is None:
-            if not self.opened.done():
-                self.opened.set_result(None)
-        else:
-            self.abort(_refused(problem))
-
     def _on_wire_frame(self, frame: WireFrame) -> None:
         if frame.opcode is Opcode.CLOSE:
-            self._on_close()
+            close = self._wire.close_rcvd
+            if close is not None and self.error is None and (code := code_of(close.code)):
+                self.error = ClientError(code, close.reason or "The broker closed the connection.", "")
         elif frame.opcode in (Opcode.BINARY, Opcode.CONT):
             self._parts.append(bytes(frame.data))
             if frame.fin:
                 whole, self._parts = b"".join(self._parts), []
-                self._on_message(whole)
+                try:
+                    frames = parse_message(whole, kinds=FROM_BROKER)
+                except ClientError as error:
+                    self.abort(error)
+                else:
+                    self._take(frames)
         elif frame.opcode is Opcode.TEXT:
             self.abort(ClientError("bad_frame", "The broker sent text to a client that uses frames.", ""))
-
-    def _on_message(self, whole: bytes) -> None:
-        try:
-            frames = parse_message(whole, kinds=FROM_BROKER)
-        except ClientError as error:
-            self.abort(error)
-        else:
-            self._take(frames)
-
-    def _on_close(self) -> None:
-        close = self._wire.close_rcvd
-        if close is not None and self.error is None and (code := code_of(close.code)):
-            self.error = ClientError(code, close.reason or "The broker closed the connection.", "")
 
     def _write(self) -> None:
         transport = self._transport
@@ -117,9 +106,3 @@ class WebSocketLink(Link, asyncio.Protocol):
             self._wire.send_close(1000)
             self._write()
         super().close()
-
-
-def _refused(problem: Exception) -> Exception:
-    if isinstance(problem, InvalidHandshake):
-        return ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}")
-    return problem

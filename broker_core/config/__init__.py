@@ -10,10 +10,9 @@ from broker_core.config.access import AccessSettings, EntitlementSettings, TlsSe
 from broker_core.config.document import PolicyDocument, default_policy
 from broker_core.config.instance import MIB, InstanceSettings
 from broker_core.config.journaling import JournaledTopic
-from broker_core.config.presets import ActiveMqPolicy, QpidTopic, XapPolicy
+from broker_core.config.preset_fields import ActiveMqPolicy, ClientPolicy, PoolSettings, QpidTopic, XapPolicy
 from broker_core.config.rule_settings import RuleSettings, Rung
 from broker_core.config.scopes import Scope
-from broker_core.config.slow_clients import ClientPolicy, PoolSettings
 from broker_core.config.transports import TRANSPORT_KINDS, TransportSettings
 
 __all__ = [

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker_core.config.reading import Reader
-from broker_core.names import is_name
+from broker_core.config.reading import Reader, is_list, is_path
 
 AUTHENTICATIONS = ("none", "token", "password", "certificate")
 MAX_USERS = 10_000
@@ -96,12 +95,10 @@ def read_authentication(
 def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings | None:
     if not source:
         return None
-    reader.only(source, tuple(TlsSettings.__dataclass_fields__), f"{where}: tls")
+    reader.only(source, TlsSettings.__dataclass_fields__, f"{where}: tls")
     paths = {key: source.get(key) for key in TlsSettings.__dataclass_fields__}
     for key, path in paths.items():
-        if path is None and key == "client_ca":
-            continue
-        if not isinstance(path, str) or not path.startswith("/"):
+        if not is_path(path) and not (path is None and key == "client_ca"):
             reader.problems.append(f"{where}: tls.{key} must be an absolute path")
             return None
     return TlsSettings(**paths)  # type: ignore[arg-type]
@@ -109,7 +106,7 @@ def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings |
 
 def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
     """The users and entitlements."""
-    reader.only(source, tuple(AccessSettings.__dataclass_fields__), "access")
+    reader.only(source, AccessSettings.__dataclass_fields__, "access")
     users = tuple(_user(reader, item) for item in _listed(reader, source, "users", MAX_USERS))
     for key in ("name", "token", "certificate"):
         found = Counter(getattr(user, key) for user in users)
@@ -124,27 +121,18 @@ def read_access(reader: Reader, source: Mapping[str, Any]) -> AccessSettings:
 
 
 def _listed(reader: Reader, source: Mapping[str, Any], key: str, most: int) -> list[Mapping[str, Any]]:
-    listed = source.get(key)
-    if listed is None:
-        return []
-    if (
-        not isinstance(listed, (list, tuple))
-        or len(listed) > most
-        or not all(isinstance(i, Mapping) for i in listed)
-    ):
-        reader.problems.append(f"access: {key} must be a list of at most {most} objects")
-        return []
-    return list(listed)
+    wanted = f"a list of at most {most} objects"
+    return list(
+        reader.checked(source, key, "access", lambda value: is_list(value, Mapping, most), wanted) or ()
+    )
 
 
 def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
-    name = source.get("name", "")
-    where = f"user {name!r}"
-    reader.only(source, tuple(UserSettings.__dataclass_fields__), where)
-    if not isinstance(name, str) or not is_name(name):
-        reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    where = f"user {source.get('name', '')!r}"
+    reader.only(source, UserSettings.__dataclass_fields__, where)
+    name = reader.name(source, where)
     return UserSettings(
-        str(name),
+        name,
         reader.text(source, "password", where),
         reader.text(source, "token", where),
         reader.text(source, "certificate", where),
@@ -155,7 +143,7 @@ def _user(reader: Reader, source: Mapping[str, Any]) -> UserSettings:
 
 def _entitlement(reader: Reader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
     where = f"entitlement {number}"
-    reader.only(source, tuple(EntitlementSettings.__dataclass_fields__), where)
+    reader.only(source, EntitlementSettings.__dataclass_fields__, where)
     who = reader.texts(source, "who", where, (), "names")
     if not who:
         reader.problems.append(f"{where}: who must name somebody, or be ['*']")

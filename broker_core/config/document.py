@@ -6,21 +6,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from broker_core.config.access import AccessSettings, read_access
 from broker_core.config.instance import InstanceSettings, read_instance
-from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY
-from broker_core.config.presets import (
+from broker_core.config.preset_fields import (
+    DEFAULT_CLIENT_MAX_CAPACITY,
     ActiveMqPolicy,
+    ClientPolicy,
+    PoolSettings,
     QpidTopic,
     XapPolicy,
-    read_activemq,
-    read_qpid,
-    read_xap,
 )
-from broker_core.config.reading import Reader
+from broker_core.config.presets import read_activemq, read_client_policy, read_pool, read_qpid, read_xap
+from broker_core.config.reading import Reader, bad_policy
 from broker_core.config.rule_settings import RuleSettings
 from broker_core.config.rules import read_rules
-from broker_core.config.slow_clients import ClientPolicy, PoolSettings, read_client_policy, read_pool
 from broker_core.config.transports import TransportSettings, read_transport
 from broker_core.errors import OperatorError
 
@@ -48,25 +49,20 @@ class PolicyDocument:
         reader = Reader()
         policy = _read(reader, document)
         if reader.problems or policy is None:
-            raise OperatorError(
-                "bad_policy",
-                "The policy can't be used: " + "; ".join(reader.problems) + ".",
-                "Correct the settings named and save again.",
-                problems=reader.problems,
-            )
+            raise bad_policy(reader.problems)
         return policy
 
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON-able data; from_dict(to_dict()) is the same policy."""
-        made = asdict(self)
+        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         made["instance"]["journaled_topics"] = [topic.as_json() for topic in self.instance.journaled_topics]
-        made["instance"]["unjournaled_topics"] = list(self.instance.unjournaled_topics)
-        for key in ("transports", "rules", "xap", "activemq", "qpid"):
-            made[key] = list(made[key])
-        _write_access(made)
-        for rule in made["rules"]:
-            for key in ("ladder", "protected"):
-                rule[key] = rule[key] and list(rule[key])
+        # What says nothing stays out, so that documents without access are as they were.
+        if self.access == AccessSettings():
+            del made["access"]
+        for transport in made["transports"]:
+            for key, silent in (("authentication", "none"), ("restricted", False), ("tls", None)):
+                if transport[key] == silent:
+                    del transport[key]
         return made
 
     def transport(self, name: str) -> TransportSettings:
@@ -85,23 +81,6 @@ class PolicyDocument:
                 said = {key: value for key, value in asdict(own.client_policy).items() if value is not None}
                 return replace(self.client_policy, **said)
         return self.client_policy
-
-
-def _write_access(made: dict[str, Any]) -> None:
-    """Lists for tuples; what says nothing stays out, so that documents without access are as they were."""
-    access = made.pop("access")
-    if access["users"] or access["entitlements"]:
-        made["access"] = {
-            key: [
-                {name: list(value) if isinstance(value, tuple) else value for name, value in item.items()}
-                for item in access[key]
-            ]
-            for key in ("users", "entitlements")
-        }
-    for transport in made["transports"]:
-        for key, silent in (("authentication", "none"), ("restricted", False), ("tls", None)):
-            if transport[key] == silent:
-                del transport[key]
 
 
 def default_policy(
@@ -128,7 +107,7 @@ def default_policy(
 
 
 def _read(reader: Reader, source: Mapping[str, Any]) -> PolicyDocument | None:
-    reader.only(source, tuple(PolicyDocument.__dataclass_fields__), "policy")
+    reader.only(source, PolicyDocument.__dataclass_fields__, "policy")
     revision = reader.number(source, "revision", "policy", 1, 2**31 - 1) or 0
     instance = read_instance(reader, reader.mapping(source, "instance"))
     pool = read_pool(reader, reader.mapping(source, "pool"), "pool")

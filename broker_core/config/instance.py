@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker_core.config.journaling import EVERYTHING, JournaledTopic, read_journaled_topics
-from broker_core.config.reading import Reader
+from broker_core.config.reading import Reader, is_path
 from broker_core.names import is_name
 
 MIB = 1024 * 1024
@@ -37,7 +37,7 @@ class InstanceSettings:
 def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings:
     """The instance's settings."""
     where = "instance"
-    reader.only(source, tuple(InstanceSettings.__dataclass_fields__), where)
+    reader.only(source, InstanceSettings.__dataclass_fields__, where)
     name = source.get("name", "")
     if not isinstance(name, str) or not is_name(name):
         reader.problems.append("instance.name must be 1 to 64 letters, digits, dots, dashes, underscores")
@@ -55,10 +55,8 @@ def read_instance(reader: Reader, source: Mapping[str, Any]) -> InstanceSettings
 
 
 def _directory(reader: Reader, source: Mapping[str, Any], key: str) -> str | None:
-    value = source.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value.startswith("/") or len(value) > 1_024 or "\0" in value:
-        reader.problems.append(f"instance: {key} must be an absolute path")
-        return None
-    return value.rstrip("/") or "/"
+    def fits(value: Any) -> bool:
+        return is_path(value) and len(value) <= 1_024 and "\0" not in value
+
+    found: str | None = reader.checked(source, key, "instance", fits, "an absolute path")
+    return found and (found.rstrip("/") or "/")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from broker_core.config.reading import MAX_TEXTS, Reader
+from broker_core.config.reading import MAX_TEXTS, Reader, is_list
 
 MESSAGE_TYPES = ("json", "fix", "nvfix", "msgpack", "binary")
 MAX_TEXT = 4_096
@@ -29,14 +29,9 @@ class JournaledTopic:
 
     def as_json(self) -> str | dict[str, str]:
         """The shortest way to write it; reading that gives the same entry."""
-        made = {"topic": self.topic}
-        if self.message_type != "json":
-            made["message_type"] = self.message_type
-        if self.filter is not None:
-            made["filter"] = self.filter
-        if self.separator is not None:
-            made["separator"] = self.separator
-        return self.topic if len(made) == 1 else made
+        defaults = asdict(JournaledTopic(self.topic))
+        said = {key: value for key, value in asdict(self).items() if value != defaults[key]}
+        return {"topic": self.topic, **said} if said else self.topic
 
 
 EVERYTHING = (JournaledTopic(">"),)
@@ -46,15 +41,23 @@ def read_journaled_topics(
     reader: Reader, source: Mapping[str, Any], key: str, where: str
 ) -> tuple[JournaledTopic, ...]:
     """A list of patterns and objects; everything when it isn't set."""
-    value = source.get(key)
+    value = reader.checked(
+        source,
+        key,
+        where,
+        lambda found: is_list(found, object, MAX_TEXTS),
+        f"a list of topic patterns or objects, {MAX_TEXTS} at most",
+    )
     if value is None:
         return EVERYTHING
-    if not isinstance(value, (list, tuple)) or len(value) > MAX_TEXTS:
-        reader.problems.append(
-            f"{where}: {key} must be a list of topic patterns or objects, {MAX_TEXTS} at most"
-        )
-        return EVERYTHING
     return tuple(_read_one(reader, item, f"{where}: {key}[{number}]") for number, item in enumerate(value))
+
+
+_A_TEXT = f"a text of at most {MAX_TEXT} characters"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT
 
 
 def _read_one(reader: Reader, item: Any, where: str) -> JournaledTopic:
@@ -63,13 +66,15 @@ def _read_one(reader: Reader, item: Any, where: str) -> JournaledTopic:
     if not isinstance(item, Mapping):
         reader.problems.append(f"{where} must be a topic pattern or an object")
         return EVERYTHING[0]
-    reader.only(item, tuple(JournaledTopic.__dataclass_fields__), where)
-    topic, message_type = _text(reader, item, "topic", where), item.get("message_type", "json")
+    reader.only(item, JournaledTopic.__dataclass_fields__, where)
+    topic = reader.checked(item, "topic", where, _is_text, _A_TEXT)
+    message_type = item.get("message_type", "json")
     if not item.get("topic"):
         reader.problems.append(f"{where}: topic is needed")
     if message_type not in MESSAGE_TYPES:
         reader.problems.append(f"{where}: message_type must be one of {', '.join(MESSAGE_TYPES)}")
-    chosen, separator = _text(reader, item, "filter", where), _text(reader, item, "separator", where)
+    chosen = reader.checked(item, "filter", where, _is_text, _A_TEXT)
+    separator = reader.checked(item, "separator", where, _is_text, _A_TEXT)
     if chosen and message_type == "binary":
         reader.problems.append(f"{where}: a filter can't look into binary messages")
     if separator is not None and (
@@ -79,13 +84,3 @@ def _read_one(reader: Reader, item: Any, where: str) -> JournaledTopic:
             f"{where}: separator is one character other than =, and of fix and nvfix alone"
         )
     return JournaledTopic(topic or ">", str(message_type), chosen or None, separator)
-
-
-def _text(reader: Reader, item: Mapping[str, Any], key: str, where: str) -> str | None:
-    value = item.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        reader.problems.append(f"{where}: {key} must be a text of at most {MAX_TEXT} characters")
-        return None
-    return value

@@ -1,24 +1,25 @@
-"""The settings of the four systems that operators know: one table each.
+"""The settings of the four systems that operators know: one class each, and its table.
 
 A row says what the setting is called here and by its own system, what it means, its unit, bounds and default.
-Whoever reads, compiles, types, sends, shows or documents such a setting draws from these rows: `config`,
+Whoever reads, compiles, sends, shows or documents such a setting draws from these rows: `config`,
 `slow_clients.rules.presets`, the console's forms and tables, the API's serializers. What docs/slow-clients.md
 prints and what the console's importers read is tested against them. Sources: seeds 000 (AMPS), 001 (XAP),
 003 (ActiveMQ), 004 (Qpid).
 
-Whom an entry is for (`topic`, `transport`) isn't a setting, and not in the tables.
+Whom an entry is for (`topic`, `transport`) isn't a setting, and not in the tables. A field that is None means: what a less
+specific entry, or the instance, says, and at last the default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 from broker_core.config.reading import Reader
-from broker_core.config.rules import MAX_MS
+from broker_core.config.rule_settings import MAX_MS
 from broker_core.config.vocabulary import Mode, Unit
 
 MAX_PREFETCH: Final = 32_767
@@ -56,7 +57,6 @@ class PresetField:
     default_words   what the default comes to
     """
 
-    name: str
     word: str
     meaning: str
     kind: Kind = Kind.WHOLE
@@ -65,6 +65,7 @@ class PresetField:
     high: int = 0
     default: Any = None
     default_words: str = ""
+    name: str = ""
 
     @property
     def default_text(self) -> str:
@@ -83,129 +84,156 @@ class PresetField:
 Table = Mapping[str, PresetField]
 
 
-def _table(*rows: PresetField) -> Table:
-    return MappingProxyType({row.name: row for row in rows})
+def _table(kind: type) -> Table:
+    """The rows of a class, by the names of its fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    rows = {name: row for name, hint in hints.items() for row in getattr(hint, "__metadata__", ())}
+    return MappingProxyType({name: replace(row, name=name) for name, row in rows.items()})
 
 
-def _mode() -> PresetField:
-    return PresetField("mode", "", MODE_MEANING, Kind.MODE, default=Mode.ENFORCE)
+_MODE: Final = PresetField("", MODE_MEANING, Kind.MODE, default=Mode.ENFORCE)
 
 
-AMPS_POOL: Final = _table(
-    PresetField(
-        "message_memory_limit", "MessageMemoryLimit",
+# fmt: off
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """AMPS's shared budget (seed 000), of the instance or a transport."""
+
+    message_memory_limit: Annotated[int | None, PresetField(
+        "MessageMemoryLimit",
         "What the messages of a pool’s clients may take in memory together. Over it, of the clients that aren’t "
         "offlined the one that holds most is offlined; then the next, until the pool is within.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES,
         default_words=f"the lower of {DEFAULT_MEMORY_PERCENT} % of the host’s memory and {DEFAULT_MEMORY_PERCENT} % of "
         "what the process may use",
-    ),
-    PresetField(
-        "message_disk_limit", "MessageDiskLimit",
+    )] = None
+    message_disk_limit: Annotated[int | None, PresetField(
+        "MessageDiskLimit",
         "What the spools of a pool’s offlined clients may take together. Over it, the client with the largest spool is "
         "disconnected; then the next, until the pool is within.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES,
         default_words=f"{DEFAULT_DISK_LIMIT // 10**9} GB or the memory limit, whichever is higher",
-    ),
-    PresetField(
-        "message_disk_path", "MessageDiskPath", "The directory in which spools are written: an absolute path.", Kind.PATH,
+    )] = None
+    message_disk_path: Annotated[str | None, PresetField(
+        "MessageDiskPath", "The directory in which spools are written: an absolute path.", Kind.PATH,
         default_words="the spool directory under SLUICE_HOME",
-    ),
-)  # fmt: skip
+    )] = None
 
-AMPS_CLIENT: Final = _table(
-    PresetField(
-        "client_max_capacity", "ClientMaxCapacity",
+
+@dataclass(frozen=True, slots=True)
+class ClientPolicy:
+    """What one client may use, as AMPS has it (seed 000), of the instance or a transport."""
+
+    client_max_capacity: Annotated[int | None, PresetField(
+        "ClientMaxCapacity",
         "The share one client may use: of the memory limit before it is offlined; of the disk limit after, where it is "
         "disconnected.",
         unit="%", low=1, high=100, default=DEFAULT_CLIENT_MAX_CAPACITY,
-    ),
-    PresetField(
-        "client_message_age_limit_ms", "ClientMessageAgeLimit",
+    )] = None
+    client_message_age_limit_ms: Annotated[int | None, PresetField(
+        "ClientMessageAgeLimit",
         "A client whose oldest message has waited longer, in memory or on disk, is disconnected.",
         unit=Unit.MILLISECONDS, low=1, high=MAX_COUNT, default_words="no limit",
-    ),
-)  # fmt: skip
+    )] = None
 
-XAP: Final = _table(
-    PresetField("enabled", "slow-consumer.enabled", "Whether slow consumers are looked for.", Kind.FLAG, default=False),
-    PresetField(
-        "throughput", "slow-consumer.throughput", "What a client must take while there is something for it.",
+
+@dataclass(frozen=True, slots=True)
+class XapPolicy:
+    """XAP's slow consumers (seed 001), for the instance or a transport."""
+
+    transport: str = ""
+    enabled: Annotated[bool | None, PresetField("slow-consumer.enabled", "Whether slow consumers are looked for.", Kind.FLAG, default=False)] = None
+    throughput: Annotated[int | None, PresetField(
+        "slow-consumer.throughput", "What a client must take while there is something for it.",
         unit=Unit.BYTES_PER_SECOND, low=1, high=MAX_COUNT, default=5_000,
-    ),
-    PresetField(
-        "latency", "slow-consumer.latency", "The time it has to recover.",
+    )] = None
+    latency: Annotated[int | None, PresetField(
+        "slow-consumer.latency", "The time it has to recover.",
         unit=Unit.MILLISECONDS, low=1, high=MAX_MS, default=500,
-    ),
-    PresetField(
-        "retries", "slow-consumer.retries", "How many times within the latency it is looked at again.",
+    )] = None
+    retries: Annotated[int | None, PresetField(
+        "slow-consumer.retries", "How many times within the latency it is looked at again.",
         unit=Unit.TIMES, low=1, high=1_000, default=3,
-    ),
-    _mode(),
-)  # fmt: skip
+    )] = None
+    mode: Annotated[Mode | None, _MODE] = None
 
-ACTIVEMQ: Final = _table(
-    PresetField(
-        "prefetch", "topicPrefetch", "Messages that may be unacknowledged.",
+
+@dataclass(frozen=True, slots=True)
+class ActiveMqPolicy:
+    """ActiveMQ's policyEntry (seed 003) for the subscriptions to a topic pattern, of one transport or all."""
+
+    topic: str
+    transport: str = ""
+    prefetch: Annotated[int | None, PresetField(
+        "topicPrefetch", "Messages that may be unacknowledged.",
         unit=Unit.MESSAGES, low=1, high=MAX_PREFETCH, default_words="what the subscription asks for",
-    ),
-    PresetField(
-        "constant_pending_message_limit_strategy", "constantPendingMessageLimitStrategy limit",
+    )] = None
+    constant_pending_message_limit_strategy: Annotated[int | None, PresetField(
+        "constantPendingMessageLimitStrategy limit",
         "Messages kept beyond the prefetch; older ones are discarded.",
         unit=Unit.MESSAGES, low=-1, high=MAX_COUNT, default=-1, default_words="all are kept",
-    ),
-    PresetField(
-        "prefetch_rate_pending_message_limit_strategy", "prefetchRatePendingMessageLimitStrategy multiplier",
+    )] = None
+    prefetch_rate_pending_message_limit_strategy: Annotated[float | None, PresetField(
+        "prefetchRatePendingMessageLimitStrategy multiplier",
         "The same as a multiple of the prefetch, such as 2.5. The lower of the two counts.",
         Kind.DECIMAL, high=1_000_000, default_words="none",
-    ),
-    PresetField(
-        "abort_slow_consumer_strategy", "abortSlowConsumerStrategy", "Whether slow consumers are aborted.",
-        Kind.FLAG, default=False,
-    ),
-    PresetField(
-        "max_slow_count", "maxSlowCount", "How often a consumer may be slow before it is aborted.",
+    )] = None
+    abort_slow_consumer_strategy: Annotated[bool | None, PresetField(
+        "abortSlowConsumerStrategy", "Whether slow consumers are aborted.", Kind.FLAG, default=False,
+    )] = None
+    max_slow_count: Annotated[int | None, PresetField(
+        "maxSlowCount", "How often a consumer may be slow before it is aborted.",
         unit=Unit.TIMES, low=-1, high=2**31 - 1, default=-1, default_words="any number",
-    ),
-    PresetField(
-        "max_slow_duration", "maxSlowDuration", "How long it may be slow without a pause; -1 is any time.",
+    )] = None
+    max_slow_duration: Annotated[int | None, PresetField(
+        "maxSlowDuration", "How long it may be slow without a pause; -1 is any time.",
         unit=Unit.MILLISECONDS, low=-1, high=MAX_MS, default=30_000,
-    ),
-    PresetField(
-        "check_period", "checkPeriod", "The time between two looks.",
+    )] = None
+    check_period: Annotated[int | None, PresetField(
+        "checkPeriod", "The time between two looks.",
         unit=Unit.MILLISECONDS, low=100, high=MAX_MS, default=30_000,
-    ),
-    PresetField(
-        "abort_connection", "abortConnection", "true closes its connection, false asks the client to close it.",
-        Kind.FLAG, default=False,
-    ),
-    _mode(),
-)  # fmt: skip
+    )] = None
+    abort_connection: Annotated[bool | None, PresetField(
+        "abortConnection", "true closes its connection, false asks the client to close it.", Kind.FLAG, default=False,
+    )] = None
+    mode: Annotated[Mode | None, _MODE] = None
 
-QPID: Final = _table(
-    PresetField(
-        "depth", "depth", "Bytes of the bodies of what a subscription is owed: it waits, or is delivered but not acknowledged.",
+
+@dataclass(frozen=True, slots=True)
+class QpidTopic:
+    """Qpid's consumer element (seed 004) for a topic key with wildcards: any one of its three limits triggers the policy."""
+
+    topic: str
+    transport: str = ""
+    depth: Annotated[int | None, PresetField(
+        "depth", "Bytes of the bodies of what a subscription is owed: it waits, or is delivered but not acknowledged.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES, default_words="no limit",
-    ),
-    PresetField(
-        "message_age", "messageAge", "How old the oldest message is that it is owed.",
+    )] = None
+    message_age: Annotated[int | None, PresetField(
+        "messageAge", "How old the oldest message is that it is owed.",
         unit=Unit.MILLISECONDS, low=1, high=MAX_MS, default_words="no limit",
-    ),
-    PresetField(
-        "message_count", "messageCount", "Messages that it is owed.",
+    )] = None
+    message_count: Annotated[int | None, PresetField(
+        "messageCount", "Messages that it is owed.",
         unit=Unit.MESSAGES, low=1, high=MAX_COUNT, default_words="no limit",
-    ),
-    PresetField(
-        "delete_persistent", "delete-persistent", "Whether durable subscriptions are deleted too; false lets them alone.",
+    )] = None
+    delete_persistent: Annotated[bool | None, PresetField(
+        "delete-persistent", "Whether durable subscriptions are deleted too; false lets them alone.",
         Kind.FLAG, default=False,
-    ),
-    PresetField(
-        "confirm_delete", "", "Needed with delete_persistent: what a durable subscription is owed is lost.",
+    )] = None
+    confirm_delete: Annotated[bool | None, PresetField(
+        "", "Needed with delete_persistent: what a durable subscription is owed is lost.",
         Kind.CONFIRMATION, default=False,
-    ),
-    _mode(),
-)  # fmt: skip
+    )] = None
+    mode: Annotated[Mode | None, _MODE] = None
 
+
+# fmt: on
+AMPS_POOL: Final = _table(PoolSettings)
+AMPS_CLIENT: Final = _table(ClientPolicy)
+XAP: Final = _table(XapPolicy)
+ACTIVEMQ: Final = _table(ActiveMqPolicy)
+QPID: Final = _table(QpidTopic)
 AMPS: Final[Table] = MappingProxyType({**AMPS_POOL, **AMPS_CLIENT})
 """For the instance and for each transport: what its pool's clients share, and what one of them may use."""
 PRESETS: Final[Mapping[str, Table]] = MappingProxyType(

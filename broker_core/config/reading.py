@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
+
+from broker_core.errors import OperatorError
+from broker_core.names import is_name
 
 _Word = TypeVar("_Word", bound=StrEnum)
 MAX_TEXTS = 1_000
 """Texts of one list."""
+
+
+def bad_policy(problems: list[str]) -> OperatorError:
+    """The error for a document with these problems."""
+    return OperatorError(
+        "bad_policy", f"The policy can't be used: {'; '.join(problems)}.", "Correct the settings named and save again.",
+        problems=problems,
+    )  # fmt: skip
+
+
+def is_path(value: Any) -> bool:
+    """Whether it is an absolute path."""
+    return isinstance(value, str) and value.startswith("/")
+
+
+def is_list(value: Any, kind: type, most: int) -> bool:
+    """Whether it is a list of at most so many of a kind."""
+    listed = isinstance(value, (list, tuple)) and len(value) <= most
+    return listed and all(isinstance(one, kind) for one in value)
 
 
 class Reader:
@@ -17,9 +39,16 @@ class Reader:
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    def only(self, source: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    def only(self, source: Mapping[str, Any], known: Collection[str], where: str) -> None:
         """Nothing but these settings may be there."""
         self.problems += [f"{where}: there is no setting {key!r}" for key in source if key not in known]
+
+    def name(self, source: Mapping[str, Any], where: str) -> str:
+        """A name, which must be there."""
+        name = source.get("name", "")
+        if not isinstance(name, str) or not is_name(name):
+            self.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+        return str(name)
 
     def mapping(self, source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         """An object; empty when there is none."""
@@ -31,83 +60,68 @@ class Reader:
             return {}
         return value
 
+    def checked(
+        self, source: Mapping[str, Any], key: str, where: str, fits: Callable[[Any], bool], wanted: str
+    ) -> Any:
+        """A value that fits; None when it isn't set, and when it doesn't, which is a problem."""
+        value = source.get(key)
+        if value is None or fits(value):
+            return value
+        self.problems.append(f"{where}: {key} must be {wanted}")
+        return None
+
     def number(self, source: Mapping[str, Any], key: str, where: str, low: int, high: int) -> int | None:
         """A whole number within these bounds; None when it isn't set."""
-        value = source.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            self.problems.append(f"{where}: {key} must be a whole number from {low} to {high}")
-            return None
-        return value
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+        found: int | None = self.checked(source, key, where, fits, f"a whole number from {low} to {high}")
+        return found
 
     def decimal(
         self, source: Mapping[str, Any], key: str, where: str, low: float, high: float
     ) -> float | None:
         """A number within these bounds; None when it isn't set."""
-        value = source.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            self.problems.append(f"{where}: {key} must be a number from {low:g} to {high:g}")
-            return None
-        return float(value)
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+        found = self.checked(source, key, where, fits, f"a number from {low:g} to {high:g}")
+        return None if found is None else float(found)
 
     def flag(self, source: Mapping[str, Any], key: str, where: str) -> bool | None:
         """True or false; None when it isn't set."""
-        value = source.get(key)
-        if value is not None and not isinstance(value, bool):
-            self.problems.append(f"{where}: {key} must be true or false")
-            return None
-        return value
+        found: bool | None = self.checked(
+            source, key, where, lambda value: isinstance(value, bool), "true or false"
+        )
+        return found
 
     def choice(self, source: Mapping[str, Any], key: str, where: str, words: type[_Word]) -> _Word | None:
         """One of an enumeration's words; None when it isn't set."""
-        value = source.get(key)
-        if value is None:
-            return None
-        try:
-            return words(value)
-        except ValueError:
-            self.problems.append(f"{where}: {key} must be one of {', '.join(words)}")
-            return None
+        found = self.checked(source, key, where, list(words).__contains__, f"one of {', '.join(words)}")
+        return None if found is None else words(found)
 
     def text(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
         """A text that isn't empty; None when it isn't set."""
-        value = source.get(key)
-        if value is not None and (not isinstance(value, str) or not value):
-            self.problems.append(f"{where}: {key} must be a text")
-            return None
-        return value
+        found: str | None = self.checked(
+            source, key, where, lambda value: isinstance(value, str) and value != "", "a text"
+        )
+        return found
 
     def path(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
         """An absolute path; None when it isn't set."""
-        value = source.get(key)
-        if value is not None and (not isinstance(value, str) or not value.startswith("/")):
-            self.problems.append(f"{where}: {key} must be an absolute path")
-            return None
-        return value
+        found: str | None = self.checked(source, key, where, is_path, "an absolute path")
+        return found
 
     def texts(
-        self,
-        source: Mapping[str, Any],
-        key: str,
-        where: str,
-        default: tuple[str, ...],
-        what: str = "topic patterns",
-    ) -> tuple[str, ...]:
+        self, source: Mapping[str, Any], key: str, where: str, default: tuple[str, ...], what: str = "topic patterns"
+    ) -> tuple[str, ...]:  # fmt: skip
         """A list of at most 1,000 texts; `what` they are is for the problem's sentence."""
-        value = source.get(key)
-        if value is None:
-            return default
-        if (
-            not isinstance(value, (list, tuple))
-            or len(value) > MAX_TEXTS
-            or not all(isinstance(v, str) for v in value)
-        ):
-            self.problems.append(f"{where}: {key} must be a list of {what}")
-            return default
-        return tuple(value)
+        found = self.checked(
+            source, key, where, lambda value: is_list(value, str, MAX_TEXTS), f"a list of {what}"
+        )
+        return default if found is None else tuple(found)
 
     def unique(self, values: list[Any], what: str) -> None:
         """No value may stand there twice."""

@@ -14,6 +14,9 @@ from typing import Final
 from broker_core.config.scopes import EVERYBODY, Scope, specificity, within
 from broker_core.config.vocabulary import SUBSCRIPTION_SIGNALS, Action, Choice, Mode, Shape, Signal
 
+MAX_MS: Final = 366 * 24 * 3_600_000
+"""The longest time that any setting may be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rung:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from broker_core.config.reading import Reader
+from broker_core.config.reading import Reader, is_list
 from broker_core.config.rule_problems import problems_of
 from broker_core.config.rule_settings import (
+    MAX_MS,
     RULE_FIELDS,
     RuleSettings,
     Rung,
@@ -17,11 +18,9 @@ from broker_core.config.rule_settings import (
 )
 from broker_core.config.scopes import Scope
 from broker_core.config.vocabulary import POOL_SIGNALS, Action, Choice, Mode, Shape, Signal
-from broker_core.names import is_name
 
 MAX_RULES: Final = 200
 MAX_RUNGS: Final = 8
-MAX_MS: Final = 366 * 24 * 3_600_000
 
 
 _NUMBERS: Final = {
@@ -53,17 +52,13 @@ def read_rules(reader: Reader, source: Any) -> tuple[RuleSettings, ...]:
 
 
 def _read_rule(reader: Reader, source: Mapping[str, Any]) -> RuleSettings:
-    name = source.get("name", "")
-    where = f"rule {name!r}"
+    where = f"rule {source.get('name', '')!r}"
     reader.only(source, ("name", "scope", *RULE_FIELDS), where)
-    if not isinstance(name, str) or not is_name(name):
-        reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    name = reader.name(source, where)
     numbers = {key: reader.number(source, key, where, *bounds) for key, bounds in _NUMBERS.items()}
-    protected = (
-        reader.texts(source, "protected", where, (), "client names") if "protected" in source else None
-    )
+    protected = reader.texts(source, "protected", where, (), "client names")
     return RuleSettings(
-        name=str(name),
+        name=name,
         scope=read_scope(reader, reader.mapping(source, "scope"), where),
         mode=reader.choice(source, "mode", where, Mode),
         signal=reader.choice(source, "signal", where, Signal),
@@ -93,23 +88,21 @@ def read_scope(reader: Reader, source: Mapping[str, Any], where: str) -> Scope:
 def _read_ladder(reader: Reader, source: Any, where: str) -> tuple[Rung, ...] | None:
     if source is None:
         return None
-    listed = isinstance(source, (list, tuple)) and all(isinstance(rung, Mapping) for rung in source)
-    if not listed or not 1 <= len(source) <= MAX_RUNGS:
+    if not is_list(source, Mapping, MAX_RUNGS) or not source:
         reader.problems.append(f"{where}: ladder must be a list of 1 to {MAX_RUNGS} rungs")
         return None
     return tuple(rung for entry in source if (rung := _read_rung(reader, entry, where)) is not None)
 
 
 def _read_rung(reader: Reader, source: Mapping[str, Any], where: str) -> Rung | None:
-    reader.only(source, tuple(Rung.__dataclass_fields__), f"{where}: a rung")
+    reader.only(source, Rung.__dataclass_fields__, f"{where}: a rung")
     action = reader.choice(source, "action", where, Action)
-    at_percent = reader.number(source, "at_percent", where, 1, 100)
-    after_ms = reader.number(source, "after_ms", where, 0, MAX_MS)
-    for_ms = reader.number(source, "for_ms", where, 0, MAX_MS)
+    bounds = {"at_percent": (1, 100), "after_ms": (0, MAX_MS), "for_ms": (0, MAX_MS)}
+    numbers = {key: reader.number(source, key, where, *its) for key, its in bounds.items()}
     if action is None:
         reader.problems.append(f"{where}: a rung needs an action")
         return None
-    return Rung(action, 100 if at_percent is None else at_percent, after_ms or 0, for_ms or 0)
+    return Rung(action, **{key: number for key, number in numbers.items() if number is not None})
 
 
 def _check_layers(reader: Reader, rules: tuple[RuleSettings, ...]) -> None:

@@ -114,7 +114,7 @@ def covers(pattern: str, topic: str, expressed: Callable[[str, str], bool] = _un
         return is_exact(topic) and expressed(pattern, topic)
     if topic.startswith("$") and not pattern.startswith("$"):
         return False
-    return _levels_cover(pattern.split("."), topic.split("."))
+    return levels_cover(pattern.split("."), topic.split("."))
 
 
 def is_exact(topic: str) -> bool:
@@ -122,7 +122,8 @@ def is_exact(topic: str) -> bool:
     return not topic.startswith("~") and not any(level in ("*", ">", "#") for level in topic.split("."))
 
 
-def _levels_cover(pattern: list[str], topic: list[str]) -> bool:
+def levels_cover(pattern: list[str], topic: list[str]) -> bool:
+    """Whether a pattern of levels names every topic that a topic or pattern of levels names, the broker's own apart."""
     for place, level in enumerate(pattern):
         if level == ">":
             return len(topic) > place

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker_core.config.access import TlsSettings, read_authentication
+from broker_core.config.preset_fields import ClientPolicy, PoolSettings
+from broker_core.config.presets import read_client_policy, read_pool
 from broker_core.config.reading import Reader
-from broker_core.config.slow_clients import ClientPolicy, PoolSettings, read_client_policy, read_pool
-from broker_core.names import is_name
 
 TRANSPORT_KINDS = ("tcp", "websocket", "stomp", "stomp-ws")
 
@@ -48,11 +48,9 @@ def closed_transports(before: Iterable[TransportSettings], after: Iterable[Trans
 
 def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettings:
     """One transport's settings."""
-    name = source.get("name", "")
-    where = f"transport {name!r}"
-    reader.only(source, tuple(TransportSettings.__dataclass_fields__), where)
-    if not isinstance(name, str) or not is_name(name):
-        reader.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
+    where = f"transport {source.get('name', '')!r}"
+    reader.only(source, TransportSettings.__dataclass_fields__, where)
+    name = reader.name(source, where)
     kind, host, enabled = source.get("kind"), source.get("host", "127.0.0.1"), source.get("enabled", True)
     if kind not in TRANSPORT_KINDS:
         reader.problems.append(f"{where}: kind must be one of {', '.join(TRANSPORT_KINDS)}")
@@ -64,7 +62,7 @@ def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettin
     if port is None:
         reader.problems.append(f"{where}: port is needed")
     return TransportSettings(
-        str(name),
+        name,
         str(kind),
         port or 0,
         str(host),

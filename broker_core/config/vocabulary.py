@@ -198,7 +198,6 @@ SIGNALS: Final = whole({
     Signal.UNACKED_AGE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.UNACKED, _LATER),
     Signal.ACK_SILENCE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.ACK_SILENCE, _LATER),
 })  # fmt: skip
-UNIT_OF: Final = {signal: row.unit for signal, row in SIGNALS.items()}
 
 
 def measured_as(measured: frozenset[Measured]) -> frozenset[Signal]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_core.bookmark import After, parse_bookmark
+from broker_core.bookmark import sequence_in
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.backlog import Backlog
@@ -59,17 +59,11 @@ def _numbers(window: Window, command: commands.Acknowledge, instance: str) -> It
     if command.upto is not None:
         yield command.upto, command.upto
     elif command.bookmark is not None:
-        number = window.number_of(_sequence(command.bookmark, instance))
+        sequence = sequence_in(command.bookmark, instance)
+        if sequence is None:
+            sentence = f"{command.bookmark[:80]!r} isn't the bookmark of a message."
+            raise ClientError("bad_ack", sentence, "Acknowledge by upto or numbers.")
+        number = window.number_of(sequence)
         if number:
             yield number, number
     yield from command.numbers
-
-
-def _sequence(text: str, instance: str) -> int:
-    start = parse_bookmark(text)
-    mine = [b.sequence for b in start.bookmarks if b.origin == instance] if isinstance(start, After) else []
-    if not mine:
-        raise ClientError(
-            "bad_ack", f"{text[:80]!r} isn't the bookmark of a message.", "Acknowledge by upto or numbers."
-        )
-    return mine[0]

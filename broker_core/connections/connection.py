@@ -25,10 +25,9 @@ from broker_core.delivery.account import NOTHING, Account, Cause
 from broker_core.delivery.backlog import Backlog, Ending
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.sink import Sink
-from broker_core.errors import ClientError, SluiceError
+from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
-from broker_core.protocols.names import check_client_name
 from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, Frame
 from broker_core.replay.client_subscription import ClientSubscription
 
@@ -111,7 +110,6 @@ class Connection:
                 self.notices.heard(command.decision)
 
     def on_writable(self) -> None:
-        """The transport takes bytes again."""
         if not self.closed:
             self.backlog.on_writable()
 
@@ -187,8 +185,13 @@ class Connection:
         for target in self.subscriptions.values():
             services.subscribing.remove(target)
         if self.logged_on:
-            services.events.add(self._clock.now_ns(), self.name, "disconnect", why)
+            self.note("disconnect", why)
         return ending
+
+    def note(self, event: str, state: str, target: ClientSubscription | None = None) -> None:
+        """Something happened to this client, or to a subscription of it: a record of the broker's own."""
+        topic, filter = (target.topic, target.filter_text or "") if target is not None else (None, None)
+        self.services.note(self._clock.now_ns(), self.name, event, state, topic, filter)
 
     def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
         come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms
@@ -254,12 +257,11 @@ class Connection:
     def _log_on(self, command: commands.Logon, identity: Identity) -> None:
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
-        check_client_name(command.name)
         self.services.refused.check(command.name, self._clock.monotonic_ms())
         self.services.roster.log_on(self, command.name)
         self.name = command.name
         self.services.judging.joined(self)
-        self.services.events.add(self._clock.now_ns(), self.name, "connect", "live")
+        self.note("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
@@ -283,7 +285,7 @@ class Connection:
 
     def went_live(self) -> None:
         self.services.judging.went_live(self)
-        self.services.events.add(self._clock.now_ns(), self.name, "offline_stop", "live")
+        self.note("offline_stop", "live")
 
     @property
     def account(self) -> Account:
@@ -310,18 +312,28 @@ class Connection:
                 "Use the id it was subscribed with.",
             )
         ending = self.end(target, Cause.UNSUBSCRIBED)
+        answer = replies.Ack(
+            ack="processed",
+            of="unsubscribe",
+            id=command.id,
+            bookmark=self.resume_bookmark(ending),
+            kept=ending.kept.messages or None,
+            lost=ending.lost.messages or None,
+        )
         if target.durable and command.delete:
             self.services.durables.delete(self.keeps_as(target.durable), target.durable)
-        self.reply(
-            replies.Ack(
-                ack="processed",
-                of="unsubscribe",
-                id=command.id,
-                bookmark=self.resume_bookmark(ending),
-                kept=ending.kept.messages or None,
-                lost=ending.lost.messages or None,
-            )
-        )
+            self.services.facilities.spawn(self.answer_when_stored(answer))
+        else:
+            self.reply(answer)
+
+    async def answer_when_stored(self, answer: replies.Ack) -> None:
+        """What was deleted doesn't come back by a crash after its client was told."""
+        try:
+            await self.services.durables.stored()
+        except JournalError as error:
+            self.reply(replies.error_reply(error, of="unsubscribe", id=answer.id))
+        else:
+            self.reply(answer)
 
     def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
         """End a subscription: what is owed to it is gone, and entered in the ledger. `cause` None: it was given all it asked
@@ -332,14 +344,7 @@ class Connection:
         ending = self.backlog.leave(target, cause, rule) if cause is not None else self.backlog.finish(target)
         self.services.subscribing.remove(target)
         self.services.judging.over(self, target)
-        self.services.events.add(
-            self._clock.now_ns(),
-            self.name,
-            "unsubscribe",
-            self.backlog.state.value,
-            topic=target.topic,
-            filter=target.filter_text or "",
-        )
+        self.note("unsubscribe", self.backlog.state.value, target)
         self.changed()
         return ending
 
@@ -356,7 +361,6 @@ class Connection:
         return self.durable_owners.get(durable, self.name)
 
     def subscription_of(self, stream: int) -> ClientSubscription | None:
-        """The subscription of a stream; None when it has ended."""
         found = self.backlog.recipients.get(stream)
         return self.subscriptions.get(found.id) if found is not None else None
 

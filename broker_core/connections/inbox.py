@@ -105,7 +105,6 @@ class Inbox:
         self._settle_reading()
 
     def release(self, why: Hold) -> None:
-        """A reason not to go on is gone, if it was one."""
         if why not in self._holds:
             return
         self._holds.discard(why)

@@ -16,7 +16,6 @@ class Leases:
         self._held: dict[ClientSubscription, tuple[Member, int]] = {}
 
     def begin(self, connection: Member, target: ClientSubscription, lease_ms: int, now_ms: int) -> None:
-        """A subscription begins with a lease."""
         target.lease_ms = lease_ms
         self._held[target] = (connection, now_ms + lease_ms)
 
@@ -33,7 +32,6 @@ class Leases:
         connection.reply(replies.Ack(ack="processed", of="renew", id=id))
 
     def end(self, target: ClientSubscription) -> None:
-        """The subscription is over."""
         self._held.pop(target, None)
 
     def expire(self, now_ms: int) -> None:

@@ -31,27 +31,14 @@ class Publishes(Protocol):
     """What a client publishes, as whoever takes it sees that: `publisher`."""
 
     @property
-    def messages(self) -> int:
-        """How many it has published."""
-
+    def messages(self) -> int: ...
     @property
-    def uncommitted(self) -> int:
-        """Batches that aren't durable yet."""
-
-    def submitted(self) -> None:
-        """One of its batches is on its way to the disk."""
-
-    def committed(self, number: int) -> None:
-        """That many of its batches are done."""
-
-    def may_read(self) -> None:
-        """There is room for what it publishes again."""
-
-    def answer_when_committed(self, answers: Sequence[replies.Ack]) -> None:
-        """To a repeat of what is on disk or on its way there."""
-
-    def handed_on(self, answers: Sequence[replies.Ack]) -> None:
-        """To what no journal keeps."""
+    def uncommitted(self) -> int: ...
+    def submitted(self) -> None: ...
+    def committed(self, number: int) -> None: ...
+    def may_read(self) -> None: ...
+    def answer_when_committed(self, answers: Sequence[replies.Ack]) -> None: ...
+    def handed_on(self, answers: Sequence[replies.Ack]) -> None: ...
 
 
 class Member(Peer, Protocol):
@@ -78,34 +65,17 @@ class Member(Peer, Protocol):
     @property
     def logged_on(self) -> bool: ...
     @property
-    def account(self) -> Account:
-        """What became of everything that was for it."""
-
+    def account(self) -> Account: ...
     @property
     def subscriptions(self) -> dict[str, ClientSubscription]: ...
     @property
     def publishing(self) -> Publishes: ...
 
-    def identified(self, command: commands.Logon, identity: Identity) -> None:
-        """It is known who this is."""
-
-    def add(self, target: ClientSubscription, command: commands.Subscribe) -> None:
-        """Enter a subscription that can begin."""
-
-    def resume_bookmark(self, ending: Ending) -> str | None:
-        """After it a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
-
-    def resume_token(self) -> str:
-        """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""
-
-    def changed(self) -> None:
-        """What waits for it has changed."""
-
-    def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None:
-        """End the connection with a last word."""
-
-    def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None:
-        """Tell a client that has left why, and close when it knows, or at the deadline."""
-
-    def leave(self, why: str) -> Ending:
-        """Everything of this client ends; what was owed to it. Twice is harmless."""
+    def identified(self, command: commands.Logon, identity: Identity) -> None: ...
+    def add(self, target: ClientSubscription, command: commands.Subscribe) -> None: ...
+    def resume_bookmark(self, ending: Ending) -> str | None: ...
+    def resume_token(self) -> str: ...
+    def note(self, event: str, state: str, target: ClientSubscription | None = None) -> None: ...
+    def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None: ...
+    def close_by_decision(self, identity: str, notice: replies.Notice, settled: Settled) -> None: ...
+    def leave(self, why: str) -> Ending: ...

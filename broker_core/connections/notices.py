@@ -39,11 +39,9 @@ class Notices:
         self._waiting[identity] = (settled, timer)
 
     def heard(self, identity: str) -> None:
-        """The client has the notice."""
         self._settle(identity, "yes")
 
     def lost(self) -> None:
-        """The connection is gone."""
         for identity in list(self._waiting):
             self._over(identity)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,36 +28,20 @@ class Publishing(Protocol):
     """Takes what clients publish: `engine.dispatch`."""
 
     @property
-    def congested(self) -> bool:
-        """Whether more waits for the disk than should."""
-
-    def wait_for_room(self, connection: Member) -> None:
-        """Let a publisher be read again when the disk has caught up."""
-
-    def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch. ClientError bad_batch or bad_topic, and nothing of it is stored."""
-
-    def publisher_sequence(self, name: str) -> int:
-        """The last of a publisher's own numbers that was taken."""
+    def congested(self) -> bool: ...
+    def wait_for_room(self, connection: Member) -> None: ...
+    def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None: ...
+    def publisher_sequence(self, name: str) -> int: ...
 
 
 class Subscribing(Protocol):
     """Begins and ends subscriptions: `engine.subscribing`."""
 
-    def subscribe(self, connection: Member, command: commands.Subscribe) -> None:
-        """Begin one, at once or when it is prepared. ClientErrors say why not."""
-
-    def span_of(self, command: commands.Subscribe) -> Span:
-        """What of the log a subscribe's bookmark names; ClientErrors of bookmarks."""
-
-    def remove(self, target: ClientSubscription) -> None:
-        """End its delivery, live or from the log; nothing is kept for it in the log any more."""
-
-    def position(self, target: ClientSubscription) -> int:
-        """Sequence of the first record it needs again."""
-
-    def is_kept(self, target: ClientSubscription) -> bool:
-        """Whether the log keeps records of it, as far as can be said."""
+    def subscribe(self, connection: Member, command: commands.Subscribe) -> None: ...
+    def span_of(self, command: commands.Subscribe) -> Span: ...
+    def remove(self, target: ClientSubscription) -> None: ...
+    def position(self, target: ClientSubscription) -> int: ...
+    def is_kept(self, target: ClientSubscription) -> bool: ...
 
 
 class Judging(Protocol):
@@ -65,34 +49,17 @@ class Judging(Protocol):
 
     def joined(self, connection: Member) -> None: ...
     def left(self, connection: Member) -> None: ...
-    def changed(self, connection: Member) -> None:
-        """What waits for a client has changed: look at the end of the turn."""
-
-    def went_live(self, connection: Member) -> None:
-        """A client has drained its spool."""
-
-    def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
-        """A subscription begins; before anything is offered to it."""
-
+    def changed(self, connection: Member) -> None: ...
+    def went_live(self, connection: Member) -> None: ...
+    def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None: ...
     def over(self, connection: Member, target: ClientSubscription) -> None: ...
     def acknowledged(self, connection: Member, target: ClientSubscription) -> None: ...
-    def prefetch_of(self, connection: Member, topic: str) -> int | None:
-        """The prefetch that policy sets for a subscription; None: what it asks for."""
+    def prefetch_of(self, connection: Member, topic: str) -> int | None: ...
 
 
-class Events(Protocol):
-    """The broker's own records: `engine.events`."""
-
-    def add(
-        self,
-        now_ns: int,
-        client: str,
-        event: str,
-        state: str,
-        topic: str | None = None,
-        filter: str | None = None,
-    ) -> None:
-        """Something happened to a client."""
+Note = Callable[[int, str, str, str, str | None, str | None], None]
+"""Something happened to a client, a record of the broker's own: now (ns), client, event, state, and of a subscription its
+topic and filter. `engine.events`."""
 
 
 @dataclass(slots=True)
@@ -106,7 +73,7 @@ class Services:
     leases: Leases
     refused: RefusedNames
     tokens: Tokens
-    events: Events
+    note: Note
     judging: Judging
     publishing: Publishing
     subscribing: Subscribing

@@ -44,7 +44,6 @@ class Roster:
         self.clients[name] = connection
 
     def leave(self, connection: Member) -> None:
-        """A connection is gone."""
         self.connections.discard(connection)
         if self.clients.get(connection.name) is connection:
             del self.clients[connection.name]

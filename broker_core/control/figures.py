@@ -1,13 +1,13 @@
 """The figures of a subscription, read in one place: its account, its lag, and what the broker does for it.
 
-Everything that the control plane is told of a subscription comes from `figures_of`, and everything of a client from those of
+Everything that the control plane is told of a subscription comes from `Figures`, and everything of a client from those of
 its subscriptions, so that no two of them can disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypedDict
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from broker_core.connections.member import Member
 from broker_core.delivery.account import Account, sum_of
@@ -15,7 +15,7 @@ from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.clients import Delivery
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
-from broker_core.replay.client_subscription import ClientSubscription, Peer
+from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
 
 _AWAY = {ClientState.OFFLINED: Delivery.OFFLINED, ClientState.DRAINING: Delivery.DRAINING}
@@ -24,52 +24,20 @@ _ONE_BATCH = 1
 
 
 class Figures(NamedTuple):
-    """One subscription at one moment."""
+    """One subscription at one moment. Moments are ns, 0 for none."""
 
     account: Account
     delivery: Delivery
+    paused: bool
     lag_messages: int
     """Records it isn't sent yet: they wait, or its replay comes to them."""
     lag_bytes: int
     oldest_at: int
-    """From when the oldest waiting delivery's age counts, ns; 0: nothing waits."""
+    """From when the oldest waiting delivery's age counts."""
     behind_at: int
-    """When the oldest record it hasn't been sent was accepted, ns; 0: there is none."""
+    """When the oldest record it hasn't been sent was accepted."""
     unacked: int
     window_full_since: int
-    """ns; 0 while there is room."""
-
-
-class AmountFields(TypedDict):
-    """The fields of an entry that say what became of messages."""
-
-    matched_messages: int
-    matched_bytes: int
-    acknowledged_messages: int
-    acknowledged_bytes: int
-    in_flight_messages: int
-    in_flight_bytes: int
-    waiting_messages: int
-    waiting_bytes: int
-    gone: dict[str, int]
-    gone_bytes: int
-    delivered_messages: int
-    lost_messages: int
-
-
-def amount_fields(account: Account) -> AmountFields:
-    """An account as an entry tells it."""
-    matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
-    waiting, lost = account.waiting, account.lost
-    return {
-        "matched_messages": matched.messages, "matched_bytes": matched.nbytes,
-        "acknowledged_messages": acknowledged.messages, "acknowledged_bytes": acknowledged.nbytes,
-        "in_flight_messages": in_flight.messages, "in_flight_bytes": in_flight.nbytes,
-        "waiting_messages": waiting.messages, "waiting_bytes": waiting.nbytes,
-        "gone": {cause.value: what.messages for cause, what in account.gone.items()} if account.gone else {},
-        "gone_bytes": lost.nbytes, "delivered_messages": account.delivered.messages,
-        "lost_messages": lost.messages,
-    }  # fmt: skip
 
 
 class Reading:
@@ -89,13 +57,6 @@ class Reading:
             for id, target in connection.subscriptions.items()
         }
 
-    def account(self, connection: Member, figures: Sequence[Figures]) -> Account:
-        """A client's account: of its subscriptions, and of those that have ended."""
-        ended = connection.backlog.ended
-        if len(figures) == 1 and not ended.matched.messages:
-            return figures[0].account
-        return sum_of((ended, *(one.account for one in figures)))
-
     def forget(self, connected: Mapping[str, Member]) -> None:
         """Keep nothing of clients that have left."""
         for target in [one for one in self._accepted if connected.get(one.peer.name) is not one.peer]:
@@ -103,16 +64,18 @@ class Reading:
 
     def _figures(self, connection: Member, target: ClientSubscription, oldest_at: int) -> Figures:
         lane, account = connection.backlog.lanes.get(target.stream), target.account
-        waiting, behind = account.waiting, self._behind(target)
+        waiting = account.waiting
+        lag = waiting.messages + self._behind(target)
         return Figures(
-            account,
-            delivery_of_subscription(target),
-            waiting.messages + behind,
-            waiting.nbytes,
-            oldest_at,
-            self._accepted_at(target, waiting.messages + behind) if target.cursor.reading else oldest_at,
-            account.in_flight.messages if connection.backlog.acknowledges(target.stream) else 0,
-            lane.full_since if lane is not None else 0,
+            account=account,
+            delivery=_AWAY.get(connection.backlog.state) or _own_delivery(target),
+            paused=is_paused(target),
+            lag_messages=lag,
+            lag_bytes=waiting.nbytes,
+            oldest_at=oldest_at,
+            behind_at=self._accepted_at(target, lag) if target.cursor.reading else oldest_at,
+            unacked=account.in_flight.messages if connection.backlog.acknowledges(target.stream) else 0,
+            window_full_since=lane.full_since if lane is not None else 0,
         )
 
     def _behind(self, target: ClientSubscription) -> int:
@@ -138,10 +101,9 @@ class Reading:
         return known[1]
 
     def _read_accepted_at(self, sequence: int) -> int:
+        journal = self._journal
         try:
-            batches = self._journal.read(
-                max(sequence, self._journal.first_sequence), _ONE_BATCH, self._frontier.durable
-            )
+            batches = journal.read(max(sequence, journal.first_sequence), _ONE_BATCH, self._frontier.durable)
         except JournalError:
             return 0  # it is removed at this moment; the replay finds out and says so
         return batches[0].accepted_at if batches else 0
@@ -162,37 +124,33 @@ def _oldest(connection: Member) -> dict[int, int]:
     return made
 
 
+def account_of(connection: Member, figures: Collection[Figures]) -> Account:
+    """A client's account: of its subscriptions, and of those that have ended."""
+    accounts, ended = [one.account for one in figures], connection.backlog.ended
+    if len(accounts) == 1 and not ended.matched.messages:
+        return accounts[0]
+    return sum_of((ended, *accounts))
+
+
 def is_paused(target: ClientSubscription) -> bool:
     """By its client, by an operator, or by a policy."""
-    lanes = target.peer.backlog.lanes
-    lane = lanes.get(target.stream) if lanes else None
+    lane = target.peer.backlog.lanes.get(target.stream)
     return target.cursor.paused or (lane is not None and lane.paused)
 
 
-def delivery_of_subscription(target: ClientSubscription) -> Delivery:
-    """What the broker does for a subscription. Offlined and draining are its client's: one spool serves them all."""
-    return _away(target.peer) or _own_delivery(target)
-
-
 def _own_delivery(target: ClientSubscription) -> Delivery:
-    """The same of one whose client is live."""
+    """What the broker does for a subscription of a live client."""
     if is_paused(target):
         return Delivery.PAUSED
     return Delivery.REPLAYING if target.cursor.reading else Delivery.LIVE
 
 
 def delivery_of(connection: Member) -> Delivery:
-    """What the broker does for a client: always what it does for one of its subscriptions, if there is any."""
-    if (away := _away(connection)) is not None:
+    """What the broker does for a client: always what it does for one of its subscriptions, if there is any. Offlined and
+    draining are the client's own: one spool serves them all."""
+    if (away := _AWAY.get(connection.backlog.state)) is not None:
         return away
-    all_paused = bool(connection.subscriptions)
-    for target in connection.subscriptions.values():
-        its = _own_delivery(target)
-        if its is Delivery.REPLAYING:
-            return its
-        all_paused = all_paused and its is Delivery.PAUSED
-    return Delivery.PAUSED if all_paused else Delivery.LIVE
-
-
-def _away(peer: Peer) -> Delivery | None:
-    return _AWAY.get(peer.backlog.state)
+    its = {_own_delivery(target) for target in connection.subscriptions.values()}
+    if Delivery.REPLAYING in its:
+        return Delivery.REPLAYING
+    return Delivery.PAUSED if its == {Delivery.PAUSED} else Delivery.LIVE

@@ -1,5 +1,5 @@
-"""How a client fares with what it is sent: one word, and how long until it has caught up. Pure, but for what it remembers of
-the last seconds."""
+"""How a client fares with what it is sent: one word, by the verdict on why it is slow, and how long until it has caught up.
+Pure, but for what it remembers of the last seconds."""
 
 from __future__ import annotations
 
@@ -8,31 +8,39 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker_core.documents.clients import Health
+from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, Cause
 
 LOOKS: Final = 10
 """Seconds over which it is told whether a lag grows."""
-STALLED_MS: Final = 1_000
-"""A socket that takes nothing for so long, with something waiting, is stalled."""
 SILENT_MS: Final = 5_000
-"""So is a window that has been full for so long."""
+"""A window that has been full for so long: nothing is acknowledged."""
 GROWN: Final = 1.1
 """A lag that became so many times as large within the seconds looked at grows; less is noise."""
 FLAPS: Final = 3
 FLAPPING_NS: Final = 600 * 1_000_000_000
 """Offlined FLAPS times within this time."""
+_TAKES_TOO_LITTLE: Final = frozenset({Cause.SLOW_NETWORK, Cause.READING_SLOWLY, Cause.BURST})
 
 
 class Seen(NamedTuple):
-    """What is known of a subscription."""
+    """What is known of a subscription. `cause` and `blocked_ms` are of its client's connection."""
 
     lag_messages: int
     lag_before: int | None
     """The oldest lag of the seconds looked at; None when it wasn't looked at before."""
+    in_flight: int = 0
+    """Messages handed over and not acknowledged by the peer."""
+    unacked: int = 0
+    """Those of them that its application owes an acknowledgement of."""
+    cause: str = Cause.KEEPS_UP
+    """The verdict on why it is slow."""
+    blocked_ms: int = 0
+    window_full_ms: int = 0
     paused: bool = False
     paced: bool = False
     """Delivered at a rate that was asked for: waiting isn't its client's doing."""
-    blocked_ms: int = 0
-    window_full_ms: int = 0
+    draining: bool = False
+    """It takes again what waited on disk: whether it comes nearer is said by the lag alone."""
     flapping: bool = False
 
 
@@ -42,15 +50,24 @@ def health_of(seen: Seen) -> Health:
         return Health.PAUSED
     if seen.flapping:
         return Health.FLAPPING
-    if not seen.lag_messages:
+    if not seen.lag_messages and not seen.in_flight:
         return Health.KEEPS_UP
-    if seen.blocked_ms >= STALLED_MS or seen.window_full_ms >= SILENT_MS:
+    hangs = seen.unacked > 0 and seen.cause == Cause.APPLICATION_HANGS
+    if seen.cause == Cause.NOT_READING or hangs or seen.window_full_ms >= SILENT_MS:
         return Health.STALLED
-    if seen.paced:
+    blocked = seen.blocked_ms >= BLOCKED_MS
+    if not blocked and (not seen.lag_messages or seen.paced):
         return Health.KEEPS_UP
+    if seen.cause == Cause.BROKER_BUSY:
+        return Health.UNKNOWN
+    if blocked:
+        return Health.FALLING_BEHIND
     if seen.lag_before is None:
         return Health.UNKNOWN
-    return Health.FALLING_BEHIND if seen.lag_messages > GROWN * seen.lag_before else Health.KEEPS_UP
+    if not seen.draining and seen.cause in _TAKES_TOO_LITTLE:
+        return Health.FALLING_BEHIND
+    grows = seen.cause != Cause.KEEPS_UP and seen.lag_messages > GROWN * seen.lag_before
+    return Health.FALLING_BEHIND if grows else Health.KEEPS_UP
 
 
 def worst(healths: Iterable[Health]) -> Health:
@@ -115,7 +132,6 @@ class Lags:
     def forget(self, connected: Mapping[str, object]) -> None:
         """Keep nothing of clients that have left."""
         for kept in (self._lags, self._offlined):
-            for name in (
-                [name for name in kept if name not in connected] if len(kept) > len(connected) else ()
-            ):
-                del kept[name]
+            if len(kept) > len(connected):
+                for name in kept.keys() - connected.keys():
+                    del kept[name]

@@ -5,27 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
-from broker_core.clock import Clock
-from broker_core.config import PolicyDocument
 from broker_core.connections.member import Member
-from broker_core.connections.roster import Roster
-from broker_core.control.explaining import Explaining, Judged, window_full_ms
-from broker_core.control.figures import (
-    AmountFields,
-    Figures,
-    Reading,
-    amount_fields,
-    delivery_of,
-    is_paused,
-)
+from broker_core.control.explaining import Explained, Explaining, window_full_ms
+from broker_core.control.figures import Figures, Reading, account_of, delivery_of
 from broker_core.control.health import Lags, Seen, health_of, worst
-from broker_core.delivery.account import NOTHING, total
-from broker_core.documents.clients import ClientEntry, Delivery, Health, LastDecision, SubscriptionEntry
+from broker_core.delivery.account import NOTHING, Account, total
+from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEntry
 from broker_core.documents.instance import (
     InstanceStatus,
     JournalTotals,
@@ -37,13 +26,11 @@ from broker_core.documents.instance import (
     Totals,
     TransportEntry,
 )
-from broker_core.engine.decisions import Decisions
-from broker_core.engine.dispatch import Dispatch
-from broker_core.engine.events import SAMPLE_EVERY_MS, ClientEvents, Sample
-from broker_core.journal.journal import Journal
+from broker_core.engine.engine import Engine
+from broker_core.engine.events import SAMPLE_EVERY_MS
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.replay.frontier import Frontier
-from broker_core.replay.managed_replays import ManagedReplays
+from broker_core.slow_clients.evaluate.signals import age_ms
+from broker_core.slow_clients.evaluate.why_slow import Cause
 
 _MS = 1_000_000
 MAX_SAMPLES = 2_000
@@ -59,33 +46,6 @@ FEW_CLIENTS = 500
 """So many entries are made in some milliseconds, whenever somebody asks."""
 
 
-class Instance(Judged, Protocol):
-    """What the status is made of."""
-
-    @property
-    def instance(self) -> str: ...
-    @property
-    def policy(self) -> PolicyDocument: ...
-    @property
-    def started_at(self) -> int: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def journal(self) -> Journal: ...
-    @property
-    def frontier(self) -> Frontier: ...
-    @property
-    def roster(self) -> Roster: ...
-    @property
-    def dispatch(self) -> Dispatch: ...
-    @property
-    def decisions(self) -> Decisions: ...
-    @property
-    def events(self) -> ClientEvents: ...
-    @property
-    def managed(self) -> ManagedReplays: ...
-
-
 class OpenTransport(TypedDict):
     """A transport of the policy, and the port it listens on."""
 
@@ -96,29 +56,17 @@ class OpenTransport(TypedDict):
     enabled: bool
 
 
-class LagFields(TypedDict):
-    """The fields of an entry that say how far it is behind, and how it fares."""
-
-    lag_messages: int
-    lag_bytes: int
-    lag_ms: int
-    seconds_behind: float
-    caught_up_in_s: float | None
-    health: Health
-
-
 class Statistics:
     """Counts and rates of a broker. `second` is called once a second; the rest reads what it found."""
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
-        self._clients = instance.roster.clients
-        self._guard = instance.settle.guard
-        self._reading = Reading(instance.journal, instance.frontier)
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._clients = engine.roster.clients
+        self._reading = Reading(engine.journal, engine.frontier)
         self._out = NOTHING
-        self._explaining = Explaining(instance)
+        self._explaining = Explaining(engine)
         self._lags = Lags()
-        self._before = (instance.clock.monotonic_ms(), 0, 0, 0, 0)
+        self._before = (engine.clock.monotonic_ms(), 0, 0, 0, 0)
         self._delivered: dict[str, int] = {}
         self._rates: dict[str, float] = {}
         self._sampled_at = 0
@@ -131,36 +79,28 @@ class Statistics:
         self.transports: list[OpenTransport] = []
         """Those of the policy, by whoever opens them."""
 
-    def look(self) -> None:
-        """Renew the rates, and publish samples of clients that wait for something."""
-        self._begin()
-        for name, connection in list(self._clients.items()):
-            self._look_at(name, connection)
-        self._end()
-
     async def second(self) -> Snapshot:
-        """Look, and make the snapshot, a slice of the clients in each turn of the loop."""
+        """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
+        in each turn of the loop."""
         self._begin()
-        now, made = self._instance.clock.now_ns(), list[ClientEntry]()
-        looked_at = 0
+        at, made, looked_at = self._engine.clock.now_ns(), list[ClientEntry](), 0
         for place, (name, connection) in enumerate(list(self._clients.items())):
             if looked_at >= SLICE:
                 looked_at = 0
                 await asyncio.sleep(0)
             looked_at += 1 + len(connection.subscriptions) // SUBSCRIPTIONS_A_CLIENT
             if self._clients.get(name) is connection:
-                self._look_at(name, connection)
-                made.append(self._entry(connection, now, place))
-        self._end()
+                made.append(self._look_at(connection, its_turn=(place + self._looked) % MADE_ANEW_EVERY == 0))
+        self._forget()
         self._recent = [entry for entry in made if entry.name in self._clients]
-        return self._with_status(now)
+        return self._with_status(at)
 
     def _begin(self) -> None:
-        instance, now = self._instance, self._instance.clock.monotonic_ms()
+        engine, now = self._engine, self._engine.clock.monotonic_ms()
         self._out = total(
-            (instance.roster.gone.delivered, *(one.backlog.delivered for one in self._clients.values()))
+            (engine.roster.gone.delivered, *(one.backlog.delivered for one in self._clients.values()))
         )
-        after = (now, instance.dispatch.messages_in, instance.dispatch.bytes_in, *self._out)
+        after = (now, engine.dispatch.messages_in, engine.dispatch.bytes_in, *self._out)
         self._span_s = max(now - self._before[0], 1) / 1_000
         _, *grown = (
             round((new - old) / self._span_s, 1) for new, old in zip(after, self._before, strict=True)
@@ -172,60 +112,37 @@ class Statistics:
             self._sampled_at = now
         self._looked += 1
 
-    def _look_at(self, name: str, connection: Member) -> None:
-        """Renew a client's rate and lag. Publish a sample of it if its delivery, lag or losses changed; sometimes if it waits
-        as before."""
-        now, count = self._instance.clock.now_ns(), connection.backlog.delivered.messages
+    def _look_at(self, connection: Member, its_turn: bool) -> ClientEntry:
+        """Renew a client's rate and lag, and make its entry: the one before, if it rests and nothing of it changed, but anew
+        every tenth second. Publish a sample of it if its delivery, lag or losses changed; sometimes if it waits as before."""
+        name, now, count = connection.name, self._engine.clock.now_ns(), connection.backlog.delivered.messages
         self._rates[name] = round((count - self._delivered.get(name, 0)) / self._span_s, 1)
         self._delivered[name] = count
         look, before = _look(connection), self._looks.get(name, RESTING)
         self._looks[name] = look
         if look[0] is Delivery.OFFLINED is not before[0] is not Delivery.DRAINING:
             self._lags.offlined(name, now)
-        if look[:3] == RESTING[:3]:
-            self._lags.rests(name)
-            if look == before:
-                return
-        figures = self._reading.client(connection)
-        self._lags.note(name, now, {id: one.lag_messages for id, one in figures.items()})
-        if self._room and (look != before or (self._also_unchanged and look != RESTING)):
-            self._room -= 1
-            self._instance.events.sample(now, self._sample(connection, figures, now))
-
-    def _sample(self, connection: Member, figures: Mapping[str, Figures], now: int) -> Sample:
-        lag = _greatest([self._lag(connection, id, one, now) for id, one in figures.items()])
-        return Sample(
-            connection.name, delivery_of(connection).value, lag["lag_messages"], lag["lag_bytes"], lag["lag_ms"],
-            connection.backlog.nbytes, connection.backlog.spool_bytes, connection.backlog.delivered.messages,
-            lag["seconds_behind"], lag["health"].value,
-        )  # fmt: skip
-
-    def _end(self) -> None:
-        """Forget those that have left."""
-        clients = self._clients
-        for kept in (self._rates, self._delivered, self._looks, self._kept):
-            for name in [name for name in kept if name not in clients] if len(kept) > len(clients) else ():
-                del kept[name]
-        self._explaining.forget(clients)
-        self._lags.forget(clients)
-        self._reading.forget(clients)
-
-    def _entry(self, connection: Member, now: int, place: int) -> ClientEntry:
-        """A client's entry: as it was before, if it rests and nothing of it changed, but made anew every tenth second."""
-        mark = self._mark(connection)
-        known = self._kept.get(connection.name)
-        its_turn = (place + self._looked) % MADE_ANEW_EVERY == 0
+        rests = look[:3] == RESTING[:3]
+        mark = self._mark(connection, look) if rests else None
+        known = self._kept.get(name)
         if mark is not None and known is not None and known[0] == mark and not its_turn:
             return known[1]
-        entry = self.client(connection, now, crowded=len(self._clients) > FEW_CLIENTS)
-        self._kept[connection.name] = (mark, entry)
+        figures = self._reading.client(connection)
+        if rests:
+            self._lags.rests(name)
+        else:
+            self._lags.note(name, now, {id: one.lag_messages for id, one in figures.items()})
+        entry = self._entry(connection, figures, now, crowded=len(self._clients) > FEW_CLIENTS)
+        self._kept[name] = (mark, entry)
+        if self._room and (look != before or (self._also_unchanged and look != RESTING)):
+            self._room -= 1
+            self._engine.events.sample(now, entry)
         return entry
 
-    def _mark(self, connection: Member) -> tuple[object, ...] | None:
-        """What an entry at rest is recognised by; None for one whose ages go on."""
-        backlog, account = connection.backlog, connection.account
-        look = self._looks[connection.name]
-        if look[:3] != RESTING[:3] or backlog.blocked_since or account.owed.messages:
+    def _mark(self, connection: Member, look: tuple[Delivery, int, int, int]) -> tuple[object, ...] | None:
+        """What the entry of a client at rest is recognised by; None for one whose ages go on."""
+        account = connection.account
+        if connection.backlog.blocked_since or account.owed.messages:
             return None
         return (
             connection,
@@ -234,47 +151,59 @@ class Statistics:
             self._rates[connection.name],
             connection.publishing.messages,
             account.matched.messages,
-            self._instance.policy.revision,
-            self._guard.stage,
-            self._instance.decisions.last_of(connection.name),
+            self._engine.policy.revision,
+            self._engine.guard.stage,
+            self._engine.decisions.last_of(connection.name),
             [(name, target.cursor.state, target.rate) for name, target in connection.subscriptions.items()],
         )
 
+    def _forget(self) -> None:
+        """Keep nothing of clients that have left."""
+        clients = self._clients
+        for kept in (self._rates, self._delivered, self._looks, self._kept):
+            if len(kept) > len(clients):
+                for name in kept.keys() - clients.keys():
+                    del kept[name]
+        self._explaining.forget(clients)
+        self._lags.forget(clients)
+        self._reading.forget(clients)
+
     def status(self) -> InstanceStatus:
         """The instance: sequences, transports, pools, rates, clients by delivery, recovery, journal."""
-        instance, stage = self._instance, self._guard.stage
-        segments = instance.journal.segments()
+        engine, stage = self._engine, self._engine.guard.stage
+        segments = engine.journal.segments()
         return InstanceStatus(
-            instance=instance.instance,
+            instance=engine.instance,
             pid=os.getpid(),
-            started_at=instance.started_at // _MS,
-            uptime_s=(instance.clock.now_ns() - instance.started_at) // 1_000_000_000,
-            revision=stage.document.revision if stage is not None else instance.policy.revision,
-            staged=StageEntry(base=instance.policy.revision, client=stage.client, share=stage.share) if stage is not None else None,
-            next_sequence=instance.journal.next_sequence,
-            durable_sequence=instance.frontier.durable,
+            started_at=engine.started_at // _MS,
+            uptime_s=(engine.clock.now_ns() - engine.started_at) // 1_000_000_000,
+            revision=stage.document.revision if stage is not None else engine.policy.revision,
+            staged=StageEntry(base=engine.policy.revision, client=stage.client, share=stage.share) if stage is not None else None,
+            next_sequence=engine.journal.next_sequence,
+            durable_sequence=engine.frontier.durable,
             transports=self._transports(),
             pools=self._pools(),
             rates=self.rates,
             totals=Totals(
-                messages_in=instance.dispatch.messages_in, bytes_in=instance.dispatch.bytes_in,
-                messages_out=self._out.messages, bytes_out=self._out.nbytes, decisions=instance.decisions.made,
-                standstills=instance.settle.watchdog.found,
+                messages_in=engine.dispatch.messages_in, bytes_in=engine.dispatch.bytes_in,
+                messages_out=self._out.messages, bytes_out=self._out.nbytes, decisions=engine.decisions.made,
+                standstills=engine.settle.watchdog.found,
             ),
             clients_by_state=self._by_delivery(),
-            connections=len(instance.roster.connections),
-            recovery=msgspec.convert(instance.journal.recovery.as_dict(), RecoveryEntry),
+            connections=len(engine.roster.connections),
+            recovery=msgspec.convert(engine.journal.recovery.as_dict(), RecoveryEntry),
             journal=JournalTotals(segments=len(segments), bytes=sum(segment.nbytes for segment in segments)),
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
         """Status and clients at one moment."""
         self._recent = self.clients()
-        return self._with_status(self._instance.clock.now_ns())
+        return self._with_status(self._engine.clock.now_ns())
 
     def _with_status(self, now: int) -> Snapshot:
-        replays = self._instance.managed.listed()
-        return Snapshot(at=now // _MS, status=self.status(), clients=self._recent, replays=replays)
+        return Snapshot(
+            at=now // _MS, status=self.status(), clients=self._recent, replays=self._engine.managed.listed()
+        )
 
     def recent_clients(self) -> list[ClientEntry]:
         """The entries of the newest snapshot, a second old at most; few clients' are made anew."""
@@ -284,27 +213,35 @@ class Statistics:
 
     def clients(self) -> list[ClientEntry]:
         """One entry per client that is logged on."""
-        now = self._instance.clock.now_ns()
-        return [self.client(connection, now) for connection in self._clients.values()]
+        return [self.client(connection) for connection in self._clients.values()]
 
-    def client(self, connection: Member, now: int, crowded: bool = False) -> ClientEntry:
-        """One client's entry. `crowded`: its explanation may be some seconds old, see Explaining."""
-        backlog, spool = connection.backlog, connection.backlog.spool
-        pool = self._guard.pool_of(connection.transport)
-        figures = self._reading.client(connection)
-        lags = {id: self._lag(connection, id, one, now) for id, one in figures.items()}
-        amounts = {id: amount_fields(one.account) for id, one in figures.items()}
-        own = self._reading.account(connection, list(figures.values()))
-        same = next((amounts[id] for id, one in figures.items() if one.account is own), None)
+    def client(self, connection: Member) -> ClientEntry:
+        """One client's entry."""
+        return self._entry(connection, self._reading.client(connection), self._engine.clock.now_ns())
+
+    def _entry(
+        self, connection: Member, figures: dict[str, Figures], now: int, crowded: bool = False
+    ) -> ClientEntry:
+        """`crowded`: its explanation may be some seconds old, see Explaining."""
+        backlog, spool, guard = connection.backlog, connection.backlog.spool, self._engine.guard
+        pool = guard.pool_of(connection.transport)
         explained = self._explaining.client(connection, figures, now, crowded)
-        last = self._instance.decisions.last_of(connection.name)
-        delivery = delivery_of(connection)
+        subscriptions = [
+            self._subscription(target, figures[id], explained, now)
+            for id, target in connection.subscriptions.items()
+        ]
+        account, delivery = account_of(connection, figures.values()), delivery_of(connection)
         return ClientEntry(
+            **_amounts(account),
             name=connection.name,
             delivery=delivery,
             state=delivery,
-            **_greatest(list(lags.values())),
-            **(same or amount_fields(own)),
+            health=worst(one.health for one in subscriptions),
+            lag_messages=max((one.lag_messages for one in subscriptions), default=0),
+            lag_bytes=max((one.lag_bytes for one in subscriptions), default=0),
+            lag_ms=max((one.lag_ms for one in subscriptions), default=0),
+            seconds_behind=max((one.seconds_behind for one in subscriptions), default=0.0),
+            caught_up_in_s=_caught_up_in_s(subscriptions),
             transport=connection.transport,
             protocol=connection.sink.protocol,
             remote=connection.sink.remote,
@@ -315,42 +252,64 @@ class Statistics:
             spool_bytes=backlog.spool_bytes,
             spool_messages=spool.messages if spool is not None else 0,
             offlined_since=backlog.offlined_at // _MS if backlog.offlined_at else None,
-            delivered_bytes=own.delivered.nbytes,
+            delivered_bytes=account.delivered.nbytes,
             published_messages=connection.publishing.messages,
             rate_out_messages=self._rates.get(connection.name, 0.0),
-            write_blocked_ms=_blocked_ms(connection, now),
+            write_blocked_ms=age_ms(backlog.blocked_since, now),
             pool=pool.name,
             memory_percent=_percent(backlog.nbytes, pool.limits.memory),
             disk_percent=_percent(backlog.spool_bytes, pool.limits.disk),
-            revision=self._guard.revision_of(connection.name),
-            unacked_messages=sum(one.unacked for one in figures.values()),
+            revision=guard.revision_of(connection.name),
+            unacked_messages=sum(one.unacked_messages for one in subscriptions),
             window_full_ms=window_full_ms(figures, now),
             held_bytes=backlog.lanes.nbytes,
             forecast=explained.forecast,
             why_slow=explained.why_slow,
-            last_decision=msgspec.convert(last, LastDecision) if last is not None else None,
-            subscriptions=[
-                _subscription(target, figures[id], lags[id], amounts[id]) for id, target in connection.subscriptions.items()
-            ],
-        )  # fmt: skip
+            last_decision=self._engine.decisions.last_of(connection.name),
+            subscriptions=subscriptions,
+        )
 
-    def _lag(self, connection: Member, id: str, figures: Figures, now: int) -> LagFields:
-        """How far one subscription is behind."""
-        name = connection.name
-        target = connection.subscriptions[id]
+    def _subscription(
+        self, target: ClientSubscription, figures: Figures, explained: Explained, now: int
+    ) -> SubscriptionEntry:
+        peer, id = target.peer, target.id
+        lane = peer.backlog.lanes.get(target.stream)
+        window = lane.window if lane is not None else None
         seen = Seen(
-            figures.lag_messages, self._lags.before(name, id), is_paused(target),
-            target.rate is not None, _blocked_ms(connection, now),
-            _age_ms(figures.window_full_since, now), self._lags.flaps(name, now),
-        )  # fmt: skip
-        return {
-            "lag_messages": figures.lag_messages,
-            "lag_bytes": figures.lag_bytes,
-            "lag_ms": _age_ms(figures.oldest_at, now),
-            "seconds_behind": round(max(0, now - figures.behind_at) / 1e9, 3) if figures.behind_at else 0.0,
-            "caught_up_in_s": self._lags.caught_up_in_s(name, id) if figures.lag_messages else None,
-            "health": health_of(seen),
-        }
+            figures.lag_messages,
+            self._lags.before(peer.name, id),
+            in_flight=figures.account.in_flight.messages,
+            unacked=figures.unacked,
+            cause=explained.why_slow.cause if explained.why_slow is not None else Cause.KEEPS_UP,
+            blocked_ms=age_ms(peer.backlog.blocked_since, now),
+            window_full_ms=age_ms(figures.window_full_since, now),
+            paused=figures.paused,
+            paced=target.rate is not None,
+            draining=figures.delivery is Delivery.DRAINING,
+            flapping=self._lags.flaps(peer.name, now),
+        )
+        return SubscriptionEntry(
+            **_amounts(figures.account),
+            id=id,
+            delivery=figures.delivery,
+            state=figures.delivery,
+            health=health_of(seen),
+            lag_messages=figures.lag_messages,
+            lag_bytes=figures.lag_bytes,
+            lag_ms=age_ms(figures.oldest_at, now),
+            seconds_behind=round(max(0, now - figures.behind_at) / 1e9, 3) if figures.behind_at else 0.0,
+            caught_up_in_s=self._lags.caught_up_in_s(peer.name, id) if figures.lag_messages else None,
+            unacked_messages=figures.unacked,
+            topic=target.topic,
+            filter=target.filter_text,
+            bookmark=target.bookmark,
+            rate=target.rate.text if target.rate is not None else None,
+            ack=window.mode.value if window is not None else None,
+            prefetch=window.prefetch if window is not None else None,
+            durable=target.durable or None,
+            lease_ms=target.lease_ms or None,
+            paused=figures.paused,
+        )
 
     def _by_delivery(self) -> dict[str, int]:
         clients = self._clients
@@ -361,7 +320,9 @@ class Statistics:
     def _transports(self) -> list[TransportEntry]:
         numbers = Counter(connection.transport for connection in self._clients.values())
         return [
-            TransportEntry(**one, clients=numbers[one["name"]], pool=self._guard.pool_of(one["name"]).name)
+            TransportEntry(
+                **one, clients=numbers[one["name"]], pool=self._engine.guard.pool_of(one["name"]).name
+            )
             for one in self.transports
         ]
 
@@ -371,63 +332,41 @@ class Statistics:
                 name=name, transports=transports, memory_used=pool.memory_used, memory_limit=pool.limits.memory,
                 disk_used=pool.disk_used, disk_limit=pool.limits.disk, disk_path=pool.limits.disk_path,
             )
-            for name, (pool, transports) in self._guard.pools().items()
+            for name, (pool, transports) in self._engine.guard.pools().items()
         ]  # fmt: skip
 
 
 def _look(connection: Member) -> tuple[Delivery, int, int, int]:
     """What a client's sample is published for when it changes."""
-    backlog = connection.backlog
     account = connection.account
-    return delivery_of(connection), account.waiting.messages, backlog.spool_bytes, account.lost.messages
-
-
-def _subscription(
-    target: ClientSubscription, figures: Figures, lag: LagFields, amounts: AmountFields
-) -> SubscriptionEntry:
-    lane = target.peer.backlog.lanes.get(target.stream)
-    window = lane.window if lane is not None else None
-    return SubscriptionEntry(
-        id=target.id,
-        topic=target.topic,
-        filter=target.filter_text,
-        bookmark=target.bookmark,
-        delivery=figures.delivery,
-        state=figures.delivery,
-        **lag,
-        **amounts,
-        rate=target.rate.text if target.rate is not None else None,
-        ack=window.mode.value if window is not None else None,
-        prefetch=window.prefetch if window is not None else None,
-        unacked_messages=figures.unacked,
-        durable=target.durable or None,
-        lease_ms=target.lease_ms or None,
-        paused=is_paused(target),
+    return (
+        delivery_of(connection),
+        account.waiting.messages,
+        connection.backlog.spool_bytes,
+        account.lost.messages,
     )
 
 
-def _greatest(known: Sequence[LagFields]) -> LagFields:
-    """What a client lags by: the greatest of its subscriptions'. It has caught up when the last of them has, if all do."""
-    if len(known) == 1:
-        return known[0]
-    times = [one["caught_up_in_s"] for one in known if one["lag_messages"]]
-    timed = [time for time in times if time is not None]
+def _amounts(account: Account) -> dict[str, Any]:
+    """The fields of an entry that say what became of messages."""
+    matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
+    waiting, lost = account.waiting, account.lost
     return {
-        "lag_messages": max((one["lag_messages"] for one in known), default=0),
-        "lag_bytes": max((one["lag_bytes"] for one in known), default=0),
-        "lag_ms": max((one["lag_ms"] for one in known), default=0),
-        "seconds_behind": max((one["seconds_behind"] for one in known), default=0.0),
-        "caught_up_in_s": max(timed) if timed and len(timed) == len(times) else None,
-        "health": worst(one["health"] for one in known),
-    }
+        "matched_messages": matched.messages, "matched_bytes": matched.nbytes,
+        "acknowledged_messages": acknowledged.messages, "acknowledged_bytes": acknowledged.nbytes,
+        "in_flight_messages": in_flight.messages, "in_flight_bytes": in_flight.nbytes,
+        "waiting_messages": waiting.messages, "waiting_bytes": waiting.nbytes,
+        "gone": {cause.value: what.messages for cause, what in account.gone.items()},
+        "gone_bytes": lost.nbytes, "delivered_messages": account.delivered.messages,
+        "lost_messages": lost.messages,
+    }  # fmt: skip
 
 
-def _age_ms(since: int, now: int) -> int:
-    return max(0, now - since) // _MS if since else 0
-
-
-def _blocked_ms(connection: Member, now: int) -> int:
-    return _age_ms(connection.backlog.blocked_since, now)
+def _caught_up_in_s(subscriptions: list[SubscriptionEntry]) -> float | None:
+    """A client has caught up when the last of its subscriptions that lag has, if all of them do."""
+    times = [one.caught_up_in_s for one in subscriptions if one.lag_messages]
+    timed = [time for time in times if time is not None]
+    return max(timed) if timed and len(timed) == len(times) else None
 
 
 def _percent(used: int, limit: int) -> float:

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from broker_core.batch import Batch, Rows
 from broker_core.bookmark import Bookmark
+from broker_core.connections.member import Member
 from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.shared import Shared
 from broker_core.documents.records import ClientEvent, DecisionEntry
+from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.names import BROKER_NAME, CLIENTS_TOPIC, DECISIONS_TOPIC
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
-
-if TYPE_CHECKING:
-    from broker_core.connections.member import Member
-    from broker_core.engine.engine import Engine
 
 CAPACITY = 2_000
 MOST_DATA = 65_536
@@ -79,9 +77,11 @@ class Watch:
             registry.remove(self._ears.pop(gone))
         for new in wanted - self._ears.keys():
             try:
-                self._ears[new] = self._subscription(new)
+                pattern = TopicPattern.parse(new.topic)
+                chosen = compile_filter(new.filter) if new.filter else None
             except ClientError:
                 continue  # checked when the action was saved; one that another release can't read is left out
+            self._ears[new] = Subscription(_Ear(self, self._engine, new), "", 0, pattern, chosen)
             registry.add(self._ears[new])
 
     def happened(self, kind: str, variables: dict[str, str], facts: dict[str, str] | None = None) -> None:
@@ -102,11 +102,6 @@ class Watch:
         """Events that the queue can still take."""
         return self.capacity - len(self._queue)
 
-    def _subscription(self, listening: Listening) -> Subscription[Receiver]:
-        pattern = TopicPattern.parse(listening.topic)
-        chosen = compile_filter(listening.filter) if listening.filter else None
-        return Subscription(_Ear(self, self._engine, listening), "", 0, pattern, chosen)
-
     def _connected(self, connection: Member) -> None:
         if "connect" in self._kinds:
             # Nobody has logged on yet: as in AMPS, the connection's own name stands for the client's.
@@ -125,16 +120,11 @@ class Watch:
             if kind not in self._kinds:
                 continue
             variables = {
-                "AMPS_CLIENT_NAME": name,
-                "AMPS_CONNECTION_NAME": name,
-                "AMPS_AUTHENTICATION_ID": user,
-            }
+                "AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name, "AMPS_AUTHENTICATION_ID": user
+            }  # fmt: skip
             if kind in ("subscribe", "unsubscribe"):
-                variables |= {
-                    "AMPS_TOPIC": event.topic or "",
-                    "AMPS_FILTER": event.filter or "",
-                    "AMPS_OPTIONS": "",
-                }
+                variables["AMPS_TOPIC"], variables["AMPS_FILTER"] = event.topic or "", event.filter or ""
+                variables["AMPS_OPTIONS"] = ""
             if kind == "disconnect":
                 variables["SLUICE_REASON"] = event.state
             self.happened(kind, variables)
@@ -191,9 +181,8 @@ class _Ear:
         self._watch.dropped += len(chosen) - len(fitting)
         facts = {"topic": self._listening.topic, "filter": self._listening.filter}
         for row in fitting:
-            self._watch.happened(
-                self._listening.kind, _message(self._engine.instance, batch, row, client), facts
-            )
+            told = _message(self._engine.instance, batch, row, client)
+            self._watch.happened(self._listening.kind, told, facts)
 
 
 def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, str]:

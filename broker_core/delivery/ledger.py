@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from broker_core.delivery.account import Cause
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.documents.records import LossEntry
 
 KEPT: Final = 10_000
 """Intervals in memory; all of them are published and stored by the control plane."""
@@ -88,22 +89,15 @@ class Loss(NamedTuple):
     rule: str
     what: Tally
 
-    def as_dict(self, instance: str) -> dict[str, Any]:
-        """The interval as JSON: `at` in ms, `from` and `to` as bookmarks of the first and last record, or ""."""
+    def entry(self, instance: str) -> LossEntry:
+        """The interval as a document: `at` in ms, `first` and `last` as bookmarks of the first and last record, or ""."""
         what = self.what
-        return {
-            "at": self.at // 1_000_000,
-            "client": self.client,
-            "subscription": self.subscription,
-            "topic": self.topic,
-            "cause": self.cause.value,
-            "rule": self.rule,
-            "messages": what.messages,
-            "bytes": what.nbytes,
-            "unjournaled": what.unjournaled,
-            "from": f"{instance}|{what.first}|" if what.first else "",
-            "to": f"{instance}|{what.last}|" if what.last else "",
-        }
+        return LossEntry(
+            at=self.at // 1_000_000, client=self.client, subscription=self.subscription, topic=self.topic,
+            cause=self.cause.value, rule=self.rule, messages=what.messages, bytes=what.nbytes,
+            unjournaled=what.unjournaled, first=f"{instance}|{what.first}|" if what.first else "",
+            last=f"{instance}|{what.last}|" if what.last else "",
+        )  # fmt: skip
 
 
 class Ledger:

@@ -29,13 +29,13 @@ class Health(StrEnum):
     """What a client does with what it is sent, the worst first."""
 
     STALLED = "stalled"
-    """It takes nothing, or acknowledges nothing, of what waits for it."""
+    """It takes nothing of what is for it, or acknowledges nothing."""
     FLAPPING = "flapping"
     """It is offlined again and again."""
     FALLING_BEHIND = "falling behind"
-    """More comes for it than it takes."""
+    """More comes for it than it takes, or it has taken nothing for a while."""
     UNKNOWN = "unknown"
-    """It hasn't been looked at for long enough."""
+    """It hasn't been looked at for long enough, or the broker itself is late."""
     PAUSED = "paused"
     """Nothing is sent to it, so nothing can be said."""
     KEEPS_UP = "keeps up"
@@ -47,41 +47,15 @@ class Health(StrEnum):
         return _RANKS[self]
 
 
+Bodies = Annotated[int, Meta(description="Bytes of their bodies.")]
 _RANKS = {health: place for place, health in enumerate(Health)}
 
-Matched = Annotated[int, Meta(description="All that was for it: acknowledged, in flight, waiting and gone.")]
-MatchedBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
-Acknowledged = Annotated[int, Meta(description="What it has, by its own word, or else by its kernel's.")]
-AcknowledgedBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
-InFlight = Annotated[int, Meta(description="Handed over and not acknowledged.")]
-InFlightBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
-Waiting = Annotated[
-    int, Meta(description="Not handed over yet, in memory, in the spool, or in the log only.")
-]
-WaitingBytes = Annotated[int, Meta(description="Bytes of their bodies.")]
-Gone = Annotated[dict[str, int], Meta(description="Messages it will not get, by cause.")]
-GoneBytes = Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
-SecondsBehind = Annotated[
-    float,
-    Meta(description="Age of the oldest record it hasn't been sent; of a replay, of the record it is at."),
-]
-CaughtUpIn = Annotated[
-    float | None,
-    Meta(
-        description="Seconds until nothing waits, as it goes now; null: nothing waits, or it doesn't get nearer."
-    ),
-]
 
+class Standing(Document, frozen=True, kw_only=True):
+    """What a client's entry and a subscription's have both: how far it is behind, and what became of its messages."""
 
-class SubscriptionEntry(Document, frozen=True, kw_only=True):
-    """One subscription of a client."""
-
-    id: str
-    topic: str
-    filter: str | None
-    bookmark: str | None
-    state: Annotated[Delivery, Meta(description="The same as `delivery`, by its older name.")]
     delivery: Annotated[Delivery, Meta(description="What the broker does for it.")]
+    state: Annotated[Delivery, Meta(description="The same as `delivery`, by its older name.")]
     health: Annotated[Health, Meta(description="What its client does with it.")]
     lag_messages: Annotated[
         int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")
@@ -91,26 +65,51 @@ class SubscriptionEntry(Document, frozen=True, kw_only=True):
         int,
         Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read."),
     ]
-    seconds_behind: SecondsBehind
-    caught_up_in_s: CaughtUpIn
-    matched_messages: Matched
-    matched_bytes: MatchedBytes
-    acknowledged_messages: Acknowledged
-    acknowledged_bytes: AcknowledgedBytes
-    in_flight_messages: InFlight
-    in_flight_bytes: InFlightBytes
-    waiting_messages: Waiting
-    waiting_bytes: WaitingBytes
-    gone: Gone
-    gone_bytes: GoneBytes
+    seconds_behind: Annotated[
+        float,
+        Meta(
+            description="Age of the oldest record it hasn't been sent; of a replay, of the record it is at."
+        ),
+    ]
+    caught_up_in_s: Annotated[
+        float | None,
+        Meta(
+            description="Seconds until nothing waits, as it goes now; null: nothing waits, or it doesn't get nearer."
+        ),
+    ]
+    matched_messages: Annotated[
+        int, Meta(description="All that was for it: acknowledged, in flight, waiting and gone.")
+    ]
+    matched_bytes: Bodies
+    acknowledged_messages: Annotated[
+        int, Meta(description="What it has, by its own word, or else by its kernel's.")
+    ]
+    acknowledged_bytes: Bodies
+    in_flight_messages: Annotated[int, Meta(description="Handed over and not acknowledged.")]
+    in_flight_bytes: Bodies
+    waiting_messages: Annotated[
+        int, Meta(description="Not handed over yet, in memory, in the spool, or in the log only.")
+    ]
+    waiting_bytes: Bodies
+    gone: Annotated[dict[str, int], Meta(description="Messages it will not get, by cause.")]
+    gone_bytes: Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
     delivered_messages: Annotated[int, Meta(description="Handed over, whatever became of it then.")]
+    lost_messages: Annotated[int, Meta(description="In the loss ledger.")]
+    unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
+
+
+class SubscriptionEntry(Standing, frozen=True, kw_only=True):
+    """One subscription of a client."""
+
+    id: str
+    topic: str
+    filter: str | None
+    bookmark: str | None
     rate: str | None
     ack: Annotated[str | None, Meta(description="auto, client, client-individual, or null without.")]
     prefetch: int | None
-    unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
     durable: Annotated[str | None, Meta(description="Name of the durable subscription it is.")]
     lease_ms: int | None
-    lost_messages: Annotated[int, Meta(description="In the loss ledger.")]
     paused: Annotated[bool, Meta(description="By its client, an operator or a policy.")]
 
 
@@ -153,13 +152,11 @@ class LastDecision(Document, frozen=True, kw_only=True):
     sentence: str
 
 
-class ClientEntry(Document, frozen=True, kw_only=True):
+class ClientEntry(Standing, frozen=True, kw_only=True):
     """A client as its broker sees it now. What it lags by is the greatest of its subscriptions'; other figures are of all."""
 
     name: str
-    delivery: Annotated[Delivery, Meta(description="What the broker does for it.")]
     health: Annotated[Health, Meta(description="What it does: the worst of its subscriptions.")]
-    state: Annotated[Delivery, Meta(description="The same as `delivery`, by its older name.")]
     transport: str
     protocol: str
     remote: str
@@ -169,29 +166,12 @@ class ClientEntry(Document, frozen=True, kw_only=True):
         int, Meta(description="Records it isn't sent yet, of the subscription furthest behind.")
     ]
     lag_bytes: Annotated[int, Meta(description="Bytes that wait, of that subscription with most.")]
-    lag_ms: Annotated[
-        int,
-        Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read."),
-    ]
-    seconds_behind: SecondsBehind
-    caught_up_in_s: CaughtUpIn
-    matched_messages: Matched
-    matched_bytes: MatchedBytes
-    acknowledged_messages: Acknowledged
-    acknowledged_bytes: AcknowledgedBytes
-    in_flight_messages: InFlight
-    in_flight_bytes: InFlightBytes
-    waiting_messages: Waiting
-    waiting_bytes: WaitingBytes
-    gone: Gone
-    gone_bytes: GoneBytes
     outbox_bytes: Annotated[int, Meta(description="What its outbox takes of the pool's memory.")]
     outbox_messages: int
     spool_bytes: Annotated[int, Meta(description="What its spool takes on disk.")]
     spool_messages: int
     offlined_since: MomentOrNone
-    delivered_messages: Annotated[int, Meta(description="Handed over, whatever became of it then.")]
-    delivered_bytes: Annotated[int, Meta(description="Bytes of their bodies.")]
+    delivered_bytes: Bodies
     published_messages: int
     rate_out_messages: Annotated[float, Meta(description="Messages handed over in the last second.")]
     write_blocked_ms: Annotated[int, Meta(description="How long its socket has taken nothing.")]
@@ -199,8 +179,6 @@ class ClientEntry(Document, frozen=True, kw_only=True):
     memory_percent: Annotated[float, Meta(description="Its share of the pool's memory limit.")]
     disk_percent: Annotated[float, Meta(description="Its share of the pool's disk limit.")]
     revision: Annotated[int, Meta(description="The policy revision the client is held to.")]
-    lost_messages: Annotated[int, Meta(description="In the loss ledger.")]
-    unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
     window_full_ms: Annotated[int, Meta(description="How long a window of its subscriptions has been full.")]
     held_bytes: Annotated[int, Meta(description="Waiting for acknowledgements, or held by a policy.")]
     forecast: ForecastEntry | None

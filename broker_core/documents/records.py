@@ -32,7 +32,7 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     health: str | None = None
 
 
-class Candidate(Document, frozen=True, kw_only=True):
+class Candidate(Document, frozen=True, kw_only=False):
     """A client that was considered, with its use of what ran short."""
 
     client: str

@@ -242,9 +242,10 @@ class Apply(Request[Running], frozen=True, kw_only=True, tag="apply"):
 
 
 class Preview(Request[PolicyEffect], frozen=True, kw_only=True, tag="preview"):
-    """What a policy would do; nothing changes."""
+    """What a policy would do, for everybody or with another one for some first; nothing changes."""
 
     policy: Raw
+    staged: Staged | None = None
 
 
 # Journals, and the messages in them.

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from broker_core.config.vocabulary import Action, Mode
+from broker_core.documents.clients import LastDecision
+from broker_core.documents.records import DecisionEntry
 from broker_core.engine.events import ClientEvents
 from broker_core.slow_clients.evaluate.decision import Decision
-from broker_core.slow_clients.evaluate.telling import decision_json
+from broker_core.slow_clients.evaluate.telling import decision_entry
 
 KEPT: Final = 1_000
 REPEATED: Final = frozenset({Action.DISCARD_OLDEST, Action.CONFLATE})
@@ -17,17 +21,17 @@ REPEATED: Final = frozenset({Action.DISCARD_OLDEST, Action.CONFLATE})
 
 
 class Decisions:
-    """One instance's, as JSON (`made` counts all of them)."""
+    """One instance's, as documents (`made` counts all of them)."""
 
     def __init__(self, instance: str, started_at: int, events: ClientEvents) -> None:
         self._prefix = f"{instance}-{started_at // 1_000_000}"
         self._events = events
-        self.recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.recent: deque[DecisionEntry] = deque(maxlen=KEPT)
         self.made = 0
         self._begun = 0
         self._repeated: dict[tuple[str, str, str], tuple[Decision, str]] = {}
         """What was discarded in this second, by client, subscription and rule: a decision a batch would be a flood."""
-        self._last: dict[str, dict[str, Any]] = {}
+        self._last: dict[str, LastDecision] = {}
 
     def identity(self) -> str:
         """A name for the next decision. Unique over restarts, and in order: clients and the control plane know it by it."""
@@ -58,17 +62,15 @@ class Decisions:
             self._record(decision, identity)
 
     def _record(self, decision: Decision, identity: str) -> None:
-        made = decision_json(decision) | {"id": identity}
+        made = decision_entry(decision, identity)
         self.recent.append(made)
         self._last.pop(decision.client, None)
-        self._last[decision.client] = {
-            key: made[key] for key in ("id", "at", "action", "mode", "reason", "told", "sentence")
-        }
+        self._last[decision.client] = msgspec.convert(made, LastDecision, from_attributes=True)
         if len(self._last) > KEPT:
             del self._last[next(iter(self._last))]
         self.made += 1
         self._events.decided(made)
 
-    def last_of(self, client: str) -> dict[str, Any] | None:
+    def last_of(self, client: str) -> LastDecision | None:
         """The last decision about a client, in short; None when it was too long ago, or there was none."""
         return self._last.get(client)

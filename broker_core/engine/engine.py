@@ -118,7 +118,7 @@ class Engine:
             self.leases,
             RefusedNames(),
             Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),
-            self.events,
+            self.events.add,
             self.settle,
             self.dispatch,
             self.subscriptions,

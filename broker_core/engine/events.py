@@ -7,42 +7,15 @@ batch and not ten thousand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
 import msgspec
 
 from broker_core.delivery.ledger import Loss
 from broker_core.documents.base import Document
-from broker_core.documents.records import ClientEvent, DecisionEntry, LossEntry
+from broker_core.documents.clients import ClientEntry
+from broker_core.documents.records import ClientEvent, DecisionEntry
 from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC, LEDGER_TOPIC
 
 SAMPLE_EVERY_MS = 10_000
-
-
-class Sample(NamedTuple):
-    """How far a client is behind at a moment."""
-
-    client: str
-    delivery: str
-    lag_messages: int
-    lag_bytes: int
-    lag_ms: int
-    outbox_bytes: int
-    spool_bytes: int
-    delivered_messages: int
-    seconds_behind: float
-    health: str
-
-
-def decision_entry(made: Mapping[str, Any]) -> DecisionEntry:
-    """A decision as `decision_json` gives it, with its `id`."""
-    return msgspec.convert(made, DecisionEntry)
-
-
-def loss_entry(loss: Loss, instance: str) -> LossEntry:
-    """An interval of the ledger."""
-    return msgspec.convert(loss.as_dict(instance), LossEntry)
 
 
 def encoded(document: Document) -> bytes:
@@ -74,23 +47,23 @@ class ClientEvents:
         )
         self._clients.append(encoded(made))
 
-    def sample(self, now_ns: int, sample: Sample) -> None:
-        """A client's lag at a moment."""
+    def sample(self, now_ns: int, client: ClientEntry) -> None:
+        """How far a client is behind at a moment."""
         made = ClientEvent(
-            at=now_ns // 1_000_000, client=sample.client, event="sample", state=sample.delivery,
-            lag_messages=sample.lag_messages, lag_bytes=sample.lag_bytes, lag_ms=sample.lag_ms,
-            outbox_bytes=sample.outbox_bytes, spool_bytes=sample.spool_bytes,
-            delivered_messages=sample.delivered_messages, seconds_behind=sample.seconds_behind, health=sample.health,
+            at=now_ns // 1_000_000, client=client.name, event="sample", state=client.delivery,
+            lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
+            outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes,
+            delivered_messages=client.delivered_messages, seconds_behind=client.seconds_behind, health=client.health,
         )  # fmt: skip
         self._clients.append(encoded(made))
 
-    def decided(self, decision: Mapping[str, Any]) -> None:
+    def decided(self, decision: DecisionEntry) -> None:
         """A decision was carried out."""
-        self._decisions.append(encoded(decision_entry(decision)))
+        self._decisions.append(encoded(decision))
 
     def lost(self, losses: list[Loss], instance: str) -> None:
         """Intervals of messages that subscriptions will not get."""
-        self._losses += [encoded(loss_entry(loss, instance)) for loss in losses]
+        self._losses += [encoded(loss.entry(instance)) for loss in losses]
 
     def take(self) -> dict[str, list[bytes]]:
         """What is to be published, by topic."""

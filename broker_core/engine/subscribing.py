@@ -97,14 +97,7 @@ class Subscriptions:
             services.durables.opened(target, command.durable)
         if command.lease_ms is not None:
             services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
-        services.events.add(
-            clock.now_ns(),
-            connection.name,
-            "subscribe",
-            connection.backlog.state.value,
-            topic=target.topic,
-            filter=target.filter_text or "",
-        )
+        connection.note("subscribe", connection.backlog.state.value, target)
 
     def _add(self, connection: Member, command: commands.Subscribe, stream: int) -> ClientSubscription:
         """ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""

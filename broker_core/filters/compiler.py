@@ -12,24 +12,7 @@ from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from broker_core.filters import values
-from broker_core.filters.nodes import (
-    Among,
-    And,
-    Arithmetic,
-    Between,
-    Comparison,
-    Constant,
-    IsNull,
-    Like,
-    Literal,
-    Negative,
-    Node,
-    Not,
-    Or,
-    Path,
-    to_text,
-)
+from broker_core.filters import nodes, values
 from broker_core.filters.parser import compile_pattern, parse
 from broker_core.filters.paths import getter
 from broker_core.filters.selectors import MARK, compile_selector, divided
@@ -76,17 +59,47 @@ def compile_filter(text: str) -> Filter:
     if text.startswith(MARK):
         return _selector(*divided(text))
     tree = parse(text)
-    return shared(to_text(tree), lambda: Filter(to_text(tree), test_of(tree)))
+    return _shared(nodes.to_text(tree), lambda: Filter(nodes.to_text(tree), test_of(tree)))
 
 
 def _selector(selector: str, body_filter: str) -> Filter:
     header_test = compile_selector(selector)
     body = compile_filter(body_filter) if body_filter else None
     text = f"{MARK}{selector}" + (f"\n{body.text}" if body is not None else "")
-    return shared(text, lambda: Filter(text, body.test if body is not None else None, header_test))
+    return _shared(text, lambda: Filter(text, body.test if body is not None else None, header_test))
 
 
-def shared(normal: str, make: Callable[[], Filter]) -> Filter:
+def all_of(*filters: Filter | None) -> Filter | None:
+    """The filter that passes what all of these pass; None passes everything."""
+    return _filter_of([part for part in filters if part is not None], "AND", False)
+
+
+def any_of(*filters: Filter | None) -> Filter | None:
+    """The filter that passes what one of these passes; None passes everything."""
+    parts = [part for part in filters if part is not None]
+    return _filter_of(parts, "OR", True) if len(parts) == len(filters) else None
+
+
+def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | None:
+    """The tests are joined, not the texts: what one of them says can't change what another one means."""
+    parts = list(dict.fromkeys(filters))
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    text = f" {word} ".join(f"({part.text})" for part in parts)
+    tests = [part.test for part in parts if part.test is not None]
+    # Joined by OR are entitlements' filters alone, which are of bodies: a selector is a subscriber's own.
+    of_headers = [part.header_test for part in parts if part.header_test is not None]
+    return _shared(
+        text,
+        lambda: Filter(
+            text,
+            _joined(tests, decisive) if tests else None,
+            _joined(of_headers, decisive) if of_headers else None,
+        ),
+    )
+
+
+def _shared(normal: str, make: Callable[[], Filter]) -> Filter:
     """The filter of this text; it is made when there is none that lives."""
     known = _live.get(normal)
     return _live.setdefault(normal, make()) if known is None else known
@@ -103,34 +116,36 @@ def _refuse_surrogates(text: str) -> None:
 # values
 
 
-def value_of(node: Node) -> Getter:
+def value_of(node: nodes.Node) -> Getter:
     """A function from a message to the value of an expression."""
     match node:
-        case Path(steps):
+        case nodes.Path(steps):
             return getter(steps)
-        case Constant() | Negative(Constant()):
+        case nodes.Constant() | nodes.Negative(nodes.Constant()):
             value = _constant(node)
             return lambda message: value
-        case Negative(part):
-            return _arithmetic(Constant(0), (("-", part),))
-        case Arithmetic(first, rest):
+        case nodes.Negative(part):
+            return _arithmetic(nodes.Constant(0), (("-", part),))
+        case nodes.Arithmetic(first, rest):
             return _arithmetic(first, rest)
         case _:
             return test_of(node)
 
 
-def _constant(node: Node) -> Literal:
-    if isinstance(node, Negative):
+def _constant(node: nodes.Node) -> nodes.Literal:
+    if isinstance(node, nodes.Negative):
         return values.calculate("-", 0, values.to_number(_constant(node.part)))
-    assert isinstance(node, Constant)
+    assert isinstance(node, nodes.Constant)
     return node.value
 
 
-def _is_constant(node: Node) -> bool:
-    return isinstance(node, Constant) or (isinstance(node, Negative) and isinstance(node.part, Constant))
+def _is_constant(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Constant) or (
+        isinstance(node, nodes.Negative) and isinstance(node.part, nodes.Constant)
+    )
 
 
-def _arithmetic(first: Node, rest: tuple[tuple[str, Node], ...]) -> Getter:
+def _arithmetic(first: nodes.Node, rest: tuple[tuple[str, nodes.Node], ...]) -> Getter:
     start = value_of(first)
     steps = [(sign, value_of(part)) for sign, part in rest]
     to_number, calculate = values.to_number, values.calculate
@@ -148,24 +163,24 @@ def _arithmetic(first: Node, rest: tuple[tuple[str, Node], ...]) -> Getter:
 # tests
 
 
-def test_of(node: Node) -> Test:
+def test_of(node: nodes.Node) -> Test:
     """A function from a message to TRUE, FALSE or unknown."""
     match node:
-        case And(parts):
-            return conjunction([test_of(part) for part in parts])
-        case Or(parts):
-            return disjunction([test_of(part) for part in parts])
-        case Not(part):
+        case nodes.And(parts):
+            return _joined([test_of(part) for part in parts], False)
+        case nodes.Or(parts):
+            return _joined([test_of(part) for part in parts], True)
+        case nodes.Not(part):
             return _not(test_of(part))
-        case Comparison(sign, left, right):
+        case nodes.Comparison(sign, left, right):
             return _comparison(sign, left, right)
-        case Among(value, items):
+        case nodes.Among(value, items):
             return _among(value_of(value), items)
-        case Between(value, low, high):
-            return conjunction([_comparison(">=", value, low), _comparison("<=", value, high)])
-        case Like(value, pattern):
+        case nodes.Between(value, low, high):
+            return _joined([_comparison(">=", value, low), _comparison("<=", value, high)], False)
+        case nodes.Like(value, pattern):
             return _like(value_of(value), _finder(pattern))
-        case IsNull(value):
+        case nodes.IsNull(value):
             get = value_of(value)
             return lambda message: values.scalar(get(message)) is None
         case _:
@@ -173,31 +188,16 @@ def test_of(node: Node) -> Test:
             return lambda message: values.truth(get(message))
 
 
-def conjunction(parts: list[Test]) -> Test:
-    """TRUE when all are, FALSE when one is, else unknown."""
+def _joined(parts: list[Test], decisive: bool) -> Test:
+    """The decisive verdict when one of the parts has it, the other when all have that, else unknown. FALSE decides an AND,
+    TRUE an OR."""
 
     def test(message: Any) -> Verdict:
-        verdict: Verdict = True
+        verdict: Verdict = not decisive
         for part in parts:
             found = part(message)
-            if found is False:
-                return False
-            if found is None:
-                verdict = None
-        return verdict
-
-    return test
-
-
-def disjunction(parts: list[Test]) -> Test:
-    """TRUE when one is, FALSE when all are, else unknown."""
-
-    def test(message: Any) -> Verdict:
-        verdict: Verdict = False
-        for part in parts:
-            found = part(message)
-            if found is True:
-                return True
+            if found is decisive:
+                return found
             if found is None:
                 verdict = None
         return verdict
@@ -213,7 +213,7 @@ def _not(part: Test) -> Test:
     return test
 
 
-def _comparison(sign: str, left: Node, right: Node) -> Test:
+def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
     if _is_constant(left) and not _is_constant(right):
         sign, left, right = _MIRRORED[sign], right, left
     get, compare = value_of(left), partial(values.compare, sign)
@@ -243,7 +243,7 @@ def _comparison(sign: str, left: Node, right: Node) -> Test:
     return number_test
 
 
-def _among(get: Getter, items: tuple[Node, ...]) -> Test:
+def _among(get: Getter, items: tuple[nodes.Node, ...]) -> Test:
     if not all(map(_is_constant, items)):
         return _among_values(get, [value_of(item) for item in items])
     literals = [_constant(item) for item in items]

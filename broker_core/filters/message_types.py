@@ -19,7 +19,6 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-MESSAGE_TYPES: Final = ("json", "fix", "nvfix", "msgpack", "binary")
 SOH: Final = "\x01"
 
 Decoder = Callable[[bytes], Any]

@@ -18,21 +18,7 @@ from typing import cast
 
 import re2
 
-from broker_core.filters.nodes import (
-    Among,
-    And,
-    Arithmetic,
-    Between,
-    Comparison,
-    Constant,
-    IsNull,
-    Like,
-    Negative,
-    Node,
-    Not,
-    Or,
-    Path,
-)
+from broker_core.filters import nodes
 from broker_core.filters.tokens import Step, Token, bad_filter, tokenize
 
 MAX_NESTING = 32
@@ -57,7 +43,7 @@ def compile_pattern(pattern: str) -> re2._Regexp:
     return re2.compile(pattern.encode(), options=options)
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> nodes.Node:
     """The tree of a filter. Raises ClientError bad_filter with the column."""
     return _Parser(tokenize(text)).whole()
 
@@ -69,7 +55,7 @@ class _Parser:
         self._nesting = 0
         self._patterns = 0
 
-    def whole(self) -> Node:
+    def whole(self) -> nodes.Node:
         if self._peek().kind == "end":
             raise bad_filter("The filter is empty", 1, "Leave the filter out to get every message.")
         node = self._or()
@@ -113,32 +99,34 @@ class _Parser:
 
     # The grammar.
 
-    def _or(self) -> Node:
-        parts = [self._and()]
-        while self._accept("OR"):
-            parts.append(self._and())
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+    def _or(self) -> nodes.Node:
+        parts = self._listed(self._and, "OR")
+        return parts[0] if len(parts) == 1 else nodes.Or(parts)
 
-    def _and(self) -> Node:
-        parts = [self._not()]
-        while self._accept("AND"):
-            parts.append(self._not())
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+    def _and(self) -> nodes.Node:
+        parts = self._listed(self._not, "AND")
+        return parts[0] if len(parts) == 1 else nodes.And(parts)
 
-    def _not(self) -> Node:
+    def _listed(self, part: Callable[[], nodes.Node], between: str) -> tuple[nodes.Node, ...]:
+        parts = [part()]
+        while self._accept(between):
+            parts.append(part())
+        return tuple(parts)
+
+    def _not(self) -> nodes.Node:
         token = self._accept("NOT")
         if token is None:
             return self._test()
         self._deeper(token)
-        node = Not(self._not())
+        node = nodes.Not(self._not())
         self._nesting -= 1
         return node
 
-    def _test(self) -> Node:
+    def _test(self) -> nodes.Node:
         left = self._sum()
         token = self._accept(*_COMPARISONS)
         if token is not None:
-            node: Node = Comparison(_COMPARISONS[token.kind], left, self._sum())
+            node: nodes.Node = nodes.Comparison(_COMPARISONS[token.kind], left, self._sum())
             if self._peek().kind in _COMPARISONS:
                 raise bad_filter(
                     "Comparisons can't be chained", self._peek().column, "Use AND, BETWEEN or parentheses."
@@ -147,27 +135,25 @@ class _Parser:
         if self._accept("IS"):
             negated = self._accept("NOT") is not None
             self._expect("NULL", "NULL or NOT NULL")
-            return Not(IsNull(left)) if negated else IsNull(left)
+            return nodes.Not(nodes.IsNull(left)) if negated else nodes.IsNull(left)
         if self._accept("NOT"):
             if self._peek().kind not in ("IN", "BETWEEN", "LIKE"):
                 raise self._unexpected("IN, BETWEEN or LIKE")
-            return Not(self._set_test(left))
+            return nodes.Not(self._set_test(left))
         return self._set_test(left)
 
-    def _set_test(self, left: Node) -> Node:
+    def _set_test(self, left: nodes.Node) -> nodes.Node:
         if self._accept("IN"):
             self._expect("(", "a list in parentheses")
-            items = [self._sum()]
-            while self._accept(","):
-                items.append(self._sum())
+            items = self._listed(self._sum, ",")
             self._expect(")", "a comma or )")
-            return Among(left, tuple(items))
+            return nodes.Among(left, items)
         if self._accept("BETWEEN"):
             low = self._sum()
             self._expect("AND", "AND and the upper limit")
-            return Between(left, low, self._sum())
+            return nodes.Between(left, low, self._sum())
         if self._accept("LIKE"):
-            return Like(left, self._pattern())
+            return nodes.Like(left, self._pattern())
         return left
 
     def _pattern(self) -> str:
@@ -191,37 +177,37 @@ class _Parser:
             ) from None
         return pattern
 
-    def _sum(self) -> Node:
+    def _sum(self) -> nodes.Node:
         return self._chain(self._product, "+", "-")
 
-    def _product(self) -> Node:
+    def _product(self) -> nodes.Node:
         return self._chain(self._unary, "*", "/", "%", "MOD")
 
-    def _chain(self, part: Callable[[], Node], *operators: str) -> Node:
+    def _chain(self, part: Callable[[], nodes.Node], *operators: str) -> nodes.Node:
         first = part()
-        rest: list[tuple[str, Node]] = []
+        rest: list[tuple[str, nodes.Node]] = []
         while (token := self._accept(*operators)) is not None:
             rest.append(("%" if token.kind == "MOD" else token.kind, part()))
-        return Arithmetic(first, tuple(rest)) if rest else first
+        return nodes.Arithmetic(first, tuple(rest)) if rest else first
 
-    def _unary(self) -> Node:
+    def _unary(self) -> nodes.Node:
         token = self._take()
         kind, value = token.kind, token.value
         if kind == "path":
-            return Path(cast(tuple[Step, ...], value))
+            return nodes.Path(cast(tuple[Step, ...], value))
         if kind in ("number", "text"):
-            return Constant(cast(str | int | float, value))
+            return nodes.Constant(cast(str | int | float, value))
         if kind in _CONSTANTS:
-            return Constant(_CONSTANTS[kind])
+            return nodes.Constant(_CONSTANTS[kind])
         if kind in ("-", "("):
             return self._nested(token)
         self._at -= 1
         raise self._unexpected("a field, a value or (")
 
-    def _nested(self, token: Token) -> Node:
+    def _nested(self, token: Token) -> nodes.Node:
         self._deeper(token)
         if token.kind == "-":
-            node: Node = Negative(self._unary())
+            node: nodes.Node = nodes.Negative(self._unary())
         else:
             node = self._or()
             self._expect(")", "an operator or )")

@@ -8,6 +8,7 @@ AND OR NOT IN BETWEEN LIKE IS NULL TRUE FALSE MOD    in any case
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from broker_core.errors import ClientError
@@ -22,6 +23,7 @@ KEYWORDS = frozenset(("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL",
 _SYMBOLS = ("==", "!=", "<>", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",")
 _NAME_MARKS = "_-.:@$#"
 _DIGITS = "0123456789"
+_NUMBER = re.compile(r"[0-9]*(?P<fraction>\.[0-9]*)?(?:(?P<mark>[eE][+-]?)(?P<exponent>[0-9]*))?")
 
 Step = str | int
 Value = str | int | float | tuple[Step, ...]
@@ -136,19 +138,16 @@ def _text(text: str, start: int) -> tuple[Token, int]:
 
 
 def _number(text: str, start: int) -> tuple[Token, int]:
-    end = _skip_digits(text, start)
-    whole = True
-    if text[end : end + 1] == ".":
-        whole, end = False, _skip_digits(text, end + 1)
-    if text[end : end + 1] in ("e", "E"):
-        mark = end + 2 if text[end + 1 : end + 2] in ("+", "-") else end + 1
-        after = _skip_digits(text, mark)
-        if after == mark:
-            raise bad_filter("The exponent of this number is missing", end + 1)
-        whole, end = False, after
+    found = _NUMBER.match(text, start)
+    assert found is not None, "it may be empty"
+    fraction, mark, exponent = found.group("fraction", "mark", "exponent")
+    end = found.end()
+    if mark and not exponent:
+        raise bad_filter("The exponent of this number is missing", found.start("mark") + 1)
     if end < len(text) and text[end] != "-" and is_name_character(text[end]):
         raise bad_filter(f"{text[start : end + 1]!r} isn't a number", start + 1)
-    return Token("number", _number_value(text[start:end], whole, start), start + 1), end
+    value = _number_value(found.group(), fraction is None and mark is None, start)
+    return Token("number", value, start + 1), end
 
 
 def _number_value(digits: str, whole: bool, start: int) -> int | float:
@@ -159,12 +158,6 @@ def _number_value(digits: str, whole: bool, start: int) -> int | float:
     if value == float("inf"):
         raise bad_filter("This number is too large", start + 1)
     return value
-
-
-def _skip_digits(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _DIGITS:
-        at += 1
-    return at
 
 
 def _keyword(text: str, start: int) -> tuple[Token, int]:

@@ -13,7 +13,8 @@ appender     the writing end; spares: segments made in advance; sealing: closing
 log_reader   the log by sequence, position and time; reader_thread: where all reading is done
 swaps        archive, compress, remove: the broker's short part; maintenance: the worker's heavy part
 retention    which segments an action may take (pure)
-held         segments in memory, open files, pins
+held         segments in memory, open files, pins; leases: readers in other processes
+removals     what was removed, with receipts
 acks         last publisher sequences; frontier: the durable frontier, for other processes
 files        every system call that changes a disk
 tools        what reads the log without a broker: ls, verify, dump, repair, search

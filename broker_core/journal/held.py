@@ -61,27 +61,16 @@ class Segment:
         """The segment as operators see it."""
         if self._info is not None:
             return self._info
-        made = self._look()
-        if self.sealed:
-            self._info = made
-        return made
-
-    def _look(self) -> SegmentInfo:
         index = self.index
         state = "archived" if self.archived else "sealed" if self.sealed else "current"
         size = self.path.stat().st_size if self.compressed and self.path.exists() else index.end
-        return SegmentInfo(
-            self.path.name,
-            self.path,
-            index.first_sequence,
-            index.last_sequence,
-            index.first_at,
-            index.last_at,
-            size,
-            state,
-            self.compressed,
-            index.records,
-        )
+        made = SegmentInfo(
+            self.path.name, self.path, index.first_sequence, index.last_sequence, index.first_at, index.last_at,
+            size, state, self.compressed, index.records,
+        )  # fmt: skip
+        if self.sealed:
+            self._info = made
+        return made
 
 
 class Sources:
@@ -123,7 +112,15 @@ def _let_go(known: tuple[Source, Segment]) -> None:
         known[1].index.set_entries(None)
 
 
-PIN_KINDS = ("managed replay", "replay", "spool", "durable subscription", "paused subscription", "snapshot")
+PIN_KINDS = (
+    "managed replay",
+    "replay",
+    "spool",
+    "durable subscription",
+    "paused subscription",
+    "snapshot",
+    "pipeline",
+)
 
 
 class Pin:

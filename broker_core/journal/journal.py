@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from threading import Lock
 
 from broker_core.batch import Batch, hash64
+from broker_core.documents.journals import Removal
 from broker_core.errors import JournalError
 from broker_core.journal.acks import Publishers
 from broker_core.journal.appender import Appender, JournalOptions, Part
@@ -25,9 +27,10 @@ from broker_core.journal.held import Pin, Pins, Segment
 from broker_core.journal.index import Hole
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.recovery import Recovery, RecoveryReport
+from broker_core.journal.removals import note_removal
 from broker_core.journal.sealing import Sealer
 from broker_core.journal.segment import Position, SegmentInfo
-from broker_core.journal.swaps import Receipt, Swaps
+from broker_core.journal.swaps import Swaps
 
 DEFAULT_OPTIONS = JournalOptions()
 
@@ -52,7 +55,8 @@ class Journal:
         self._lock = Lock()
         self._pins = Pins()
         self._log = LogReader(found.instance, tuple(found.segments))
-        self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._pins.owners)
+        note = partial(note_removal, files, directory, found.instance)
+        self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._pins.owners, note)
         self._appender = Appender(files, directory, found.instance, found.epoch, options)
         self._sealer = Sealer(files, directory, found.instance)
         self._syncing = Lock()
@@ -316,14 +320,14 @@ class Journal:
         """Who holds what."""
         return self._pins.all()
 
-    def archive_swap(self, name: str, prepared: Path) -> Receipt:
+    def archive_swap(self, name: str, prepared: Path) -> None:
         """Replace a sealed segment by its verified copy in the archive directory (see swaps.py)."""
-        return self._swaps.archive(name, prepared)
+        self._swaps.archive(name, prepared)
 
-    def compress_swap(self, name: str, prepared: Path) -> Receipt:
+    def compress_swap(self, name: str, prepared: Path) -> None:
         """Replace a sealed or archived segment by its compressed form (see swaps.py)."""
-        return self._swaps.compress(name, prepared)
+        self._swaps.compress(name, prepared)
 
-    def remove(self, names: Sequence[str]) -> Receipt:
-        """Remove the oldest segments, all named, none of them current or pinned (see swaps.py)."""
-        return self._swaps.remove(names)
+    def remove(self, names: Sequence[str], now_ns: int = 0) -> Removal:
+        """Remove the oldest segments, all named, none of them current or pinned (see swaps.py). `now_ns` is noted."""
+        return self._swaps.remove(names, now_ns)

@@ -27,20 +27,8 @@ from broker_core.journal.sidecar import load
 Progress = Callable[[int, int], None]
 
 
-def _silent(done: int, total: int) -> None:
+def silent(done: int, total: int) -> None:
     """Progress nobody asked for."""
-
-
-class CompressResult(NamedTuple):
-    """What compressing made of a segment."""
-
-    raw_bytes: int
-    stored_bytes: int
-    members: int
-
-    @property
-    def ratio(self) -> float:
-        return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
 
 
 class VerifyReport(NamedTuple):
@@ -63,33 +51,26 @@ class VerifyReport(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """For the command line, as JSON."""
-        plain = self._asdict()
-        return {
-            **plain,
-            "path": str(self.path),
-            "holes": [hole._asdict() for hole in self.holes],
-            "ok": self.ok,
-        }
+        holes = [hole._asdict() for hole in self.holes]
+        return {**self._asdict(), "path": str(self.path), "holes": holes, "ok": self.ok}
 
 
 @contextmanager
 def _made(path: Path) -> Iterator[OpenFile]:
-    """A new file, synced and closed at the end; removed if anything goes wrong. A full disk gets its own error."""
+    """A new file, closed at the end; removed if anything goes wrong. A full disk gets its own error."""
     handle = OpenFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         yield handle
-        os.fsync(handle.fd)
-    except OSError as error:
+    except BaseException as error:
         path.unlink(missing_ok=True)
-        raise journal_error(error, str(path)) from error
-    except BaseException:
-        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise journal_error(error, str(path)) from error
         raise
     finally:
         handle.close()
 
 
-def copy_verified(src: Path, dst: Path, progress: Progress = _silent) -> str:
+def copy_verified(src: Path, dst: Path, progress: Progress = silent) -> str:
     """Copy a sealed segment, compressed or not, and read the copy back. Returns its SHA-256 (hexadecimal)."""
     written = hashlib.sha256()
     total = src.stat().st_size
@@ -100,8 +81,7 @@ def copy_verified(src: Path, dst: Path, progress: Progress = _silent) -> str:
             written.update(chunk)
             done += len(chunk)
             progress(done, total)
-        os.fsync(target.fd)
-        _forget_cache(target)
+        _settle(target)
         if _digest(target) != written.hexdigest():
             raise JournalError(
                 "journal_damaged",
@@ -111,7 +91,7 @@ def copy_verified(src: Path, dst: Path, progress: Progress = _silent) -> str:
     return written.hexdigest()
 
 
-def digest_of(path: Path, progress: Progress = _silent) -> str:
+def digest_of(path: Path, progress: Progress = silent) -> str:
     """The SHA-256 (hexadecimal) of a segment's file."""
     try:
         return _digest(OpenFile(path), progress)
@@ -119,7 +99,7 @@ def digest_of(path: Path, progress: Progress = _silent) -> str:
         raise journal_error(error, f"reading {path.name}") from error
 
 
-def _digest(file: OpenFile, progress: Progress = _silent) -> str:
+def _digest(file: OpenFile, progress: Progress = silent) -> str:
     found, total = hashlib.sha256(), os.fstat(file.fd).st_size
     offset = 0
     while chunk := os.pread(file.fd, MEMBER_SIZE, offset):
@@ -129,8 +109,9 @@ def _digest(file: OpenFile, progress: Progress = _silent) -> str:
     return found.hexdigest()
 
 
-def _forget_cache(file: OpenFile) -> None:
-    """Ask for the copy to be read from the disk rather than from memory."""
+def _settle(file: OpenFile) -> None:
+    """Sync it, and ask for it to be read back from the disk rather than from memory."""
+    os.fsync(file.fd)
     os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -140,7 +121,7 @@ def _write(file: OpenFile, content: bytes) -> None:
         rest = rest[os.write(file.fd, rest) :]
 
 
-def compress_segment(src: Path, dst: Path, progress: Progress = _silent) -> CompressResult:
+def compress_segment(src: Path, dst: Path, progress: Progress = silent) -> None:
     """Make the seekable gzip of a sealed segment and read it back, byte for byte (see compressed.py)."""
     if src.name.endswith(SUFFIX_COMPRESSED):
         raise OperatorError(
@@ -148,16 +129,11 @@ def compress_segment(src: Path, dst: Path, progress: Progress = _silent) -> Comp
         )
     source = open_source(src)
     with _made(dst) as target:
-        members = 0
         for offset, raw in _stretches(source):
             _write(target, encode_member(raw, offset))
-            members += 1
             progress(offset + len(raw), source.length)
-        os.fsync(target.fd)
-        _forget_cache(target)
+        _settle(target)
         _compare(source, target)
-        stored = os.fstat(target.fd).st_size
-    return CompressResult(source.length, stored, members)
 
 
 def _stretches(source: Source) -> Iterator[tuple[int, memoryview]]:
@@ -191,12 +167,6 @@ def verify_segment(path: Path) -> VerifyReport:
     torn = found.torn[1] - found.torn[0] if found.torn else 0
     index = found.index
     return VerifyReport(
-        path,
-        index.first_sequence,
-        index.last_sequence,
-        index.records,
-        index.end,
-        index.holes,
-        torn,
+        path, index.first_sequence, index.last_sequence, index.records, index.end, index.holes, torn,
         found.header_problem or "",
-    )
+    )  # fmt: skip

@@ -46,6 +46,8 @@ _ENDINGS = (
     ".kept.json",
     ".replays.json",
     ".migrated",
+    ".removed.json",
+    ".leases",
     SUFFIX_INDEX,
 )
 
@@ -140,7 +142,8 @@ class Recovery:
                 if path.name == name:
                     gone = indexes and path not in held
                 else:
-                    gone = indexes or name == f"{self.instance}.clients.ack" or self._is_copy(name)
+                    small = (f"{self.instance}.clients.ack", f"{self.instance}.removed.json")
+                    gone = indexes or name in small or self._is_copy(name)
                 if gone:
                     self.files.unlink(path)
 

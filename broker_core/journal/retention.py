@@ -10,88 +10,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from msgspec import structs
+
+from broker_core.documents.journals import JournalAction, SkippedSegment
+from broker_core.journal.held import Pin
 from broker_core.journal.segment import SegmentInfo
 
-Action = Literal["archive", "compress", "remove"]
 _NS_PER_S = 1_000_000_000
 _NAMED = 20
 """Owners named of one segment: there may be thousands."""
 
 
-class Needs(Protocol):
-    """A pin, as this room sees it."""
+class Plan(NamedTuple):
+    """What an action would do: the segments it takes, and those it leaves.
 
-    @property
-    def owner(self) -> str: ...
-
-    @property
-    def sequence(self) -> int: ...
-
-    @property
-    def kind(self) -> str: ...
-
-
-class Skipped(NamedTuple):
-    """A segment that stays as it is, a sentence why, and the reason in a word.
-
-    Reasons: current, archived, compressed, young, gap, or the kind of who needs it (held.PIN_KINDS with
+    Reasons to leave one: current, archived, compressed, young, gap, or the kind of who needs it (held.PIN_KINDS with
     underscores: replay, spool, managed_replay, …).
     """
 
-    name: str
-    why: str
-    reason: str
-
-
-class Plan(NamedTuple):
-    """What an action would do: the segments it takes, those it leaves and why, and the bytes of the first."""
-
-    action: str
     chosen: list[SegmentInfo]
-    skipped: list[Skipped]
-    nbytes: int
+    skipped: list[SkippedSegment]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the segments that are taken."""
+        return sum(segment.nbytes for segment in self.chosen)
 
 
 def plan(
-    action: Action, segments: Sequence[SegmentInfo], older_than_ns: int, pins: Iterable[Needs], now_ns: int
+    action: JournalAction,
+    segments: Sequence[SegmentInfo],
+    older_than_ns: int,
+    pins: Sequence[Pin],
+    now_ns: int,
 ) -> Plan:
     """What to take. `older_than_ns` is a moment: segments whose newest record came before it are old enough."""
-    held = list(pins)
     chosen: list[SegmentInfo] = []
-    skipped: list[Skipped] = []
-    blocked: Skipped | None = None
+    skipped: list[SkippedSegment] = []
+    blocked: SkippedSegment | None = None
     for segment in sorted(segments, key=lambda one: one.first_sequence):
         stays = _why_not(action, segment, older_than_ns, now_ns)
         if action == "remove":
-            stays = stays or _needed(segment, held) or (blocked and blocked._replace(name=segment.name))
+            stays = (
+                stays or _needed(segment, pins) or (blocked and structs.replace(blocked, name=segment.name))
+            )
         if stays is None:
             chosen.append(segment)
             continue
         skipped.append(stays)
         if blocked is None:
             why = f"an older segment stays ({segment.name}), and the log may have no gaps"
-            blocked = Skipped(segment.name, why, "gap")
-    return Plan(action, chosen, skipped, sum(segment.nbytes for segment in chosen))
+            blocked = _left(segment, why, "gap")
+    return Plan(chosen, skipped)
 
 
-def _why_not(action: Action, segment: SegmentInfo, older_than_ns: int, now_ns: int) -> Skipped | None:
+def _why_not(
+    action: JournalAction, segment: SegmentInfo, older_than_ns: int, now_ns: int
+) -> SkippedSegment | None:
     if segment.state == "current":
-        return Skipped(segment.name, "it is being written", "current")
+        return _left(segment, "it is being written", "current")
     if action == "archive" and segment.state == "archived":
-        return Skipped(segment.name, "it is archived already", "archived")
+        return _left(segment, "it is archived already", "archived")
     if action == "compress" and segment.compressed:
-        return Skipped(segment.name, "it is compressed already", "compressed")
+        return _left(segment, "it is compressed already", "compressed")
     if segment.last_at >= older_than_ns:
         age, wanted = max(now_ns - segment.last_at, 0), now_ns - older_than_ns
         why = f"its newest record is {age // _NS_PER_S} s old, younger than {wanted // _NS_PER_S} s"
-        return Skipped(segment.name, why, "young")
+        return _left(segment, why, "young")
     return None
 
 
-def _needed(segment: SegmentInfo, pins: Sequence[Needs]) -> Skipped | None:
+def _needed(segment: SegmentInfo, pins: Sequence[Pin]) -> SkippedSegment | None:
     holding = [pin for pin in pins if pin.sequence <= segment.last_sequence]
     if not holding:
         return None
@@ -100,4 +92,8 @@ def _needed(segment: SegmentInfo, pins: Sequence[Needs]) -> Skipped | None:
     slowest = min(holding, key=lambda pin: pin.sequence)
     more = f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else ""
     why = f"needed by {', '.join(owners[:_NAMED])}{more}"
-    return Skipped(segment.name, why, slowest.kind.replace(" ", "_"))
+    return _left(segment, why, slowest.kind.replace(" ", "_"))
+
+
+def _left(segment: SegmentInfo, why: str, reason: str) -> SkippedSegment:
+    return SkippedSegment(name=segment.name, why=why, reason=reason)

@@ -45,6 +45,8 @@ _TAIL = struct.Struct("<II")
 SUMMARY_END = _HEAD.size + _SUMMARY.size
 _PLACES = struct.Struct("<2sHI")
 MAX_PLACES = 2_700
+_FIGURES = ("epoch", "end", "records", "last_sequence", "first_at", "last_at")
+"""Of the document and of an index, under the same names."""
 _GZIP = 31
 """wbits of the whole gzip format, checksum included."""
 _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, ValueError, EOFError)
@@ -56,19 +58,11 @@ def encode(index: SegmentIndex) -> bytes:
     packer = isal_zlib.compressobj(1, isal_zlib.DEFLATED, -15)
     data = packer.compress(raw) + packer.flush()
     places = _encode_places(index)
+    whole = SUMMARY_END + len(places) + len(data) + _TAIL.size
     summary = _SUMMARY.pack(
-        len(index.holes),
-        index.epoch,
-        0,
-        hash64(index.instance),
-        index.first_sequence,
-        index.end,
-        index.records,
-        index.last_sequence,
-        index.first_at,
-        index.last_at,
-        SUMMARY_END + len(places) + len(data) + _TAIL.size,
-    )
+        len(index.holes), index.epoch, 0, hash64(index.instance), index.first_sequence,
+        index.end, index.records, index.last_sequence, index.first_at, index.last_at, whole,
+    )  # fmt: skip
     extra = 4 + 4 + _SUMMARY.size + len(places)
     head = _HEAD.pack(_PREFIX, extra, b"SI", 4 + _SUMMARY.size, crc32c(summary))
     return head + summary + places + data + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
@@ -80,23 +74,17 @@ def _encode_places(index: SegmentIndex) -> bytes:
 
 
 def _document(index: SegmentIndex) -> bytes:
-    entries = index.entries()
-    topics = index.topics
-    document: dict[str, Any] = {
-        "version": VERSION,
-        "instance": index.instance,
-        "segment": index.first_sequence,
-        "epoch": index.epoch,
-        "end": index.end,
-        "records": index.records,
-        "last_sequence": index.last_sequence,
-        "first_at": index.first_at,
-        "last_at": index.last_at,
-        "topics": None if topics is None else list(topics),
-        "entries": entries,
-        "holes": [hole[1:] for hole in index.holes],
-    }
-    return orjson.dumps(document)
+    return orjson.dumps(
+        {
+            "version": VERSION,
+            "instance": index.instance,
+            "segment": index.first_sequence,
+            **{name: getattr(index, name) for name in _FIGURES},
+            "topics": index.topics,
+            "entries": index.entries(),
+            "holes": [hole[1:] for hole in index.holes],
+        }
+    )
 
 
 def decode(raw: bytes) -> SegmentIndex:
@@ -106,9 +94,8 @@ def decode(raw: bytes) -> SegmentIndex:
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']} isn't known")
         made = SegmentIndex(document["instance"], document["segment"], document["epoch"])
-        made.end, made.records = document["end"], document["records"]
-        made.last_sequence = document["last_sequence"]
-        made.first_at, made.last_at = document["first_at"], document["last_at"]
+        for name in _FIGURES:
+            setattr(made, name, document[name])
         made.holes = tuple(Hole(made.first_sequence, *hole) for hole in document["holes"])
         made.set_entries(_entries(document))
     except (*_INFLATE_ERRORS, KeyError, TypeError, IndexError) as error:

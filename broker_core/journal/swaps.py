@@ -18,38 +18,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
 
+from broker_core.documents.journals import Removal
 from broker_core.errors import JournalError, OperatorError
-from broker_core.journal import sidecar
+from broker_core.journal import removals, sidecar
 from broker_core.journal.compressed import CompressedSource
 from broker_core.journal.files import Files, journal_error, replace_durably
 from broker_core.journal.held import Segment
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.reader import open_source, read_header
-from broker_core.journal.segment import index_path
-
-
-class Receipt(NamedTuple):
-    """What a swap or a removal did: of each segment name, size and records, and the interval of them all.
-
-    After a removal the records `first_sequence` to `last_sequence` are gone, and `first_held` is the oldest left.
-    """
-
-    action: str
-    names: list[str]
-    sizes: list[int]
-    nbytes: int
-    freed_bytes: int
-    records: int
-    first_sequence: int
-    last_sequence: int
-    first_held: int
-    first_at: int
-    last_at: int
-
-    def as_dict(self) -> dict[str, object]:
-        return self._asdict()
+from broker_core.journal.segment import SegmentInfo, index_path
 
 
 class Swaps:
@@ -62,7 +40,9 @@ class Swaps:
         lock: Lock,
         archive_directory: Path | None,
         needed_by: Callable[[int], list[str]],
+        note: Callable[[removals.Removal], None],
     ) -> None:
+        self._note = note
         self._files = files
         self._log = log
         self._lock = lock
@@ -70,7 +50,7 @@ class Swaps:
         self._archive_directory = archive_directory
         self._needed_by = needed_by
 
-    def archive(self, name: str, prepared: Path) -> Receipt:
+    def archive(self, name: str, prepared: Path) -> None:
         """Put a verified copy into the archive directory in place of the segment."""
         if self._archive_directory is None:
             raise OperatorError(
@@ -83,11 +63,9 @@ class Swaps:
                     "journal_archived", f"{name} is archived already.", "Nothing is left to do."
                 )
             path = self._archive_directory / old.path.name
-            return self._swap(
-                "archive", old, prepared, Segment(path, True, old.compressed, old.index, sealed=True)
-            )
+            self._swap(old, prepared, Segment(path, True, old.compressed, old.index, sealed=True))
 
-    def compress(self, name: str, prepared: Path) -> Receipt:
+    def compress(self, name: str, prepared: Path) -> None:
         """Put a compressed form beside where the segment is, in its place."""
         with self._one_at_a_time:
             old = self._sealed(name)
@@ -96,20 +74,19 @@ class Swaps:
                     "journal_compressed", f"{name} is compressed already.", "Nothing is left to do."
                 )
             path = old.path.with_name(f"{old.path.name}.gz")
-            return self._swap(
-                "compress", old, prepared, Segment(path, old.archived, True, old.index, sealed=True)
-            )
+            self._swap(old, prepared, Segment(path, old.archived, True, old.index, sealed=True))
 
     def _sealed(self, name: str) -> Segment:
-        for segment in self._log.segments:
-            if segment.path.name == name:
-                if segment.sealed:
-                    return segment
-                raise OperatorError("journal_current", f"{name} is being written.", "Wait until it is full.")
-        raise OperatorError("unknown_journal", f"There is no segment {name}.", "See `manage.py journal ls`.")
+        found = next((one for one in self._log.segments if one.path.name == name), None)
+        if found is None:
+            raise OperatorError(
+                "unknown_journal", f"There is no segment {name}.", "See `manage.py journal ls`."
+            )
+        if not found.sealed:
+            raise _current(found)
+        return found
 
-    def _swap(self, action: str, old: Segment, prepared: Path, new: Segment) -> Receipt:
-        freed = old.info().nbytes
+    def _swap(self, old: Segment, prepared: Path, new: Segment) -> None:
         self._check(old, prepared, compressed=new.compressed)
         try:
             encoded = sidecar.encode(old.whole_index())
@@ -127,10 +104,6 @@ class Swaps:
         with self._lock:
             self._log.replace(tuple(new if one is old else one for one in self._log.segments))
         self._unlink(old, keep_sidecar=new.path.parent == old.path.parent)
-        nbytes = new.info().nbytes
-        return self._receipt(
-            action, [new], [nbytes], freed if old.path.parent != new.path.parent else freed - nbytes
-        )
 
     def _check(self, old: Segment, prepared: Path, *, compressed: bool) -> None:
         """A cheap look that it is the right file; its content was verified by who made it."""
@@ -165,16 +138,15 @@ class Swaps:
         except OSError as error:
             raise journal_error(error, f"the removal of {old.path.name}") from error
 
-    def remove(self, names: Sequence[str]) -> Receipt:
+    def remove(self, names: Sequence[str], now_ns: int = 0) -> Removal:
         """Remove the oldest segments. They must be named all, and nothing may need them: no gaps, no surprises.
 
-        The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
+        What goes is noted first (removals.py). The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
         has no gap.
         """
         with self._one_at_a_time:
-            segments = self._log.segments
-            chosen = segments[: len(names)]
-            if [segment.path.name for segment in chosen] != list(names) or len(chosen) == 0:
+            chosen = self._log.segments[: len(names)]
+            if not chosen or [segment.path.name for segment in chosen] != list(names):
                 raise OperatorError(
                     "journal_gap",
                     "Only the oldest segments can be removed, in order, without leaving out one.",
@@ -183,18 +155,33 @@ class Swaps:
             for segment in chosen:
                 self._refuse_if_needed(segment)
             infos = [segment.info() for segment in chosen]
+            try:
+                self._note(_noted(infos, now_ns))
+            except OSError as error:
+                raise journal_error(error, "the note of what is removed") from error
             with self._lock:
-                self._log.replace(self._log.segments[len(chosen) :])
+                held = self._log.segments[len(chosen) :]
+                self._log.replace(held)
             for segment in chosen:
                 self._unlink(segment, keep_sidecar=False)
-            sizes = [info.nbytes for info in infos]
-            return self._receipt("remove", chosen, sizes, sum(sizes))
+        nbytes = sum(info.nbytes for info in infos)
+        return Removal(
+            action="remove",
+            names=[info.name for info in infos],
+            sizes=[info.nbytes for info in infos],
+            nbytes=nbytes,
+            freed_bytes=nbytes,
+            records=sum(info.records for info in infos),
+            first_sequence=infos[0].first_sequence,
+            last_sequence=infos[-1].last_sequence,
+            first_held=held[0].first_sequence if held else 0,
+            first_at=infos[0].first_at,
+            last_at=max(info.last_at for info in infos),
+        )
 
     def _refuse_if_needed(self, segment: Segment) -> None:
         if not segment.sealed:
-            raise OperatorError(
-                "journal_current", f"{segment.path.name} is being written.", "Wait until it is full."
-            )
+            raise _current(segment)
         owners = self._needed_by(segment.index.last_sequence)
         if owners:
             raise OperatorError(
@@ -204,18 +191,21 @@ class Swaps:
                 needed_by=owners,
             )
 
-    def _receipt(self, action: str, segments: Sequence[Segment], sizes: list[int], freed: int) -> Receipt:
-        held = self._log.segments
-        return Receipt(
-            action,
-            [segment.path.name for segment in segments],
-            sizes,
-            sum(sizes),
-            freed,
-            sum(segment.index.records for segment in segments),
-            segments[0].first_sequence,
-            segments[-1].index.last_sequence,
-            held[0].first_sequence if held else 0,
-            segments[0].index.first_at,
-            max(segment.index.last_at for segment in segments),
-        )
+
+def _current(segment: Segment) -> OperatorError:
+    return OperatorError(
+        "journal_current", f"{segment.path.name} is being written.", "Wait until it is full."
+    )
+
+
+def _noted(infos: Sequence[SegmentInfo], now_ns: int) -> removals.Removal:
+    return removals.Removal(
+        infos[0].first_sequence,
+        infos[-1].last_sequence,
+        sum(info.records for info in infos),
+        sum(info.nbytes for info in infos),
+        len(infos),
+        infos[0].first_at,
+        max(info.last_at for info in infos),
+        now_ns,
+    )

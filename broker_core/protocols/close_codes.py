@@ -18,7 +18,6 @@ _BY_NUMBER: Final = {number: code for code, number in CLOSE_CODES.items()}
 
 
 def close_number(code: str) -> int:
-    """The WebSocket close number of a code."""
     return CLOSE_CODES.get(code, OTHER)
 
 

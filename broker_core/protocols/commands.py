@@ -13,7 +13,7 @@ import msgspec
 from broker_core.config.preset_fields import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.names import MAX_NAME
-from broker_core.protocols.fields import fields_of, stated
+from broker_core.protocols.fields import fields_of, stated, structs_of, tag_of, tags_of
 from broker_core.protocols.names import (
     MAX_SUBSCRIPTION_ID,
     MAX_TOPIC_BYTES,
@@ -21,7 +21,6 @@ from broker_core.protocols.names import (
     check_subscription_id,
     check_topic,
 )
-from broker_core.protocols.tags import structs_of, tag_of, tags_of
 
 MAX_TOKEN = 4_096
 MAX_HEARTBEAT_MS = 3_600_000
@@ -92,7 +91,6 @@ class Publish(_Base, frozen=True, kw_only=True, tag="publish"):
     id: _Id | None = None
 
     def body(self) -> bytes:
-        """The record's body."""
         return bytes(self.data) if self.text is None else self.text.encode()
 
 
@@ -261,13 +259,17 @@ def _check(command: Command) -> None:
     elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | Renew):
         check_subscription_id(command.id)
         if isinstance(command, Acknowledge):
-            given = (command.upto is not None, command.bookmark is not None, bool(command.numbers))
-            if sum(given) != 1:
+            if sum((command.upto is not None, command.bookmark is not None, bool(command.numbers))) != 1:
                 sentence = "ack takes `upto`, `bookmark` or `numbers`, and exactly one of them."
                 raise _bad("upto", sentence, 'Send {"c":"ack","id":"s","upto":12}.')
+        elif isinstance(command, Subscribe):
+            for contradiction in _contradictions(command):
+                raise _bad(*contradiction)
     elif isinstance(command, Pause | Resume | Rate):
         for one in command.ids:
             check_subscription_id(one)
+        if isinstance(command, Rate) and command.rate_max_gap is not None and command.rate is None:
+            raise _bad(*_GAP_WITHOUT_RATE)
     elif isinstance(command, Logon):
         check_client_name(command.name)
         if command.version != 1:
@@ -277,11 +279,9 @@ def _check(command: Command) -> None:
                 "Use version 1.",
                 field="version",
             )
-    if isinstance(command, Subscribe | Rate) and command.rate_max_gap is not None and command.rate is None:
-        raise _bad("rate_max_gap", "rate_max_gap is an option of rate.", "Give a rate such as 2X.")
-    if isinstance(command, Subscribe):
-        for contradiction in _contradictions(command):
-            raise _bad(*contradiction)
+
+
+_GAP_WITHOUT_RATE = ("rate_max_gap", "rate_max_gap is an option of rate.", "Give a rate such as 2X.")
 
 
 def _bad(field: str, sentence: str, fix: str) -> ClientError:
@@ -290,6 +290,8 @@ def _bad(field: str, sentence: str, fix: str) -> ClientError:
 
 def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
     """Options that don't go together: which field, why, and what to do."""
+    if command.rate_max_gap is not None and command.rate is None:
+        yield _GAP_WITHOUT_RATE
     for field in ("rate", "paused", "managed"):
         if getattr(command, field) and command.durability == "live":
             yield field, f"{field} doesn't go with the durability live.", "Leave one of them out."

@@ -1,5 +1,5 @@
-"""The fields of commands and replies as their structs have them: for errors that say what a field takes, and for the
-tables of docs/protocol.md, which are compared with this.
+"""What commands and replies are called on the wire, and their fields as the structs have them: for errors that say what a
+field takes, and for the tables of docs/protocol.md, which are compared with this.
 
 What msgspec checks stands in a field's type. `stated` adds what it can't say: the unit, and bounds that are checked in
 `names` or by whoever reads the text.
@@ -8,7 +8,8 @@ What msgspec checks stands in a field's type. `stated` adds what it can't say: t
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import inspect
@@ -121,3 +122,17 @@ def _range(low: int | None, high: int | None, what: str = "") -> str:
     if high is None:
         return f"from {low:,}{what}"
     return f"{low:,} to {high:,}{what}" if low is not None else f"up to {high:,}{what}"
+
+
+def tag_of(kind: type[msgspec.Struct]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def structs_of(union: UnionType) -> tuple[type[msgspec.Struct], ...]:
+    """The structs of a union of them, in its order."""
+    return get_args(union)
+
+
+def tags_of(union: UnionType) -> tuple[str, ...]:
+    """The names of all commands or replies of a union, in its order."""
+    return tuple(tag_of(kind) for kind in structs_of(union))

@@ -105,7 +105,8 @@ class FrameReader:
         self._position += used
         if used:
             rest = self._end - used
-            self._buffer[:rest] = self._view[used : self._end]
+            if rest:
+                self._buffer[:rest] = self._view[used : self._end]
             self._end = rest
         if full and size < USUAL_BUFFER:
             self._grow(size * 4)

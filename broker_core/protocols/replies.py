@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from broker_core.errors import ClientError, SluiceError
-from broker_core.protocols.fields import stated
-from broker_core.protocols.tags import tags_of
+from broker_core.protocols.fields import stated, tags_of
 
 _Wait = Annotated[int, stated(unit="ms")]
 _How = Annotated[str, stated("`log`, `conflated`, `now`, `snapshot`")]

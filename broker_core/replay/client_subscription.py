@@ -11,12 +11,12 @@ from broker_core.bookmark import Bookmark
 from broker_core.delivery.account import Account, Cause
 from broker_core.delivery.backlog import Backlog, Ending
 from broker_core.delivery.conflating import Conflating
+from broker_core.delivery.ports import Owner
 from broker_core.delivery.shared import Shared
-from broker_core.errors import SluiceError
 from broker_core.journal.held import Pin
 from broker_core.protocols import commands, replies
 from broker_core.replay.cursor import Cursor, Reading
-from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.kept import ManagedReplay
 from broker_core.replay.pacer import Rate
 from broker_core.replay.trail import Trail
 from broker_core.subscriptions.subscription import Subscription
@@ -25,13 +25,11 @@ DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journ
 REMOVED: Final = "These records were removed from the log."
 
 
-class Peer(Protocol):
+class Peer(Owner, Protocol):
     """The client of a subscription."""
 
     backlog: Backlog
 
-    @property
-    def name(self) -> str: ...
     @property
     def closed(self) -> bool: ...
     def keeps_as(self, durable: str) -> str:
@@ -44,12 +42,6 @@ class Peer(Protocol):
 
     def end(self, target: ClientSubscription, cause: Cause | None, rule: str = "") -> Ending:
         """End a subscription; what was owed to it. `cause` None: it was given all it asked for. Twice is harmless."""
-
-    def fail(self, error: SluiceError) -> None:
-        """Say what was wrong, and end the connection."""
-
-    def close(self, code: str, message: str) -> None:
-        """End the connection with a last word."""
 
 
 class Served(Protocol):

@@ -87,7 +87,6 @@ class Cursor:
 
     @property
     def live(self) -> bool:
-        """Whether it gets what comes as it comes."""
         return self.state is Reading.LIVE
 
     @property

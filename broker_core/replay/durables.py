@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from broker_core.delivery.ports import Facilities
@@ -30,17 +29,16 @@ class Durables:
         """Made, and not known to be on disk: nobody was told of them."""
 
     def connected(self, durable: Durable) -> bool:
-        """Whether its client is subscribed to it now."""
         return (durable.client, durable.name) in self._active
 
-    async def claim(self, client: str, command: commands.Subscribe, position: Callable[[], int]) -> Durable:
-        """The one a subscribe names, when it is on disk; a new one begins at `position()`. For who begins it at once.
+    async def claim(self, client: str, command: commands.Subscribe, position: int) -> Durable:
+        """The one a subscribe names, when it is on disk; a new one begins at `position`. For who begins it at once.
 
         Raises ClientError durable_differs, durable_in_use, too_many_durables; JournalError not_kept, and then one that
-        was new is none. Whatever `position` raises.
+        was new is none.
         """
         while True:
-            found = self._find(client, command) or self._make(client, command, position())
+            found = self._find(client, command) or self._make(client, command, position)
             if found not in self._unsaved:
                 return found
             try:
@@ -52,9 +50,10 @@ class Durables:
             self._unsaved.discard(found)
 
     def _find(self, client: str, command: commands.Subscribe) -> Durable | None:
-        assert command.durable is not None
-        found = self._known.get((client, command.durable))
-        if found is not None and (found.topic, found.filter) != (command.topic, command.filter):
+        found = self._known.get((client, command.durable or ""))
+        if found is None:
+            return None
+        if (found.topic, found.filter) != (command.topic, command.filter):
             raise ClientError(
                 "durable_differs",
                 f"The durable subscription {found.name} is of {found.topic}"
@@ -63,7 +62,7 @@ class Durables:
                 topic=found.topic,
                 filter=found.filter,
             )
-        if found is not None and self.connected(found):
+        if self.connected(found):
             raise ClientError(
                 "durable_in_use",
                 f"The durable subscription {found.name} is subscribed already.",
@@ -72,7 +71,6 @@ class Durables:
         return found
 
     def _make(self, client: str, command: commands.Subscribe, position: int) -> Durable:
-        assert command.durable is not None
         if len(self._known) >= MAX_DURABLES:
             raise ClientError(
                 "too_many_durables",
@@ -81,7 +79,7 @@ class Durables:
             )
         now = self._clock.now_ns()
         durable = Durable(
-            name=command.durable,
+            name=command.durable or "",
             client=client,
             topic=command.topic,
             filter=command.filter,
@@ -98,7 +96,6 @@ class Durables:
         self._unsaved.discard(durable)
 
     def opened(self, target: ClientSubscription, name: str) -> None:
-        """A client is subscribed to it."""
         self._active[target.peer.keeps_as(name), name] = target
 
     def closed(self, target: ClientSubscription) -> None:
@@ -120,6 +117,10 @@ class Durables:
         self._drop(durable)
         self._active.pop((client, name), None)
         return durable
+
+    async def stored(self) -> None:
+        """Wait until what was made and deleted so far is on disk. JournalError not_kept."""
+        await self._kept.save()
 
     # Positions.
 

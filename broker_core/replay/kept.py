@@ -5,7 +5,13 @@ Nothing of the records themselves is kept, for they are in the log. Moments are 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from broker_core.bookmark import MAX_SEQUENCE
+from broker_core.documents.replays import ReplayState
+from broker_core.replay.span import NEVER, Span
 
 
 class Kept(msgspec.Struct, kw_only=True, eq=False, tag_field="kind"):
@@ -40,3 +46,83 @@ class Durable(Kept, tag="durable"):
     @property
     def owner(self) -> str:
         return f"durable subscription {self.name} of {self.client}"
+
+
+class ManagedReplay(Kept, tag="managed"):
+    """One managed replay. Texts are as its creator wrote them; only its `client` may have it.
+
+    What of the log it is asked for is a `Span`; `position` is the first record that its client hasn't been given; what
+    it was given and may not have read begins with `certain`.
+    """
+
+    bookmark: str
+    rate: str | None
+    rate_max_gap: str | None
+    conflation: str | None
+    conflation_key: str | None
+    paused: bool
+    first: int
+    not_before: int
+    last: int
+    not_after: int
+    begun: bool
+    began_at: int = 0
+    """Sequence it began with, from which progress counts; 0 before its first record."""
+    recorded_at: int = 0
+    """The moment on the recorded timeline that it has come to; 0 before its first record."""
+    delivered_messages: int = 0
+    certain: int = 0
+    """Sequence of the first record that its client may not have, for all the broker knows; 0: that is `position`."""
+    caught_up: bool = False
+    ended: Literal["", "completed", "cancelled"] = ""
+    ended_at: int = 0
+
+    @property
+    def owner(self) -> str:
+        return f"managed replay {self.name}"
+
+    @property
+    def span(self) -> Span:
+        """What is left of what was asked for."""
+        not_before = 0 if self.begun else self.not_before
+        return Span(max(self.first, self.kept_from), not_before, self.last, self.not_after)
+
+    @property
+    def held_from(self) -> int | None:
+        return None if self.ended else self.kept_from
+
+    @property
+    def kept_from(self) -> int:
+        """From where the log is kept, and where it goes on for a client that doesn't say what it has."""
+        return min(self.certain or self.position, self.position)
+
+    def state(self, connected: bool) -> ReplayState:
+        if self.ended:
+            return self.ended
+        if self.paused:
+            return "paused"
+        if not connected:
+            return "waiting"
+        return "following" if self.caught_up else "running"
+
+    def advance(self, position: int) -> bool:
+        """Note how far it has come; False when that isn't further."""
+        if position <= self.position:
+            return False
+        self.began_at = self.began_at or self.position
+        self.position = position
+        return True
+
+    def goal(self, newest: int) -> int:
+        """The last sequence there is to deliver, as far as is known: `newest` is the log's."""
+        return min(self.last, newest)
+
+    def progress(self, newest: int) -> float:
+        """From 0 to 1. A replay without an end has 1 when it has caught up."""
+        if self.ended == "completed" or (self.caught_up and not self.paused and self.last == MAX_SEQUENCE):
+            return 1.0
+        begin, goal = self.began_at or self.position, self.goal(newest)
+        total, done = goal - begin + 1, self.position - begin
+        if total <= 0:
+            return 1.0 if self.last == MAX_SEQUENCE and self.not_after == NEVER else 0.0
+        return min(max(done / total, 0.0), 1.0)

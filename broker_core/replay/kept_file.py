@@ -16,15 +16,14 @@ import msgspec
 
 from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
-from broker_core.replay.kept import Durable
-from broker_core.replay.managed import ManagedReplay
+from broker_core.replay.kept import Durable, ManagedReplay
 
 VERSION: Final = 1
 MIGRATED: Final = ".migrated"
 """What is put behind the name of an earlier release's file when it was taken over."""
 
 Entry = Durable | ManagedReplay
-F = TypeVar("F", "_File", "_EarlierDurables", "_EarlierReplays")
+E = TypeVar("E", bound=Entry)
 
 
 class Earlier(NamedTuple):
@@ -34,26 +33,9 @@ class Earlier(NamedTuple):
     replays: Path
 
 
-class _Version(msgspec.Struct):
-    version: int
-
-
-class _File(msgspec.Struct):
-    version: int
-    kept: list[Entry]
-
-
-class _EarlierDurables(msgspec.Struct):
-    durables: list[Durable]
-
-
-class _EarlierReplays(msgspec.Struct):
-    replays: list[ManagedReplay]
-
-
 def encode(entries: Iterable[Entry]) -> bytes:
     """The file's content."""
-    return msgspec.json.encode(_File(VERSION, list(entries)))
+    return msgspec.json.encode({"version": VERSION, "kept": list(entries)})
 
 
 def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
@@ -65,33 +47,32 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
     for one in (path, *earlier):
         if one.parent.is_dir():
             sweep_temporaries(files, one)
-    found = _read(path, _File, "bad_kept_positions", "nothing is kept of clients that are away")
+    found = _read(path, "kept", list[Entry], "bad_kept_positions", "nothing is kept of clients that are away")
     if found is None:
         durables = _read(
-            earlier.durables, _EarlierDurables, "bad_durables", "no durable subscription is known"
+            earlier.durables, "durables", list[Durable], "bad_durables", "no durable subscription is known"
         )
-        replays = _read(earlier.replays, _EarlierReplays, "bad_replays", "no managed replay is known")
+        replays = _read(
+            earlier.replays, "replays", list[ManagedReplay], "bad_replays", "no managed replay is known"
+        )
         if durables is None and replays is None:
             return ()
-        found = _File(
-            VERSION, [*(durables.durables if durables else ()), *(replays.replays if replays else ())]
-        )
-        replace_durably(files, path, encode(found.kept))
+        found = [*(durables or ()), *(replays or ())]
+        replace_durably(files, path, encode(found))
     for one in earlier:
         if one.exists():
             files.rename(one, one.with_name(one.name + MIGRATED))
             files.sync_directory(one.parent)
-    return found.kept
+    return found
 
 
-def _read(path: Path, kind: type[F], code: str, without: str) -> F | None:
-    """The file's content; None when there is no file."""
+def _read(path: Path, field: str, of: type[list[E]], code: str, without: str) -> list[E] | None:
+    """What the file has in that field; None when there is no file."""
     try:
-        content = path.read_bytes()
-        version = msgspec.json.decode(content, type=_Version).version
-        if version != VERSION:
-            raise ValueError(f"version {version}")
-        return msgspec.json.decode(content, type=kind)
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+        if content.get("version") != VERSION:
+            raise ValueError(f"version {content.get('version')}")
+        return msgspec.convert(content.get(field), of)
     except FileNotFoundError:
         return None
     except ValueError as problem:

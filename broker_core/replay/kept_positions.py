@@ -19,9 +19,8 @@ import structlog
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files, replace_durably
 from broker_core.journal.held import Pin
-from broker_core.replay.kept import Durable
+from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Earlier, Entry, encode, load
-from broker_core.replay.managed import ManagedReplay
 
 log = structlog.get_logger("sluice.kept")
 
@@ -73,7 +72,6 @@ class KeptPositions:
         self._changed = True
 
     def note(self) -> None:
-        """Some of what is kept has changed."""
         self._changed = True
 
     def _enter(self, entry: Entry) -> None:
@@ -122,7 +120,11 @@ class KeptPositions:
             try:
                 held = [(entry, entry.held_from) for entry in self]
                 await asyncio.to_thread(replace_durably, self._files, self._path, encode(self))
-                self._move_pins(held)
+                for entry, sequence in held:
+                    if sequence is None:
+                        self._let_go(entry)
+                    elif entry in self._pins:
+                        self._pins[entry].move(sequence)
             except OSError as problem:
                 log.warning("positions_not_kept", why=str(problem))
                 self._failed(waiting, problem.strerror or str(problem), "Make room on the journal's disk.")
@@ -140,14 +142,6 @@ class KeptPositions:
         waiting.set_exception(
             JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix)
         )
-
-    def _move_pins(self, held: list[tuple[Entry, int | None]]) -> None:
-        for entry, sequence in held:
-            pin = self._pins.get(entry)
-            if pin is not None and sequence is not None:
-                pin.move(sequence)
-            elif sequence is None:
-                self._let_go(entry)
 
 
 def _looked_at(write: asyncio.Future[None]) -> None:

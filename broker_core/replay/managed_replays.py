@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from broker_core.bookmark import After, parse_bookmark
+from broker_core.bookmark import sequence_in
 from broker_core.delivery.account import Cause
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import ReplayEntry
@@ -18,8 +18,8 @@ from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
+from broker_core.replay.kept import ManagedReplay
 from broker_core.replay.kept_positions import KeptPositions
-from broker_core.replay.managed import ManagedReplay, Speed
 from broker_core.replay.pacer import parse_rate
 from broker_core.replay.replay_control import ReplayControl
 from broker_core.replay.span import Found, Span
@@ -31,6 +31,38 @@ ASKED: Final = ("topic", "filter", "rate", "rate_max_gap", "conflation", "confla
 """What is kept of a subscribe as it was asked."""
 KEPT_NS: Final = 7 * 24 * 3_600_000_000_000
 """How long an ended one is still listed."""
+SMOOTHING: Final = 0.3
+"""Weight of the newest second in the speed that the time left is told by."""
+
+
+class Speed:
+    """How many records of the log a replay passes in a second, smoothed, for telling the time it has left."""
+
+    __slots__ = ("_at", "_position", "per_second")
+
+    def __init__(self, position: int, now: int) -> None:
+        self._position, self._at = position, now
+        self.per_second = 0.0
+
+    def look(self, position: int, now: int) -> None:
+        """Called about once a second with where the replay stands."""
+        seconds = (now - self._at) / 1e9
+        if seconds <= 0:
+            return
+        newest = max(position - self._position, 0) / seconds
+        weight = SMOOTHING if self.per_second else 1.0
+        self.per_second = weight * newest + (1 - weight) * self.per_second
+        self._position, self._at = position, now
+
+    def seconds_left(self, replay: ManagedReplay, newest: int, newest_at: int) -> float | None:
+        """How long it will take at this pace; None when that can't be said. `newest_at`: when the log's last came."""
+        records = replay.goal(newest) - replay.position + 1
+        if replay.ended or records <= 0:
+            return 0.0
+        rate = parse_rate(replay.rate, replay.rate_max_gap) if replay.rate else None
+        if rate is not None and rate.unit == "recorded" and rate.max_gap_ns is None and replay.recorded_at:
+            return max(min(newest_at, replay.not_after) - replay.recorded_at, 0) / 1e9 / rate.amount
+        return records / self.per_second if self.per_second else None
 
 
 class ManagedReplays:
@@ -48,8 +80,8 @@ class ManagedReplays:
         self._control = control
         self._kept = kept
         self._replays = kept.replays
-        self._active: dict[str, ClientSubscription] = {}
-        self._speeds: dict[str, Speed] = {}
+        self._active: dict[str, tuple[ClientSubscription, Speed]] = {}
+        """Those whose client is subscribed."""
 
     def get(self, name: str) -> ManagedReplay:
         """The one of that name; OperatorError unknown_replay."""
@@ -64,8 +96,9 @@ class ManagedReplays:
 
     def make(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
         """A new one from what a client or an operator asks. ClientError too_many_replays."""
-        assert command.managed is not None
-        self._forget_old()
+        now = self._clock.now_ns()
+        for old in [one for one in self._replays.values() if one.ended and one.ended_at < now - KEPT_NS]:
+            self._kept.drop(old)
         if len(self._replays) >= MAX_MANAGED:
             raise ClientError(
                 "too_many_replays",
@@ -75,12 +108,12 @@ class ManagedReplays:
         replay = ManagedReplay(
             **{name: getattr(command, name) for name in ASKED},
             **span._asdict(),
-            name=command.managed,
+            name=command.managed or "",
             client=client,
             bookmark=command.bookmark or "",
             position=span.first,
             begun=span.not_before == 0,
-            created_at=self._clock.now_ns(),
+            created_at=now,
         )
         self._kept.keep(replay)
         return replay
@@ -123,26 +156,21 @@ class ManagedReplays:
 
     def continued(self, replay: ManagedReplay, command: commands.Subscribe) -> Found:
         """Where its client goes on: after what it says it has received, else with the first that it may not have."""
-        if command.received is not None:
-            received = parse_bookmark(command.received)
-            if isinstance(received, After):
-                mine = [one.sequence for one in received.bookmarks if one.origin == self._instance]
-                if mine and replay.first <= mine[0] + 1 <= self._frontier.durable + 1:
-                    # It may be before the broker's position: what was on its way is delivered again, once.
-                    return Found(replay.span._replace(first=max(mine[0] + 1, self._journal.first_sequence)))
-        return Found(replay.span)
+        received = sequence_in(command.received, self._instance) if command.received is not None else None
+        if received is None or not replay.first <= received + 1 <= self._frontier.durable + 1:
+            return Found(replay.span)
+        # It may be before the broker's position: what was on its way is delivered again, once.
+        return Found(replay.span._replace(first=max(received + 1, self._journal.first_sequence)))
 
     def opened(self, replay: ManagedReplay, target: ClientSubscription) -> None:
-        """Its client is subscribed."""
         target.managed = replay
-        self._active[replay.name] = target
         target.trail = Trail()
-        self._speeds[replay.name] = Speed(replay.position, self._clock.now_ns())
+        self._active[replay.name] = (target, Speed(replay.position, self._clock.now_ns()))
 
     def closed(self, target: ClientSubscription) -> None:
         """The client has left, or has unsubscribed. Before its deliveries are forgotten."""
         replay = target.managed
-        if replay is not None and self._active.get(replay.name) is target:
+        if replay is not None and self._target_of(replay) is target:
             self._look_at(replay, target)
             del self._active[replay.name]
             replay.caught_up = False
@@ -165,7 +193,6 @@ class ManagedReplays:
         return self.make(client, command, span)
 
     def pause(self, name: str) -> ManagedReplay:
-        """Hold it where it is."""
         replay, target = self._running(name)
         if target is not None:
             self._control.pause([target])
@@ -174,7 +201,6 @@ class ManagedReplays:
         return replay
 
     def resume(self, name: str) -> ManagedReplay:
-        """Let it go on."""
         replay, target = self._running(name)
         replay.paused = False
         self._kept.note()
@@ -225,27 +251,24 @@ class ManagedReplays:
             raise OperatorError(
                 "replay_ended", f"The managed replay {name} was {replay.ended}.", "Make a new one."
             )
-        return replay, self._active.get(name)
+        return replay, self._target_of(replay)
+
+    def _target_of(self, replay: ManagedReplay) -> ClientSubscription | None:
+        return self._active[replay.name][0] if replay.name in self._active else None
 
     def _end(self, replay: ManagedReplay, how: Literal["completed", "cancelled"]) -> None:
         replay.ended, replay.ended_at = how, self._clock.now_ns()
-        self._speeds.pop(replay.name, None)
         self._kept.note()
-
-    def _forget_old(self) -> None:
-        before = self._clock.now_ns() - KEPT_NS
-        for replay in [one for one in self._replays.values() if one.ended and one.ended_at < before]:
-            self._kept.drop(replay)
 
     # Positions, the list.
 
     def look(self) -> None:
         """Note how far those that are served have come. Once a second."""
         now = self._clock.now_ns()
-        for name, target in self._active.items():
+        for name, (target, speed) in self._active.items():
             replay = self._replays[name]
             self._look_at(replay, target)
-            self._speeds[name].look(replay.position, now)
+            speed.look(replay.position, now)
 
     def _look_at(self, replay: ManagedReplay, target: ClientSubscription) -> None:
         position = target.position(self._frontier.durable)
@@ -268,9 +291,9 @@ class ManagedReplays:
     def shown(self, replay: ManagedReplay) -> ReplayEntry:
         """One, for the control plane: with its progress, and moments in ms."""
         newest, newest_at = self._frontier.durable, self._clock.now_ns()
-        connected, speed = replay.name in self._active, self._speeds.get(replay.name)
+        connected, (_, speed) = replay.name in self._active, self._active.get(replay.name, (None, None))
         left = None
-        if speed is not None and connected and not replay.paused:
+        if speed is not None and not replay.paused:
             left = speed.seconds_left(replay, newest, newest_at)
         return msgspec.convert(
             # What is shown as it is kept has the same name.
@@ -282,7 +305,7 @@ class ManagedReplays:
                 "behind": max(replay.goal(newest) - replay.position + 1, 0),
                 "progress": round(replay.progress(newest), 6),
                 "left_s": None if left is None else round(left, 1),
-                "records_per_s": round(speed.per_second, 1) if speed is not None and connected else 0.0,
+                "records_per_s": round(speed.per_second, 1) if speed is not None else 0.0,
                 "recorded_at": replay.recorded_at // 1_000_000 or None,
                 "created_at": replay.created_at // 1_000_000,
                 "ended_at": replay.ended_at // 1_000_000 or None,

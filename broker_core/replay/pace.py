@@ -33,7 +33,6 @@ class Pace:
         return self._pacer.rate if self._pacer is not None else None
 
     def change(self, rate: Rate | None) -> None:
-        """Another rate, or none, from now on."""
         if rate is None:
             self._pacer = None
         elif self._pacer is None:

@@ -96,6 +96,5 @@ class ReadAhead:
         self._chunk_bytes, self._taken_bytes = FIRST_CHUNK, 0
 
     def grow(self) -> None:
-        """The client took a chunk at once."""
         self._taken_bytes += self._chunk_bytes
         self._chunk_bytes = self._share.grown(self._chunk_bytes, self._taken_bytes)

@@ -8,8 +8,8 @@ One replay serves one subscription, or several of one client that were resumed t
 once, and delivers in the journal's order across them. Each subscription has a position of its own, so that one can
 leave at any moment, between two records, and go on from there later.
 
-The law: replay(b) then live equals everything after b, once, in order. The hand-over is one turn of the loop without an
-await: the position has passed everything dispatched, and the subscription is live before the next group is.
+The hand-over to live delivery (its law: `cursor`) is one turn of the loop without an await: the position has passed
+everything dispatched, and the subscription is live before the next group is.
 
 A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it can't
 make its client slow. What a client that has stopped reading wasn't sent is given back and read again later, so that a
@@ -196,6 +196,8 @@ class Replay:
         caught_up = [
             one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)
         ]
+        # Records that were given before they were on disk will come once more when they are.
+        given_early = any(one.account.matched_upto > durable for one in self.targets)
         if caught_up and not span.ends:
             await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
@@ -207,7 +209,7 @@ class Replay:
             await self._move()
         elif due := self._conflated([]):
             await self._pass(due)  # then look again: its rate may be lifted meanwhile
-        elif span.ends or span.not_before or self._follows or self._given_early(durable):
+        elif span.ends or span.not_before or self._follows or given_early:
             await self._news()
         elif self._peer.backlog.offline is not None:
             # What comes meanwhile is in the log, and needn't go to the client's spool.
@@ -223,10 +225,6 @@ class Replay:
         """Whether what is new comes this way too."""
         return self._pace.rate is not None or any(one.managed for one in self.targets)
 
-    def _given_early(self, durable: int) -> bool:
-        """Whether one of them was given records before they were on disk, which will come once more when they are."""
-        return any(target.account.matched_upto > durable for target in self.targets)
-
     async def _news(self) -> None:
         """Wait until more is dispatched, or the end's moment has passed."""
         held = [target.conflating.ends_at for target in self.targets if target.conflating is not None]
@@ -239,7 +237,6 @@ class Replay:
     # When to deliver.
 
     async def _move(self) -> None:
-        """Deliver the next chunk."""
         backlog, share = self._peer.backlog, self._share
         if not backlog.has_room_for(self._streams) and not await self._room():
             return
@@ -250,7 +247,10 @@ class Replay:
         try:
             chunk = await self._ahead.chunk(self.targets, self._span)
         except JournalError as error:
-            self._removed(error)
+            oldest = self._facilities.journal.first_sequence
+            if error.code != "bookmark_gone" or oldest <= self._next_sequence:
+                raise
+            self._pass_over(oldest - 1, REMOVED)  # while the replay waited
             return
         if chunk is None:
             return
@@ -269,18 +269,15 @@ class Replay:
             return True
         except TimeoutError:
             self._ahead.stalled()
-            self._give_back()
+            # What waits in the outbox is in the log as well: it is read again when the client reads.
+            for target in [target for target in self.targets if target.conflating is None]:
+                taken = backlog.take_back(target.stream)
+                if taken:
+                    target.cursor.given_back(taken[0].batch.first_sequence)
+                    if target.trail is not None:
+                        target.trail.taken_back(sum(entry.nbytes for entry in taken))
             await backlog.room(self._streams)
             return False
-
-    def _give_back(self) -> None:
-        """What waits in the outbox is in the log as well: read it again when the client reads."""
-        for target in [target for target in self.targets if target.conflating is None]:
-            taken = self._peer.backlog.take_back(target.stream)
-            if taken:
-                target.cursor.given_back(taken[0].batch.first_sequence)
-                if target.trail is not None:
-                    target.trail.taken_back(sum(entry.nbytes for entry in taken))
 
     async def _deliver(self, chunk: Chunk) -> None:
         if chunk.first > self._next_sequence:
@@ -343,13 +340,6 @@ class Replay:
         peer.backlog.send()
 
     # Gaps and the end.
-
-    def _removed(self, error: JournalError) -> None:
-        """Records were removed while the replay waited: the client is told which, and the replay goes on behind."""
-        oldest = self._facilities.journal.first_sequence
-        if error.code != "bookmark_gone" or oldest <= self._next_sequence:
-            raise error
-        self._pass_over(oldest - 1, REMOVED)
 
     def _pass_over(self, last: int, why: str) -> None:
         """Each that still needs records up to `last` is told that it will not get them, and goes on behind."""

@@ -122,7 +122,6 @@ class ReplayControl:
             target.pin = self._facilities.journal.pin(target.position(self._frontier.durable), owner)
 
     def _stop(self, target: ClientSubscription) -> None:
-        """Take a subscription away from what serves it."""
         if target.serving is not None:
             target.serving.leave(target)
         elif target.cursor.live:

@@ -32,7 +32,6 @@ class Trail:
         return self._steps[0][0] if self._steps else 0
 
     def sent(self, first_sequence: int, nbytes: int) -> None:
-        """A batch was queued."""
         self._nbytes += nbytes
         if self._steps and self._steps[-1][1] + nbytes <= GRAIN_BYTES:
             self._steps[-1][1] += nbytes

@@ -6,6 +6,7 @@ what is certain: both functions say False when they don't know.
 
 from __future__ import annotations
 
+from broker_core.config.scopes import levels_cover
 from broker_core.subscriptions.topics import TopicPattern
 
 
@@ -20,14 +21,7 @@ def inside(one: TopicPattern, other: TopicPattern) -> bool:
     mine, others = one.text.split("."), other.text.split(".")
     if _is_own(mine) != _is_own(others):
         return False
-    for place, level in enumerate(others):
-        if place >= len(mine):
-            return False
-        if level == ">":
-            return True
-        if mine[place] == ">" or level not in ("*", mine[place]):
-            return False
-    return len(mine) == len(others)
+    return levels_cover(others, mine)
 
 
 def disjoint(one: TopicPattern, other: TopicPattern) -> bool:

@@ -1,11 +1,8 @@
-"""The hand-over from replay to live, as one small unit with one law:
+"""The rows that one subscription wants of a batch: what a replay takes out of the journal.
 
-    replay(b) then live equals everything after b, once, in order.
-
-A replay reads whole batches from the journal. The batch that holds its first record also holds records before
-it, and the last batch it reads may come again when the subscription goes live. A cursor knows the next record
-its subscription hasn't had, takes from each batch only what is at or after it, and moves on. Nothing here
-reads, waits or knows time.
+A replay reads whole batches. The batch that holds its first record also holds records before it, and the last batch it
+reads may come again when the subscription goes live: its cursor (`replay.cursor`) knows the next record it hasn't had, and
+only what is at or after it is taken. Nothing here reads, waits or knows time.
 """
 
 from __future__ import annotations
@@ -80,32 +77,3 @@ def _shortest(batch: Batch, rows: Rows) -> Rows | None:
     if not len(rows):
         return EMPTY
     return None if len(rows) == batch.count else rows
-
-
-class ReplayCursor:
-    """One subscription's reading position: the sequence of the next record it hasn't been given."""
-
-    __slots__ = ("next_sequence",)
-
-    def __init__(self, next_sequence: int) -> None:
-        self.next_sequence = next_sequence
-
-    def take(
-        self, subscription: Subscription[object], batch: Batch, evaluator: BatchEvaluator | None = None
-    ) -> Rows | None:
-        """The rows that are new and wanted (None: all, EMPTY: none), and move past the batch.
-
-        A batch that was taken before gives EMPTY, so the same batch may come from the journal and live.
-        """
-        rows = select_for(subscription, batch, self.next_sequence, evaluator)
-        self.next_sequence = max(self.next_sequence, batch.last_sequence + 1)
-        return rows
-
-    def missing_before(self, batch: Batch) -> tuple[int, int] | None:
-        """The first and last sequence between the position and the batch, when something is missing."""
-        first = batch.first_sequence
-        return (self.next_sequence, first - 1) if first > self.next_sequence else None
-
-    def caught_up(self, newest: int) -> bool:
-        """Whether everything up to and including this sequence has been taken: the moment to go live."""
-        return self.next_sequence > newest

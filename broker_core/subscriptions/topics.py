@@ -17,12 +17,12 @@ from functools import lru_cache
 import re2
 
 from broker_core.errors import ClientError
+from broker_core.filters.parser import compile_pattern
 
 MAX_PATTERN_BYTES = 255
 """Bytes of a pattern that isn't an expression: as many as a topic has at most."""
 MAX_EXPRESSION = 1_024
 """Characters of a regular expression for topics."""
-_EXPRESSION_MEMORY = 1024 * 1024
 _FIX = "Write a topic, a.*.b, a.>, or ~ and a regular expression."
 
 
@@ -136,12 +136,8 @@ def _fits(pattern: list[str], levels: list[str]) -> bool:
 def _expression(text: str) -> Callable[[str], bool]:
     if len(text) > MAX_EXPRESSION:
         raise _bad(text, f"an expression has {MAX_EXPRESSION} characters at most", MAX_EXPRESSION + 1)
-    options = re2.Options()
-    options.max_mem = _EXPRESSION_MEMORY
-    options.log_errors = False
-    options.never_capture = True
     try:
-        full = re2.compile(text[1:].encode(), options=options).fullmatch
+        full = compile_pattern(text[1:]).fullmatch
     except UnicodeEncodeError as error:
         raise _bad(ascii(text), "half a surrogate pair isn't a character", error.start + 2) from None
     except re2.error as error:

@@ -21,6 +21,12 @@ class JournalActionForm(forms.Form):
         widget=forms.TextInput(attrs={"class": "form-control", "autocomplete": "off", "spellcheck": "false"}),
     )
 
+    in_lake = forms.BooleanField(
+        label="Remove only what the lake has",
+        required=False,
+        help_text="The lake's files are compared by counts and checksums before anything goes.",
+    )
+
     def clean_age(self) -> str:
         """An age that services read."""
         text = str(self.cleaned_data["age"]).strip()

@@ -9,7 +9,7 @@ from django import forms
 
 from broker_core.config.preset_fields import MODE_MEANING
 from broker_core.config.rules import MAX_RUNGS
-from broker_core.config.vocabulary import UNIT_OF, Action, Choice, Shape, Signal, Unit
+from broker_core.config.vocabulary import SIGNALS, Action, Choice, Shape, Signal, Unit
 from broker_core.slow_clients.rules.presets.custom import DEFAULTS as RULE_DEFAULTS
 from console.forms.fields import FlagField, IntervalField, LinesField, SizeField, WordField, dress
 from console.forms.part import PartForm, mode_field, whole
@@ -160,7 +160,7 @@ def written(amount: Any, signal: str) -> str:
 
 
 def _measure(signal: str) -> forms.Field:
-    unit = UNIT_OF.get(Signal(signal)) if signal in set(Signal) else None
+    unit = SIGNALS[Signal(signal)].unit if signal in set(Signal) else None
     return (
         _BY_UNIT[unit](required=False)
         if unit in _BY_UNIT

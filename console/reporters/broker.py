@@ -17,7 +17,6 @@ from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
-from broker_core.engine.events import decision_entry, loss_entry
 from broker_core.slow_clients.rules.staging import read_stage
 from console.queries.policies import instance_named
 from console.services import policies, reports, rollouts
@@ -73,7 +72,7 @@ class BrokerReporter:
     def _new_decisions(self, known: int) -> list[DecisionEntry]:
         decisions = self._broker.engine.decisions
         number = min(decisions.made - known, len(decisions.recent))
-        return [decision_entry(one) for one in list(decisions.recent)[len(decisions.recent) - number :]]
+        return list(decisions.recent)[len(decisions.recent) - number :]
 
     async def _store(self, snapshot: Snapshot) -> None:
         made, decisions = self._broker.engine.decisions.made, self._new_decisions(self._kept)
@@ -94,7 +93,7 @@ class BrokerReporter:
     async def _store_losses(self) -> None:
         ledger, instance = self._broker.engine.ledger, self._broker.engine.instance
         entered, number = ledger.intervals, min(ledger.intervals - self._lost, len(ledger.recent))
-        losses = [loss_entry(loss, instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
+        losses = [loss.entry(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
         await asyncio.to_thread(record_losses, losses, instance)
         self._lost = entered
 

@@ -129,13 +129,18 @@ def delete(actor: Actor, number: int, *, expected_version: int | None = None) ->
         draft.delete()
 
 
-def preview(draft: PolicyDraft) -> Preview:
-    """What publishing a draft would do, for the clients that are connected now."""
-    return preview_of(draft.instance, draft.document)
+def preview(draft: PolicyDraft, rollout: rollouts.Plan | None = None) -> Preview:
+    """What publishing a draft would do, for the clients that are connected now; with `rollout` for some of them first.
+    Raises OperatorError bad_rollout."""
+    return preview_of(draft.instance, draft.document, rollout)
 
 
-def preview_of(instance: Instance, document: Mapping[str, Any]) -> Preview:
-    """What publishing a document would do."""
+def preview_of(
+    instance: Instance, document: Mapping[str, Any], rollout: rollouts.Plan | None = None
+) -> Preview:
+    """What publishing a document would do. Raises as `preview`."""
+    if rollout is not None:
+        rollouts.validate(rollout)
     newest = policies.newest_of(instance)
     differences = changes(newest.document, document)
     try:
@@ -146,9 +151,13 @@ def preview_of(instance: Instance, document: Mapping[str, Any]) -> Preview:
     if refused := policies.refusals(policy, findings):
         return Preview(refused, differences, findings)
     try:
-        effect = link_to(instance.name).call(
-            PreviewPolicy(policy=msgspec.Raw(msgspec.json.encode(policy.to_dict())))
+        made = policy.to_dict()
+        orders = (
+            {"policy": made, "staged": None}
+            if rollout is None
+            else policies.staged_orders(newest.document, made, rollout.client, rollout.share)
         )
+        effect = link_to(instance.name).call(PreviewPolicy(**policies.in_words_of_the_broker(orders)))
     except SluiceError as problem:
         return Preview([], differences, findings, away=problem.sentence)
     return Preview([], differences, findings, effect)

@@ -22,7 +22,7 @@ from console.broker_link import BrokerLink, link_to
 from console.choices import JOURNAL_ACTIONS, RunKind, RunState
 from console.models import ActionRun
 from console.queries.policies import instance_named
-from console.services import runs
+from console.services import pipeline, runs
 from console.services.actors import Actor
 from console.services.progress import Progress
 from console.units.ages import format_age, parse_age
@@ -31,13 +31,37 @@ SWAP_TIMEOUT_S = 60.0
 PREPARED_FOLDER = "{instance}.prepared"
 
 
-def plan(action: str, age: str | int, instance_name: str | None = None) -> dict[str, Any]:
-    """What an action would do: segments chosen, segments skipped and why, and bytes. Changes nothing."""
+def plan(
+    action: str, age: str | int, instance_name: str | None = None, *, in_lake: bool = False
+) -> dict[str, Any]:
+    """What an action would do: segments chosen, segments skipped and why, and bytes. Changes nothing.
+
+    With `in_lake` only what the lake has is removed: here by the names and counts of its files, at the run by checksums.
+    """
     kind, age_s = _kind(action), parse_age(age)
-    found = link_to(instance_named(instance_name).name).call(
-        requests.PlanJournals(action=str(kind), age_s=age_s)
-    )
-    return {"age_s": age_s, "age": format_age(age_s), **msgspec.to_builtins(found)}
+    name = instance_named(instance_name).name
+    found = link_to(name).call(requests.PlanJournals(action=str(kind), age_s=age_s))
+    made = {"age_s": age_s, "age": format_age(age_s), **msgspec.to_builtins(found)}
+    return {**_in_lake(made, name, quick=True), "in_lake": True} if in_lake else made
+
+
+def _in_lake(made: dict[str, Any], instance_name: str, *, quick: bool) -> dict[str, Any]:
+    """The plan without the segments that the lake doesn't have. OperatorError lake_damaged, other_log."""
+    if not made["segments"]:
+        return made
+    through = pipeline.lake_through(instance_name, made["segments"][-1]["last_sequence"], quick=quick)
+    kept = [one for one in made["segments"] if one["last_sequence"] <= through]
+    why = f"the lake has everything up to record {through} only"
+    late = [
+        {"name": one["name"], "why": why, "reason": "not_in_lake"} for one in made["segments"][len(kept) :]
+    ]
+    return {
+        **made,
+        "segments": kept,
+        "chosen": [one["name"] for one in kept],
+        "skipped": [*late, *made["skipped"]],
+        "bytes": sum(one["bytes"] for one in kept),
+    }
 
 
 def request(
@@ -48,12 +72,13 @@ def request(
     *,
     plan_hash: str = "",
     once: runs.Once | None = None,
+    in_lake: bool = False,
 ) -> ActionRun:
     """Ask for an action on the sealed segments older than `age`; a worker carries it out."""
     kind, age_s = _kind(action), parse_age(age)
     instance = instance_named(instance_name)
-    parameters = {"age": format_age(age_s), "age_s": age_s}
-    made = plan(action, age_s, instance.name)
+    parameters = {"age": format_age(age_s), "age_s": age_s} | ({"in_lake": True} if in_lake else {})
+    made = plan(action, age_s, instance.name, in_lake=in_lake)
     return runs.request(actor, instance, kind, parameters, plan=made, plan_hash=plan_hash, once=once)
 
 
@@ -61,7 +86,11 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     """Carry out a run in a worker. The plan is made anew: what the run was asked for with may be days old."""
     link = link_to(run.instance.name)
     age_s = parse_age(run.parameters.get("age_s", run.parameters.get("age", "")))
-    run.plan = plan(run.kind, age_s, run.instance.name)
+    in_lake = bool(run.parameters.get("in_lake"))
+    run.plan = plan(run.kind, age_s, run.instance.name, in_lake=in_lake)
+    if in_lake:
+        progress.step(0, 1, "checking the lake")
+        run.plan = _in_lake(run.plan, run.instance.name, quick=False)
     chosen = run.plan["chosen"]
     progress.log(f"{run.kind} of segments older than {format_age(age_s)}: {len(chosen)} chosen")
     for skipped in run.plan["skipped"]:

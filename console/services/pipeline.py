@@ -26,6 +26,9 @@ from console.services.progress import Progress
 
 LISTEN_S = 1.0
 STOP_WITHIN_S = 15.0
+QUICK_S = 60.0
+CHECK_S = 4 * 3_600.0
+"""A lake of a terabyte is read within that."""
 
 
 def request(
@@ -65,6 +68,37 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     finally:
         _stop(process)
     return report.outcome(process.returncode)
+
+
+def lake_through(instance_name: str, last: int, *, quick: bool) -> int:
+    """The newest record so that the lake has all that the log holds up to it. Raises the job's error, or pipeline_failed.
+
+    With `quick` by the names and counts of its files, else by reading them and comparing checksums.
+    """
+    words = [sys.executable, "-m", "pipeline", "lake-check", "--json", f"--end={last}"]
+    done = subprocess.run(
+        [*words, f"--quick={'yes' if quick else 'no'}"],
+        cwd=settings.BASE_DIR,
+        env=_environment(instance_name),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=QUICK_S if quick else CHECK_S,
+        check=False,
+    )
+    told: dict[str, Any] = {}
+    for line in done.stdout.splitlines():
+        told = json.loads(line)
+    if told.get("event") == "error":
+        raise OperatorError.received(told["code"], told["message"], told.get("fix", ""), told.get("details"))
+    if done.returncode or "through" not in told:
+        raise OperatorError(
+            "pipeline_failed",
+            f"lake-check ended with code {done.returncode}: {done.stderr[-300:].strip() or 'it said nothing'}",
+            "Run `manage.py pipeline run lake-check`.",
+            returncode=done.returncode,
+        )
+    return int(told["through"])
 
 
 class Report:

@@ -65,10 +65,14 @@ def orders(instance_name: str) -> dict[str, Any]:
     newest, rollout = newest_of(instance), read.running_rollout(instance)
     if rollout is None or rollout.revision_id != newest.pk:
         return {"policy": newest.document, "staged": None}
-    return {
-        "policy": rollout.base.document,
-        "staged": {"policy": newest.document, "client": rollout.client, "share": rollout.share},
-    }
+    return staged_orders(rollout.base.document, newest.document, rollout.client, rollout.share)
+
+
+def staged_orders(
+    base: Mapping[str, Any], first: Mapping[str, Any], client: str, share: int | None
+) -> dict[str, Any]:
+    """What a broker is told to run, or to preview: `first` for some clients, `base` for the others."""
+    return {"policy": base, "staged": {"policy": first, "client": client, "share": share}}
 
 
 def ensure_instance(name: str) -> Instance:
@@ -184,7 +188,7 @@ def tell_broker(revision: PolicyRevision) -> Change:
     """Ask the running broker to take up a revision, and store what it reports."""
     instance = revision.instance
     try:
-        answer = link_to(instance.name).call(_apply(orders(instance.name)))
+        answer = link_to(instance.name).call(Apply(**in_words_of_the_broker(orders(instance.name))))
     except SluiceError as problem:
         return Change(revision, False, problem.sentence)
     reports.record_revision(instance, answer.revision, timezone.now())
@@ -193,12 +197,13 @@ def tell_broker(revision: PolicyRevision) -> Change:
     return Change(revision, True)
 
 
-def _apply(ordered: Mapping[str, Any]) -> Apply:
+def in_words_of_the_broker(ordered: Mapping[str, Any]) -> dict[str, Any]:
+    """Orders as the fields of a request to apply or to preview them."""
     staged = ordered["staged"]
-    return Apply(
-        policy=_raw(ordered["policy"]),
-        staged=staged and Staged(**{**staged, "policy": _raw(staged["policy"])}),
-    )
+    return {
+        "policy": _raw(ordered["policy"]),
+        "staged": staged and Staged(**{**staged, "policy": _raw(staged["policy"])}),
+    }
 
 
 def _raw(document: Mapping[str, Any]) -> msgspec.Raw:

@@ -31,6 +31,24 @@ class Plan:
     most_decisions: int = 0
 
 
+def validate(plan: Plan) -> None:
+    """Raises OperatorError bad_rollout when a rollout by that plan couldn't begin."""
+    _of(plan)
+
+
+def _of(plan: Plan) -> PolicyRollout:
+    rollout = PolicyRollout(client=plan.client, share=plan.share, most_decisions=plan.most_decisions)
+    try:
+        rollout.full_clean(exclude=("instance", "revision", "base"))
+    except ValidationError as invalid:
+        raise OperatorError(
+            "bad_rollout",
+            f"The rollout can't begin: {' '.join(invalid.messages)}",
+            "Give a pattern of client names or a share of 1 to 99 percent.",
+        ) from invalid
+    return rollout
+
+
 def start(
     actor: Actor,
     instance: Instance,
@@ -43,22 +61,8 @@ def start(
     """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
 
     def begin(revision: PolicyRevision, base: PolicyRevision) -> None:
-        rollout = PolicyRollout(
-            instance=instance,
-            revision=revision,
-            base=base,
-            client=plan.client,
-            share=plan.share,
-            most_decisions=plan.most_decisions,
-        )
-        try:
-            rollout.full_clean()
-        except ValidationError as invalid:
-            raise OperatorError(
-                "bad_rollout",
-                f"The rollout can't begin: {' '.join(invalid.messages)}",
-                "Give a pattern of client names or a share of 1 to 99 percent.",
-            ) from invalid
+        rollout = _of(plan)
+        rollout.instance, rollout.revision, rollout.base = instance, revision, base
         rollout.save()
 
     return policies.publish(

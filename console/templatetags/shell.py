@@ -42,7 +42,9 @@ HEALTHS = {
     ),
     Health.FLAPPING: Word("Flapping", "refresh", "It is offlined again and again"),
     Health.FALLING_BEHIND: Word("Falling behind", "arrow-down", "More comes for it than it takes"),
-    Health.UNKNOWN: Word("Not known yet", "help", "It hasn't been looked at for long enough"),
+    Health.UNKNOWN: Word(
+        "Not known yet", "help", "It hasn't been looked at for long enough, or the broker is late"
+    ),
     Health.PAUSED: Word("Paused", "player-pause", "Nothing is sent to it"),
     Health.KEEPS_UP: Word("Keeps up", "circle-check", "Nothing waits for it, or it comes nearer"),
 }

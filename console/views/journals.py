@@ -44,7 +44,7 @@ def plan(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {"plan_form": form}
     if form.is_valid():
         try:
-            context["plan"] = _plan(form.cleaned_data["action"], form.cleaned_data["age"])
+            context["plan"] = _plan(form)
         except SluiceError as problem:
             context["plan_problem"] = problem
     if request.headers.get("HX-Request"):
@@ -64,13 +64,13 @@ def apply(request: HttpRequest) -> HttpResponse:
         messages.error(request, "Nothing was removed: the name typed isn’t the instance’s.")
         return redirect("journals")
     try:
-        if _plan(action, age)["digest"] != request.POST.get("plan"):
+        if _plan(form)["digest"] != request.POST.get("plan"):
             messages.warning(
                 request,
                 "Nothing was done: the segments have changed since the plan was shown. Look at it again.",
             )
             return redirect("journals")
-        run = service.request(common.actor_of(request), action, age)
+        run = service.request(common.actor_of(request), action, age, in_lake=_in_lake(form))
     except SluiceError as problem:
         common.tell(request, problem)
         return redirect("journals")
@@ -78,8 +78,14 @@ def apply(request: HttpRequest) -> HttpResponse:
     return redirect("runs")
 
 
-def _plan(action: str, age: str) -> dict[str, Any]:
-    found = service.plan(action, age)
+def _in_lake(form: JournalActionForm) -> bool:
+    """It is asked of removal alone: nothing else takes records out of the log."""
+    return bool(form.cleaned_data["in_lake"]) and form.cleaned_data["action"] == "remove"
+
+
+def _plan(form: JournalActionForm) -> dict[str, Any]:
+    action, age = form.cleaned_data["action"], form.cleaned_data["age"]
+    found = service.plan(action, age, in_lake=_in_lake(form))
     names = [entry["name"] if isinstance(entry, dict) else str(entry) for entry in found["chosen"]]
     count = f"{len(names)} segment{'' if len(names) == 1 else 's'}"
     return {

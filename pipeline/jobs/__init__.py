@@ -8,7 +8,11 @@ from typing import Any, Protocol, cast
 
 from pipeline.config import Settings
 
-JOBS = {"lake": "pipeline.jobs.lake", "client-history": "pipeline.jobs.client_history"}
+JOBS = {
+    "lake": "pipeline.jobs.lake",
+    "lake-check": "pipeline.jobs.lake_check",
+    "client-history": "pipeline.jobs.client_history",
+}
 
 
 class Reporter(Protocol):

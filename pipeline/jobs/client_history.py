@@ -16,15 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker_core.bookmark import moment_text
 from broker_core.names import CLIENTS_TOPIC
 from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_flag, add_reading_arguments
 from pipeline.lakefiles import one_writer, write_parquet
-from pipeline.reading import Request, plan
-from pipeline.schemas import CLIENT_HOURS, spark_ddl
-from pipeline.session import spark_session, watched
+from pipeline.manifest import claim, write_manifest
+from pipeline.schemas import CLIENT_HOURS
+from pipeline.session import check_machine, spark_session, watched
 from pipeline.transforms.client_history import HOUR_MS, hours_of, merge_hours
 from pipeline.transforms.lake import DAY_US, day_name
+from sluice_spark import journal
+from sluice_spark.columns import spark_ddl
+from sluice_spark.lease import leased
+from sluice_spark.log import examine
+from sluice_spark.reading import Request, plan_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,14 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Make the hours from the newest written one on. SluiceError when the journal isn't whole."""
     began = time.monotonic()
+    log = examine(settings.log, arguments.durable)
+    check_machine(settings)
     with one_writer(settings.client_history):
+        manifest = claim(settings.client_history, log, [], adopt=True, proven=lambda: None)
         newest = None if arguments.all else newest_hour(settings.client_history, settings.log.instance)
         request = request_from(newest, arguments)
-        if not plan(settings.log, request):
+        if not plan_log(log, request):
             reporter.note("There is nothing new in the journal.")
             return {"hours": 0, "clients": 0, "unreadable": 0, "files": 0, "seconds": 0.0}
         report = partial(reporter.progress, what="tasks")
-        with spark_session(settings, "client-history") as spark, watched(spark, report):
+        with (
+            leased(log.place, "client-history", plan_log(log, request)[0].first, reporter.note),
+            spark_session(settings, "client-history") as spark,
+            watched(spark, report),
+        ):
+            write_manifest(settings.client_history, manifest)
             fresh = collect_hours(spark, settings, request)
         files = write_hours(settings.client_history, settings.log.instance, fresh, newest)
     named = fresh.filter(pc.is_valid(fresh.column("client")))
@@ -84,19 +98,17 @@ def collect_hours(spark: SparkSession, settings: Settings, request: Request) -> 
     """The hours of all clients; events that can't be read are counted in a row without a client."""
     from pyspark.sql import functions as F
 
-    from pipeline.sources import journal
-
     place = settings.log
     frame = journal(
         spark,
         place.directory,
-        place.archive,
+        archive=place.archive,
         instance=place.instance,
-        columns=request.columns,
+        columns=request.columns or (),
         topics=request.topics,
-        start_at=request.start_at,
+        start=None if request.start_at is None else moment_text(request.start_at),
         durable=request.durable,
-        skip_gaps=request.skip_gaps,
+        gaps="note" if request.skip_gaps else "error",
     )
     event = F.from_json(F.col("body").cast("string"), EVENT).alias("event")
     told = frame.select("sequence", event).select("sequence", "event.*")

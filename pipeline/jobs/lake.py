@@ -10,34 +10,48 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from broker_core.errors import OperatorError, SluiceError
-from pipeline.config import LogPlace, Settings
-from pipeline.jobs import Reporter, add_reading_arguments
-from pipeline.lakefiles import one_writer, write_parquet
-from pipeline.reading import Request, plan, read_span
-from pipeline.schemas import WRITTEN, spark_ddl
-from pipeline.segments import Span, durable_sequence, first_sequences
-from pipeline.session import spark_session, watched
-from pipeline.sources import settle_worker
+from broker_core.errors import JournalError, OperatorError, SluiceError
+from pipeline.config import Settings
+from pipeline.jobs import Reporter, add_flag, add_reading_arguments
+from pipeline.lakefiles import one_writer, unwritable, write_parquet
+from pipeline.manifest import Manifest, claim, write_manifest
+from pipeline.schemas import WRITTEN
+from pipeline.session import check_machine, spark_session, watched
+from pipeline.transforms.digest import Digest, digest_of
 from pipeline.transforms.lake import (
-    Interval,
+    LakeFile,
     day_name,
     file_name,
-    interval_of,
     missing,
+    parse_file_name,
     sort_records,
     stretches,
+    tag_of,
 )
+from sluice_spark.columns import COLUMNS, spark_ddl
+from sluice_spark.lease import leased
+from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.segments import Span
+from sluice_spark.worker import settle_worker
 
 HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Raw bytes that are sorted at once and make one file. A worker needs about three times as much memory."""
+SPAN_BYTES = 1 << 40
+"""A segment is one task, and as a rule one file."""
+NAMED = 20
+GIVEN_UP_WHY = "given up"
 GIVEN_UP = "_given_up"
 """Holds an empty file per interval that was skipped; Spark and pyarrow ignore names that start with "_"."""
 REPEATING = ["origin", "topic", "publisher", "epoch"]
@@ -47,58 +61,148 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
     parser.add_argument("--start", type=int, help="first sequence (default: the oldest record there is)")
     parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
+    add_flag(parser, "--adopt", "take files from before logs had identities for this log's")
     add_reading_arguments(parser)
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Write what the lake doesn't hold yet. SluiceError when a span isn't whole; what was finished stays."""
     began = time.monotonic()
+    log = examine(settings.log, arguments.durable)
+    check_bounds(log, arguments)
+    check_machine(settings)
     with one_writer(settings.records):
-        spans = plan_lake(settings, arguments)
-        if not spans:
-            reporter.note("The lake is up to date.")
-            return summary([], time.monotonic() - began) | {"gaps": []}
-        reporter.note(
-            f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments."
-        )
-        work = worker(settings.log, settings.records, spans, arguments.skip_gaps)
-        report = partial(reporter.progress, what="spans")
-        with spark_session(settings, "lake") as spark, watched(spark, report):
-            numbers = spark.range(0, len(spans), 1, len(spans))
-            rows = numbers.mapInArrow(work, spark_ddl(WRITTEN)).toArrow().to_pylist()
-        raise_first(rows)
-        gaps = accept_gaps(settings, spans) if arguments.skip_gaps else []
-    return summary(rows, time.monotonic() - began) | {"gaps": gaps}
+        manifest = claim_records(settings, log, arguments.adopt)
+        work = plan_lake(settings, log, arguments)
+        if not work.spans:
+            reporter.note("The lake is up to date." if log.frontier else "The log holds no records yet.")
+            rows: list[dict[str, Any]] = []
+        else:
+            with leased(log.place, "lake", work.spans[0].first, reporter.note):
+                # Looked at once more now that nothing can go any longer.
+                log = examine(settings.log, log.frontier)
+                work = plan_lake(settings, log, arguments)
+                write_manifest(settings.records, manifest)
+                rows = write_spans(settings, log, work.spans, arguments.skip_gaps, reporter)
+        if arguments.skip_gaps:
+            work = replace(work, gaps=work.gaps + give_up(settings, log, work))
+        for gap in work.gaps[:NAMED]:
+            reporter.note(f"Not in the lake: {gap}.")
+        write_manifest(settings.records, stated(manifest, settings, log, work.gaps))
+    gaps = [gap.as_dict() for gap in work.gaps]
+    return summary(rows, time.monotonic() - began) | {"log": log.place.log, "gaps": gaps}
 
 
-def plan_lake(settings: Settings, arguments: argparse.Namespace) -> list[Span]:
-    """The spans the lake doesn't cover yet. JournalError bookmark_gone when some of them left the journal unread."""
-    place = settings.log
-    durable = durable_sequence(place) if arguments.durable is None else arguments.durable
-    segments = first_sequences(place)
-    covered = held(settings.records, place.instance)
-    last = durable if arguments.end is None else min(arguments.end, durable)
-    oldest = min([*segments[:1], *(first for first, _ in covered)], default=1)
+def check_bounds(log: Log, arguments: argparse.Namespace) -> None:
+    """OperatorError bad_range for bounds that hold nothing."""
+    bounds(log, Request(start=arguments.start, end=arguments.end))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run has to do: spans to write, and what of the log it can't have."""
+
+    spans: list[Span]
+    gaps: list[Gap]
+    """Told in the result and in the manifest, in the same words by a fresh lake and by an old one."""
+
+
+def plan_lake(settings: Settings, log: Log, arguments: argparse.Namespace) -> Work:
+    """The spans the lake doesn't cover yet. JournalError bookmark_gone when some of them left the journal unread.
+
+    What was removed before this lake began is stated and no error; what a lake that followed the log has missed is one.
+    """
+    files = held(settings.records, log.place.instance)
+    given_up = held(settings.records, log.place.instance, GIVEN_UP)
+    covered = [(file.first, file.last) for file in (*files, *given_up)]
+    last = log.frontier if arguments.end is None else arguments.end
+    begun = min([log.first, *(first for first, _ in covered)])
+    absent = missing(covered, arguments.start or 1, last)
+    gaps = [gap for first, stop in absent for gap in log.gaps(first, stop)]
+    for gap in gaps:
+        before = gap.why == REMOVED and gap.last < begun and arguments.start is None
+        if not before and not arguments.skip_gaps:
+            raise refuse_gap(gap, log)
     spans: list[Span] = []
-    for first, stop in missing(covered, arguments.start or oldest, last):
-        spans += plan(place, Request(start=first, end=stop, durable=durable, skip_gaps=arguments.skip_gaps))
-    return spans
+    for first, stop in absent:
+        spans += plan_log(log, Request(start=first, end=stop, skip_gaps=True, split_bytes=SPAN_BYTES))
+    return Work(spans, [*gaps, *(Gap(file.first, file.last, GIVEN_UP_WHY) for file in given_up)])
 
 
-def held(directory: Path, instance: str) -> list[Interval]:
-    """The intervals of sequences the lake's files hold, and those an operator gave up."""
-    names = (path.name for pattern in ("day=*/*", f"{GIVEN_UP}/*") for path in directory.glob(pattern))
-    return [interval for name in names if (interval := interval_of(name, instance)) is not None]
+def held(directory: Path, instance: str, folder: str = "day=*") -> list[LakeFile]:
+    """What the lake's files hold, by their names; with GIVEN_UP, what an operator gave up."""
+    names = (path.name for path in directory.glob(f"{folder}/*"))
+    return [file for name in names if (file := parse_file_name(name, instance)) is not None]
 
 
-def accept_gaps(settings: Settings, spans: list[Span]) -> list[Interval]:
+def give_up(settings: Settings, log: Log, work: Work) -> list[Gap]:
     """Note what --skip-gaps skipped, so that later runs needn't skip, and report new gaps again."""
-    directory, instance = settings.records, settings.log.instance
-    gaps = missing(held(directory, instance), spans[0].first, spans[-1].last)
+    directory, instance = settings.records, log.place.instance
+    edges = [*((span.first, span.last) for span in work.spans), *((gap.first, gap.last) for gap in work.gaps)]
+    if not edges:
+        return []
+    covered = [(f.first, f.last) for f in (*held(directory, instance), *held(directory, instance, GIVEN_UP))]
+    found = missing(covered, min(edges)[0], max(last for _, last in edges))
     (directory / GIVEN_UP).mkdir(exist_ok=True)
-    for first, last in gaps:
-        (directory / GIVEN_UP / file_name(instance, first, last)).touch()
-    return gaps
+    for first, last in found:
+        (directory / GIVEN_UP / file_name(instance, first, last, tag_of(log.place.log))).touch()
+    known = {(gap.first, gap.last) for gap in work.gaps}
+    return [Gap(first, last, GIVEN_UP_WHY) for first, last in found if (first, last) not in known]
+
+
+def claim_records(settings: Settings, log: Log, adopt: bool) -> Manifest:
+    """The manifest of this log's records. OperatorError other_log."""
+    instance, directory = log.place.instance, settings.records
+    tags = [file.tag for file in held(directory, instance)]
+    return claim(directory, log, tags, adopt=adopt, proven=lambda: same_records(directory, log))
+
+
+def same_records(directory: Path, log: Log) -> bool | None:
+    """Whether the newest file of which the log still has all holds what the log holds; None when there is no such file."""
+    for path in sorted(
+        directory.glob(f"day=*/{log.place.instance}.*"), key=lambda one: one.name, reverse=True
+    ):
+        file = parse_file_name(path.name, log.place.instance)
+        if file is None or file.tag or log.gaps(file.first, file.last):
+            continue
+        if file.last > log.frontier:
+            return False
+        try:
+            found = Digest()
+            for span in plan_log(log, Request(start=file.first, end=file.last)):
+                for batch in read_span(log.place, span, Request()):
+                    found.add(batch)
+            return found.text() == digest_of(pq.ParquetFile(path).read(list(COLUMNS)))
+        except (JournalError, pa.ArrowException):
+            continue
+    return None
+
+
+def stated(manifest: Manifest, settings: Settings, log: Log, gaps: list[Gap]) -> Manifest:
+    """The manifest after a run."""
+    files = held(settings.records, log.place.instance)
+    return msgspec.structs.replace(
+        manifest,
+        gaps=[gap.as_dict() for gap in sorted(gaps)],
+        first=min((file.first for file in files), default=0),
+        last=max((file.last for file in files), default=0),
+        files=len(files),
+        records=sum(file.last - file.first + 1 for file in files),
+    )
+
+
+def write_spans(
+    settings: Settings, log: Log, spans: list[Span], skip_gaps: bool, reporter: Reporter
+) -> list[dict[str, Any]]:
+    """Have the workers write them; a row per file. SluiceError of the first that failed."""
+    reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
+    work = worker(log.place, settings.records, spans, skip_gaps)
+    report = partial(reporter.progress, what="spans")
+    with spark_session(settings, "lake") as spark, watched(spark, report):
+        numbers = spark.range(0, len(spans), 1, len(spans))
+        rows: list[dict[str, Any]] = numbers.mapInArrow(work, spark_ddl(WRITTEN)).toArrow().to_pylist()
+    raise_first(rows)
+    return rows
 
 
 def worker(
@@ -125,6 +229,8 @@ def written_or_error(place: LogPlace, directory: Path, span: Span, skip_gaps: bo
             rows.append(row)
     except SluiceError as error:
         rows.append({"error": json.dumps(error.as_dict())})
+    except OSError as error:
+        rows.append({"error": json.dumps(unwritable(directory, error).as_dict())})
     return rows
 
 
@@ -138,20 +244,24 @@ def write_span(
         for stretch_day, part in stretches(batch):
             first = part.column("sequence")[0].as_py()
             if kept and (stretch_day != day or first != expected or size >= MAX_FILE_BYTES):
-                yield write_file(place.instance, directory, day, kept)
+                yield write_file(place, directory, day, kept)
                 kept, size = [], 0
             kept.append(part)
             day, size, expected = stretch_day, size + part.nbytes, first + part.num_rows
     if kept:
-        yield write_file(place.instance, directory, day, kept)
+        yield write_file(place, directory, day, kept)
 
 
-def write_file(instance: str, directory: Path, day: int, parts: list[pa.RecordBatch]) -> dict[str, Any]:
-    """Sort and write one file's records."""
+def write_file(place: LogPlace, directory: Path, day: int, parts: list[pa.RecordBatch]) -> dict[str, Any]:
+    """Sort and write one file's records. Its footer says how many they are, of which log, and their checksum."""
+    digest = Digest()
+    for part in parts:
+        digest.add(part)
     table = pa.Table.from_batches(parts)
     first, last = table.column("sequence")[0].as_py(), table.column("sequence")[-1].as_py()
-    path = directory / day_name(day) / file_name(instance, first, last)
-    size = write_parquet(sort_records(table), path, REPEATING)
+    path = directory / day_name(day) / file_name(place.instance, first, last, tag_of(place.log))
+    facts = {"log": place.log or "", "records": str(table.num_rows), "digest": digest.text()}
+    size = write_parquet(sort_records(table), path, REPEATING, facts)
     name = f"{path.parent.name}/{path.name}"
     return {"file": name, "first": first, "last": last, "records": table.num_rows, "bytes": size}
 

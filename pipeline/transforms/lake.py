@@ -1,8 +1,9 @@
 """How records lie in the lake: which stretches belong in one file, in what order, and which are there already.
 
 A file of the lake holds one unbroken interval of sequences of one day, sorted by topic and then sequence, and is
-named by the interval: `day=2026-11-21/<instance>.<first>-<last>.parquet`. So the directory listing is all the
-book-keeping there is. A run that is repeated, or was killed half way, writes what isn't covered yet, and nothing twice.
+named by the interval and the log's identity: `day=2026-11-21/<instance>.<first>-<last>.<log>.parquet`. So the directory
+listing is all the book-keeping there is. A run that is repeated, or was killed half way, writes what isn't covered
+yet, and nothing twice.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,20 +22,36 @@ from broker_core.errors import OperatorError
 Interval = tuple[int, int]
 DAY_US = 86_400_000_000
 SUFFIX = ".parquet"
+TAG_LENGTH = 8
 
 
-def file_name(instance: str, first: int, last: int) -> str:
+class LakeFile(NamedTuple):
+    """What a file's name says. `tag` begins the log's identity; empty in files of a log without one."""
+
+    first: int
+    last: int
+    tag: str
+
+
+def tag_of(log: str | None) -> str:
+    """What of a log's identity stands in names: enough to tell logs of one instance apart at a glance."""
+    return (log or "")[:TAG_LENGTH]
+
+
+def file_name(instance: str, first: int, last: int, tag: str = "") -> str:
     """The name of the file that holds this interval."""
-    return f"{instance}.{first:020d}-{last:020d}{SUFFIX}"
+    return f"{instance}.{first:020d}-{last:020d}{'.' + tag if tag else ''}{SUFFIX}"
 
 
-def interval_of(name: str, instance: str) -> Interval | None:
-    """The interval a file's name speaks of; None when the file isn't one of this instance's."""
+def parse_file_name(name: str, instance: str) -> LakeFile | None:
+    """What a file's name says; None when the file isn't one of this instance's."""
     middle = name.removeprefix(f"{instance}.").removesuffix(SUFFIX)
-    first, dash, last = middle.partition("-")
+    interval, _, tag = middle.partition(".")
+    first, dash, last = interval.partition("-")
     if not (dash and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
         return None
-    return (int(first), int(last)) if name == file_name(instance, int(first), int(last)) else None
+    found = LakeFile(int(first), int(last), tag)
+    return found if name == file_name(instance, *found) else None
 
 
 def day_name(day: int) -> str:

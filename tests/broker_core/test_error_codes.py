@@ -25,7 +25,7 @@ from broker_core.protocols.close_codes import (
 )
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("broker_core", "api", "console", "pipeline", "demo")
+PACKAGES = ("broker_core", "api", "console", "pipeline", "sluice_spark", "demo")
 CODE = re.compile(r"[a-z]+(_[a-z]+)*")
 REPLIES = frozenset({"Error", "Notice", "Closing", "Cancelled", "CloseRequested"})
 """Replies with a code."""

@@ -24,7 +24,7 @@ def _texts(path: Path) -> list[str]:
 def test_no_other_module_writes_the_brokers_name_out() -> None:
     writing = [
         path.relative_to(ROOT).as_posix()
-        for package in ("broker_core", "api", "console", "pipeline", "demo")
+        for package in ("broker_core", "api", "console", "pipeline", "sluice_spark", "demo")
         for path in (ROOT / package).rglob("*.py")
         if any(names.BROKER_NAME in text for text in _texts(path))
     ]

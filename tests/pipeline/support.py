@@ -7,15 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from broker_core.batch import Batch, build
+from broker_core.journal import sidecar
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
 from broker_core.journal.maintenance import compress_segment, copy_verified
-from pipeline.config import LogPlace, Settings, settings_from
+from broker_core.journal.reader import open_source
+from broker_core.journal.scan import scan
+from broker_core.journal.segment import HEADER_SIZE, index_path, parse_path
+from pipeline.config import Settings, settings_from
+from sluice_spark.place import LogPlace
 
 INSTANCE = "sluice-1"
 NOON = 1_795_262_400_000_000_000
@@ -33,7 +40,8 @@ def place_in(home: Path) -> LogPlace:
 
 def settings_in(home: Path) -> Settings:
     """Settings of a job that works in `home` on two cores."""
-    return settings_from({}, home=home, instance=INSTANCE, master="local[2]")
+    home.mkdir(parents=True, exist_ok=True)
+    return settings_from({}, home=home, instance=INSTANCE, archive=home / "archive", master="local[2]")
 
 
 @contextmanager
@@ -86,16 +94,44 @@ def fill(home: Path, sizes: Iterable[int], *, step: int = SECOND) -> int:
 def move(home: Path, action: str, which: slice = slice(None, -1)) -> int:
     """Archive or compress sealed segments as the broker does; returns how many."""
     with opened(home) as journal:
-        chosen = [info for info in journal.segments() if info.state != "current"][which]
-        for info in chosen:
-            target = journal_target(home, info.path, action)
-            if action == "archive":
-                copy_verified(info.path, target)
-                journal.archive_swap(info.name, target)
-            else:
-                compress_segment(info.path, target)
-                journal.compress_swap(info.name, target)
-        return len(chosen)
+        return act_on_open(journal, home, action, which)
+
+
+def act_on_open(journal: Journal, home: Path, action: str, which: slice = slice(None, None)) -> int:
+    """The same on a journal that is open; what is archived or compressed already stays as it is."""
+    sealed = [info for info in journal.segments() if info.state != "current"][which]
+    done = "archived" if action == "archive" else ""
+    chosen = [
+        info for info in sealed if info.state != done and not (action == "compress" and info.compressed)
+    ]
+    for info in chosen:
+        target = journal_target(home, info.path, action)
+        if action == "archive":
+            copy_verified(info.path, target)
+            journal.archive_swap(info.name, target)
+        else:
+            compress_segment(info.path, target)
+            journal.compress_swap(info.name, target)
+    return len(chosen)
+
+
+def identify(home: Path, identity: UUID, only: Path | None = None) -> str:
+    """Write an identity into the headers of the segments that aren't compressed, as a broker does."""
+    for path in [only] if only is not None else place_in(home).directory.glob("*.journal"):
+        with path.open("r+b") as file:
+            header = bytearray(file.read(HEADER_SIZE))
+            header[114:130] = identity.bytes
+            header[12:16] = bytes(4)
+            header[12:16] = crc32c(header).to_bytes(4, "little")
+            file.seek(0)
+            file.write(header)
+    return str(identity)
+
+
+def write_sidecar(path: Path) -> None:
+    """The sidecar of a segment that is still written, as if it were sealed."""
+    instance, first = parse_path(path)
+    index_path(path).write_bytes(sidecar.encode(scan(open_source(path), instance, first).index))
 
 
 def journal_target(home: Path, source: Path, action: str) -> Path:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -14,27 +17,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.errors import OperatorError, SluiceError
-from pipeline.jobs import lake
-from pipeline.lakefiles import one_writer
-from pipeline.segments import Span
-from pipeline.transforms.lake import file_name, interval_of, missing
-from tests.pipeline.support import NOON, SECOND, append, fill, numbered, opened, settings_in
+from pipeline.config import Settings
+from pipeline.jobs import Reporter, lake, lake_check
+from pipeline.lakefiles import one_writer, write_parquet
+from pipeline.manifest import read_manifest
+from pipeline.transforms.lake import file_name, missing, parse_file_name
+from sluice_spark.log import Log
+from sluice_spark.segments import Span
+from tests.pipeline.support import NOON, SECOND, Told, append, fill, identify, numbered, opened, settings_in
 
 HOUR = 3_600 * SECOND
 
 
 def arguments(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"start": None, "end": None, "durable": None, "skip_gaps": False} | given)
+    nothing = {"start": None, "end": None, "durable": None, "skip_gaps": False, "adopt": False}
+    return argparse.Namespace(**nothing | given)
 
 
-def run_here(home: Path, limit: int | None = None, **given: object) -> list[str]:
-    """The job's plan and its workers' part, in this process; returns the files written."""
-    settings = settings_in(home)
-    rows = []
-    for span in lake.plan_lake(settings, arguments(**given))[:limit]:
-        rows += lake.written_or_error(settings.log, settings.records, span, bool(given.get("skip_gaps")))
-    lake.raise_first([{"error": None} | row for row in rows])
-    return [row["file"] for row in rows]
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the workers' part done in this process, without Spark."""
+
+    def write(
+        settings: Settings, log: Log, spans: list[Span], skip_gaps: bool, reporter: Reporter
+    ) -> list[dict[str, object]]:
+        rows = [
+            {"error": None} | row
+            for span in spans
+            for row in lake.written_or_error(log.place, settings.records, span, skip_gaps)
+        ]
+        lake.raise_first(rows)
+        return rows
+
+    monkeypatch.setattr(lake, "write_spans", write)
+    monkeypatch.setattr(lake, "check_machine", lambda _: None)
+
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def run_here(home: Path, **given: object) -> dict[str, Any]:
+    """The whole job; returns its result."""
+    return lake.run(settings_in(home), arguments(**given), Told())
+
+
+def files_of(home: Path) -> list[str]:
+    records = settings_in(home).records
+    return sorted(str(path.relative_to(records)) for path in records.glob("day=*/*.parquet"))
 
 
 def lake_of(home: Path) -> pa.Table:
@@ -43,14 +72,15 @@ def lake_of(home: Path) -> pa.Table:
 
 def test_files_are_sorted_by_topic_and_bookmark_and_named_by_their_interval(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 12)
-    files = run_here(tmp_path)
+    run_here(tmp_path)
+    files = files_of(tmp_path)
     assert {name.split("/")[0] for name in files} == {"day=2026-11-21"}
     for name in files:
         table = pq.ParquetFile(settings_in(tmp_path).records / name).read()
         keys = list(zip(table["topic"].to_pylist(), table["sequence"].to_pylist(), strict=True))
         assert keys == sorted(keys)
-        interval = interval_of(Path(name).name, "sluice-1")
-        assert interval == (min(key[1] for key in keys), max(key[1] for key in keys))
+        found = parse_file_name(Path(name).name, "sluice-1")
+        assert found == (min(key[1] for key in keys), max(key[1] for key in keys), "")
     table = lake_of(tmp_path)
     assert sorted(table["sequence"].to_pylist()) == list(range(1, last + 1))
     assert (
@@ -62,7 +92,8 @@ def test_midnight_parts_the_files(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         append(journal, numbered(5), at=NOON + 12 * HOUR - 1)
         append(journal, numbered(5, 6), at=NOON + 12 * HOUR)
-    assert run_here(tmp_path) == [
+    run_here(tmp_path)
+    assert files_of(tmp_path) == [
         f"day=2026-11-21/{file_name('sluice-1', 1, 5)}",
         f"day=2026-11-22/{file_name('sluice-1', 6, 10)}",
     ]
@@ -71,20 +102,23 @@ def test_midnight_parts_the_files(tmp_path: Path) -> None:
 def test_a_second_run_writes_only_what_is_new(tmp_path: Path) -> None:
     first = fill(tmp_path, [50] * 12)
     run_here(tmp_path)
-    assert run_here(tmp_path) == []
+    before = files_of(tmp_path)
+    assert run_here(tmp_path)["files"] == 0
     last = fill(tmp_path, [7, 8])
     assert last == first + 15
-    assert run_here(tmp_path) == [f"day=2026-11-21/{file_name('sluice-1', first + 1, last)}"]
+    assert run_here(tmp_path)["records"] == 15
+    assert set(files_of(tmp_path)) - set(before) == {
+        f"day=2026-11-21/{file_name('sluice-1', first + 1, last)}"
+    }
     assert sorted(lake_of(tmp_path)["sequence"].to_pylist()) == list(range(1, last + 1))
 
 
 def test_after_a_run_that_was_killed_the_rest_is_written_and_nothing_twice(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
-    done = run_here(tmp_path)
-    for name in done[1::2]:
+    run_here(tmp_path)
+    for name in files_of(tmp_path)[1::2]:
         (settings_in(tmp_path).records / name).unlink()
-    with one_writer(settings_in(tmp_path).records):
-        run_here(tmp_path)
+    run_here(tmp_path)
     assert sorted(lake_of(tmp_path)["sequence"].to_pylist()) == list(range(1, last + 1))
 
 
@@ -101,9 +135,9 @@ def test_half_written_files_are_cleared_and_one_job_writes_at_a_time(tmp_path: P
 
 def test_a_full_file_ends_and_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake, "MAX_FILE_BYTES", 1)
-    monkeypatch.setattr("pipeline.reading.GATHER_RECORDS", 20)
+    monkeypatch.setattr("sluice_spark.reading.GATHER_RECORDS", 20)
     last = fill(tmp_path, [20] * 5)
-    assert len(run_here(tmp_path)) == 5
+    assert run_here(tmp_path)["files"] == 5
     assert sorted(lake_of(tmp_path)["sequence"].to_pylist()) == list(range(1, last + 1))
 
 
@@ -117,23 +151,141 @@ def test_damage_fails_the_run_until_it_is_skipped_and_then_stays_given_up(tmp_pa
     with pytest.raises(SluiceError) as caught:
         run_here(tmp_path)
     assert caught.value.code == "journal_damaged"
-    spans = lake.plan_lake(settings, arguments(skip_gaps=True))
-    run_here(tmp_path, skip_gaps=True)
+    (lost,) = run_here(tmp_path, skip_gaps=True)["gaps"]
+    assert lost == {"first": 1, "last": 10, "why": "given up"}
     assert sorted(lake_of(tmp_path)["sequence"].to_pylist()) == list(range(11, last + 1))
-    assert lake.accept_gaps(settings, spans) == [(1, 10)]
-    assert run_here(tmp_path) == []
+    again = run_here(tmp_path)
+    assert (again["files"], again["gaps"]) == (0, [lost])
     assert lake_of(tmp_path).num_rows == last - 10
 
 
-def test_records_that_left_the_journal_unread_are_reported(tmp_path: Path) -> None:
-    fill(tmp_path, [50] * 40)
-    settings = settings_in(tmp_path)
-    first, second = sorted(settings.log.directory.glob("*.journal"))[:2]
-    run_here(tmp_path, limit=1)
-    first.unlink()
-    second.unlink()
-    with pytest.raises(SluiceError, match="bookmark_gone"):
+def remove(home: Path, segments: int) -> int:
+    """Have the broker's journal remove its oldest; returns the last record that went."""
+    with opened(home) as journal:
+        return journal.remove([info.name for info in journal.segments()[:segments]], NOON).last_sequence
+
+
+def test_a_fresh_lake_states_what_was_removed_as_an_old_one_does(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 40)
+    gone = remove(tmp_path, 1)
+    result = run_here(tmp_path)
+    said = [{"first": 1, "last": gone, "why": "removed", "removed_at": "2026-11-21T12:00:00Z"}]
+    assert (result["first"], result["records"], result["gaps"]) == (gone + 1, last - gone, said)
+    again = run_here(tmp_path)
+    assert (again["records"], again["gaps"]) == (0, said)
+    manifest = read_manifest(settings_in(tmp_path).records, "sluice-1")
+    assert manifest is not None
+    assert (manifest.gaps, manifest.first, manifest.last) == (said, gone + 1, last)
+
+
+def test_what_retention_took_from_a_lake_that_followed_the_log_is_an_error_until_it_is_accepted(
+    tmp_path: Path,
+) -> None:
+    last = fill(tmp_path, [50] * 40)
+    run_here(tmp_path, end=70)
+    gone = remove(tmp_path, 2)
+    with pytest.raises(SluiceError, match=r"bookmark_gone: Records 71 to .* were removed 2026-11-21"):
         run_here(tmp_path)
+    result = run_here(tmp_path, skip_gaps=True)
+    assert [(gap["first"], gap["last"], gap["why"]) for gap in result["gaps"]] == [(71, gone, "removed")]
+    assert result["records"] == last - gone
+    again = run_here(tmp_path)
+    assert [(gap["first"], gap["last"]) for gap in again["gaps"]] == [(71, gone)]
+
+
+def test_records_that_nobody_removed_are_missing_for_a_fresh_lake_too(tmp_path: Path) -> None:
+    fill(tmp_path, [50] * 40)
+    min(settings_in(tmp_path).log.directory.glob("*.journal")).unlink()
+    with pytest.raises(SluiceError, match="are missing, and nothing says that they were removed"):
+        run_here(tmp_path)
+    assert not list(settings_in(tmp_path).records.glob("day=*"))
+
+
+def test_another_log_of_the_same_name_is_never_taken_for_this_one(tmp_path: Path) -> None:
+    fill(tmp_path, [50] * 12)
+    mine = identify(tmp_path, UUID("12345678-0000-4000-8000-000000000001"))
+    assert run_here(tmp_path)["log"] == mine
+    assert all(name.endswith(".12345678.parquet") for name in files_of(tmp_path))
+    other = tmp_path / "other"
+    fill(other, [50] * 12)
+    identify(other, UUID("87654321-0000-4000-8000-000000000001"))
+    settings = replace(settings_in(other), lake=settings_in(tmp_path).lake)
+    before = files_of(tmp_path)
+    with pytest.raises(SluiceError, match="other_log: There are two logs of the name sluice-1"):
+        lake.run(settings, arguments(), Told())
+    (settings.records / "_manifest" / "sluice-1.json").unlink()
+    with pytest.raises(SluiceError, match="other_log"):
+        lake.run(settings, arguments(), Told())
+    assert files_of(tmp_path) == before
+
+
+def test_files_from_before_logs_had_identities_are_taken_when_they_are_proven_this_logs(
+    tmp_path: Path,
+) -> None:
+    last = fill(tmp_path, [50] * 12)
+    run_here(tmp_path)
+    mine = identify(tmp_path, UUID("12345678-0000-4000-8000-000000000001"))
+    assert run_here(tmp_path)["records"] == 0
+    fill(tmp_path, [50])
+    identify(tmp_path, UUID(mine))
+    assert run_here(tmp_path)["records"] == 50
+    assert lake_of(tmp_path).num_rows == last + 50
+
+
+def test_a_log_without_an_identity_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    fill(tmp_path, [50] * 12)
+    run_here(tmp_path)
+    other = tmp_path / "other"
+    with opened(other) as journal:
+        append(journal, [("x", b"other")] * 600)
+    settings = replace(settings_in(other), lake=settings_in(tmp_path).lake)
+    with pytest.raises(SluiceError, match=r"other_log: The lake has records .* and holds other records"):
+        lake.run(settings, arguments(), Told())
+    with opened(tmp_path / "third"):
+        pass
+    empty = replace(settings_in(tmp_path / "third"), lake=settings_in(tmp_path).lake)
+    with pytest.raises(SluiceError, match="other_log"):
+        lake.run(empty, arguments(), Told())
+
+
+def check(home: Path, **given: object) -> dict[str, Any]:
+    settings = settings_in(home)
+    nothing = {"start": None, "end": None, "quick": False}
+    return lake_check.run(settings, argparse.Namespace(**nothing | given), Told())
+
+
+def test_the_check_says_how_far_the_lake_has_everything(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 40)
+    run_here(tmp_path, end=433)
+    assert (check(tmp_path)["through"], check(tmp_path)["records"]) == (433, 433)
+    gone = remove(tmp_path, 1)
+    run_here(tmp_path)
+    told = check(tmp_path)
+    assert (told["first"], told["through"], told["missing"]) == (gone + 1, last, [])
+    middle = settings_in(tmp_path).records / files_of(tmp_path)[2]
+    found = parse_file_name(middle.name, "sluice-1")
+    assert found is not None
+    content = pq.ParquetFile(middle).read()
+    middle.unlink()
+    assert check(tmp_path, quick=True)["through"] == found.first - 1
+    changed = content.set_column(8, "body", pa.array([b"x"] * content.num_rows))
+    write_parquet(changed, middle, [])
+    check(tmp_path, quick=True)
+    with pytest.raises(SluiceError, match=r"lake_damaged.*checksum doesn't fit"):
+        check(tmp_path)
+    middle.write_bytes(b"PAR1")
+    with pytest.raises(SluiceError, match="lake_damaged"):
+        check(tmp_path, quick=True)
+
+
+def test_a_file_of_an_earlier_release_is_checked_against_the_log(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 12)
+    run_here(tmp_path)
+    for name in files_of(tmp_path):
+        path = settings_in(tmp_path).records / name
+        table = pq.ParquetFile(path).read()
+        write_parquet(table.replace_schema_metadata(None), path, [])
+    assert check(tmp_path)["records"] == last
 
 
 def test_two_files_with_the_same_records_are_refused(tmp_path: Path) -> None:
@@ -160,10 +312,17 @@ def test_what_is_missing_is_exactly_what_no_file_covers(
 
 
 @pytest.mark.parametrize(
-    "name", ["sluice-1.1-2.parquet", "other.x", f"sluice-10.{1:020d}-{2:020d}.parquet", ".tmp-1"]
+    "name",
+    [
+        "sluice-1.1-2.parquet",
+        f"sluice-1.{1:020d}-{2:020d}..parquet",
+        "other.x",
+        f"sluice-10.{1:020d}-{2:020d}.parquet",
+        ".tmp-1",
+    ],
 )
 def test_files_of_others_are_no_intervals(name: str) -> None:
-    assert interval_of(name, "sluice-1") is None
+    assert parse_file_name(name, "sluice-1") is None
 
 
 def test_a_failure_of_the_journal_comes_back_as_itself(tmp_path: Path) -> None:

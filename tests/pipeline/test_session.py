@@ -63,6 +63,44 @@ def test_an_unknown_job_is_a_wrong_call() -> None:
     assert "lake" in done.stderr
 
 
+WRONG = {
+    "home": (["--home", "{home}-not"], "bad_setting: There is no data directory"),
+    "journal": (["--journal", "{home}/jurnal"], "no_journal: There is no journal directory"),
+    "archive": (["--archive", "{home}/arhcive"], "no_journal: There is no archive directory"),
+    "instance": (["--instance", "sluice-2"], "no_journal: There is no journal of sluice-2"),
+    "bad name": (["--instance", "a b"], "bad_setting: 'a b' can't be"),
+    "backwards": (["--start", "3", "--end", "2"], "bad_range: The range ends before it begins"),
+    "behind the end": (["--start", "4"], "bad_range: Record 4 was asked for"),
+    "end ahead": (["--end", "9"], "bad_range: Record 9 was asked for"),
+    "no master": (["--master", "lokal[2]"], "bad_setting: 'lokal[2]' isn't a Spark master"),
+    "nobody there": (["--master", "spark://127.0.0.1:1"], "master_unreachable: Spark can't be started"),
+    "unwritable": (["--lake", "{home}/file/lake"], "lake_unwritable: "),
+}
+
+
+STARTS_SPARK = ("no master", "nobody there", "unwritable")
+CASES = [("lake", name) for name in WRONG] + [
+    ("lake-check", name) for name in WRONG if name not in STARTS_SPARK
+]
+
+
+@pytest.mark.parametrize(("job", "name"), CASES)
+def test_what_is_missing_or_misspelt_is_one_sentence_and_nothing_is_made(
+    job: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    fill(home, [3])
+    (home / "file").touch()
+    given, sentence = WRONG[name]
+    before = sorted(home.rglob("*"))
+    told = [job, "--home", str(home), *(word.format(home=home) for word in given)]
+    assert main(told) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(sentence), line
+    assert sorted(home.rglob("*")) == before
+    assert sorted(tmp_path.iterdir()) == [home]
+
+
 def test_arguments_win_over_the_environment(tmp_path: Path) -> None:
     environment = {"SLUICE_HOME": str(tmp_path), "SLUICE_INSTANCE": "two", "SPARK_MASTER": "local[1]"}
     settings = settings_from(environment, instance="three")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from broker_core.journal.leases import leases_path
+from broker_core.journal.segment import segment_name
+from pipeline.__main__ import spoken
 from pipeline.jobs import client_history, lake
-from pipeline.session import start_session
-from pipeline.sources import journal
+from sluice_spark import journal
 from tests.pipeline.support import (
     INSTANCE,
     NOON,
@@ -38,18 +41,6 @@ MS = NOON // 1_000_000
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all; the settings make it start fast, they aren't for work."""
-    quick = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    session = start_session("local[2]", "tests", tmp_path_factory.mktemp("spark"), quick)
-    yield session
-    session.stop()
-
-
 @pytest.fixture
 def lent(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """Jobs that are run in this process use the session there is."""
@@ -65,7 +56,7 @@ def lent(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 
 def load(spark: SparkSession, home: Path, **wanted: object) -> DataFrame:
     place = place_in(home)
-    return journal(spark, place.directory, place.archive, instance=INSTANCE, **wanted)  # type: ignore[arg-type]
+    return journal(spark, place.directory, archive=place.archive, instance=INSTANCE, **wanted)  # type: ignore[arg-type]
 
 
 def test_spark_sees_every_record_of_every_form_of_segment(spark: SparkSession, tmp_path: Path) -> None:
@@ -101,7 +92,8 @@ def test_two_choices_of_one_journal_do_not_disturb_each_other(spark: SparkSessio
 
 def test_a_choice_without_records_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, [5])
-    assert load(spark, tmp_path, start=100).count() == 0
+    assert load(spark, tmp_path, topics="nothing").count() == 0
+    assert load(spark, tmp_path, start="2030-01-01").count() == 0
 
 
 def test_the_lake_job_writes_each_record_once_however_often_it_runs(
@@ -110,7 +102,7 @@ def test_the_lake_job_writes_each_record_once_however_often_it_runs(
     last = fill(tmp_path, [50] * 40)
     move(tmp_path, "compress", slice(0, 2))
     settings = settings_in(tmp_path)
-    arguments = argparse.Namespace(start=None, end=777, durable=None, skip_gaps=False)
+    arguments = argparse.Namespace(start=None, end=777, durable=None, skip_gaps=False, adopt=False)
     told = Told()
     first = lake.run(settings, arguments, told)
     assert (first["records"], first["first"], first["last"]) == (777, 1, 777)
@@ -150,22 +142,46 @@ def test_client_history_by_hour_from_the_journaled_events(lent: SparkSession, tm
     assert len(list(settings.client_history.glob("day=*/*.parquet"))) == 1
 
 
+def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`python -m pipeline` as a user runs it, on a JVM that starts in a third of the time."""
+    quick = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *words], env=quick, capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+
+
 def test_the_command_reports_in_json_and_ends_with_0(tmp_path: Path) -> None:
     last = fill(tmp_path, [20] * 3)
-    words = [
-        sys.executable,
-        "-m",
-        "pipeline",
-        "lake",
-        "--json",
-        "--home",
-        str(tmp_path),
-        "--master",
-        "local[1]",
-    ]
-    quick = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # starts in a third of the time
-    done = subprocess.run(words, env=quick, capture_output=True, text=True, check=False, timeout=300)
+    done = run_command("lake", "--json", "--home", str(tmp_path), "--master", "local[1]")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines[-1]["event"] == "result"
     assert (lines[-1]["records"], lines[-1]["gaps"]) == (last, [])
+    assert not leases_path(place_in(tmp_path).directory, INSTANCE).exists()
+    checked = run_command("lake-check", "--json", "--home", str(tmp_path))
+    assert json.loads(checked.stdout.splitlines()[-1])["through"] == last
+
+
+def test_what_spark_says_of_a_master_that_does_not_work_is_one_sentence(tmp_path: Path) -> None:
+    fill(tmp_path, [20])
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    done = run_command("lake", "--home", str(tmp_path), "--master", f"spark://127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("master_unreachable: Spark can't be started on spark://127.0.0.1:")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "lake").exists()
+
+
+def test_what_a_worker_meets_reaches_the_operator_as_itself(lent: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path, [20] * 3)
+    path = place_in(tmp_path).directory / segment_name(INSTANCE, 1)
+    content = bytearray(path.read_bytes())
+    content[4096 + 200] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(Exception, match="journal_damaged") as caught:
+        load(lent, tmp_path).collect()
+    error = spoken(caught.value)
+    assert error.code == "journal_damaged"
+    assert error.sentence.startswith("sluice-1.00000000000000000001.journal is damaged at byte")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from broker_core.config.vocabulary import Action, Reason
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.slow_clients.evaluate.decision import Candidate
+from broker_core.documents.records import Candidate
 from tests.support.slow_clients import Scene, policy
 
 MIB = 1 << 20

@@ -101,10 +101,7 @@ async def test_each_rule_has_a_time_or_a_reason_and_holds_end_when_they_were_sai
         assert timed == {f"held.{signal}" for signal in LIMITS.keys() - NOT_OF_IT}
         assert ("stalled", "held.write_blocked") in said
         await asyncio.sleep(3)
-        acted = {
-            (one["client"], one["rule"]): one["at"] / 1_000
-            for one in reversed(broker.engine.decisions.recent)
-        }
+        acted = {(one.client, one.rule): one.at / 1_000 for one in reversed(broker.engine.decisions.recent)}
         late = {
             key: round(acted[key] - at, 2) for key, at in said.items() if abs(acted.get(key, 0) - at) > 0.5
         }

@@ -26,7 +26,7 @@ ABORT = {
 
 def decided(broker: Broker) -> set[tuple[str, str]]:
     """Whom which rules have acted on."""
-    return {(one["client"], one["rule"]) for one in broker.engine.decisions.recent}
+    return {(one.client, one.rule) for one in broker.engine.decisions.recent}
 
 
 async def subscriber(broker: Broker, name: str, **options: Any) -> RawClient:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from broker_core.broker import Broker
 from broker_core.config import PolicyDocument, TransportSettings
 from tests.support.brokers import ask, running_broker, until
@@ -115,7 +117,7 @@ async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]
             connection.close = noting(closed, name, connection.close)  # type: ignore[method-assign]
         await ask(broker, "apply", policy=replace(policy, revision=2).to_dict())
         await asyncio.sleep(2.8)  # those who are closed for it have so long to say that they were told
-        happened = acts(list(broker.engine.decisions.recent)), closed
+        happened = acts(msgspec.to_builtins(list(broker.engine.decisions.recent))), closed
         del clients
         return said, happened
 
@@ -153,7 +155,7 @@ async def test_a_rollout_acts_at_once_on_those_it_covers_whose_topic_is_quiet(tm
             policy=two_transports().to_dict(),
             staged={"policy": staged, "client": "fir*", "share": None},
         )
-        assert {one["client"] for one in broker.engine.decisions.recent} == {"first"}
+        assert {one.client for one in broker.engine.decisions.recent} == {"first"}
         forecasts = await ask(broker, "forecasts", name="first")
         assert [(one["rule"], one["why_none"] != "") for one in forecasts if one["rule"] == "test"] == [
             ("test", True)

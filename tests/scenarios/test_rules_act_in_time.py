@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker_core.client import AsyncClient
+from broker_core.documents.records import DecisionEntry
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
@@ -28,9 +29,7 @@ async def watch(late: list[float]) -> None:
         late.append((time.monotonic() - before) * 1_000 - 20)
 
 
-async def decided(
-    tmp_path: Path, *rules: dict[str, Any], **presets: Any
-) -> tuple[dict[str, Any], int, float]:
+async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tuple[DecisionEntry, int, float]:
     """The first decision about a client whose window of two stays full: the third and fourth message wait for it.
 
     With when they were published at the earliest, and the latest that counts on this machine, ms.
@@ -72,16 +71,16 @@ async def test_within_the_stated_worst_case(
     settings: dict[str, Any], crosses_after_ms: int, tmp_path: Path
 ) -> None:
     decision, before, after = await decided(tmp_path, {"name": "r", "ladder": NOTIFY, **settings})
-    assert (decision["rule"], decision["client"], decision["action"]) == ("r", "slow", "notify")
-    assert decision["at"] >= before + crosses_after_ms + decision["hold_ms"], "never early"
-    assert decision["at"] <= after + crosses_after_ms + decision["worst_case_ms"]
+    assert (decision.rule, decision.client, decision.action) == ("r", "slow", "notify")
+    assert decision.at >= before + crosses_after_ms + decision.hold_ms, "never early"
+    assert decision.at <= after + crosses_after_ms + decision.worst_case_ms
 
 
 async def test_xaps_defaults_cancel_a_client_that_takes_nothing(tmp_path: Path) -> None:
     decision, before, after = await decided(tmp_path, xap=[{"enabled": True}])
-    assert (decision["rule"], decision["action"]) == ("xap.throughput", "cancel_subscription")
-    assert before + 500 <= decision["at"] <= after + decision["worst_case_ms"]
-    assert decision["observed"] < 5_000
+    assert (decision.rule, decision.action) == ("xap.throughput", "cancel_subscription")
+    assert before + 500 <= decision.at <= after + decision.worst_case_ms
+    assert decision.observed < 5_000
 
 
 async def test_activemqs_abort_asks_after_its_duration_at_the_next_check(tmp_path: Path) -> None:
@@ -92,16 +91,16 @@ async def test_activemqs_abort_asks_after_its_duration_at_the_next_check(tmp_pat
         "check_period": 2_000,
     }
     decision, before, after = await decided(tmp_path, activemq=[entry])
-    assert (decision["setting"], decision["action"], decision["subscription"]) == (
+    assert (decision.setting, decision.action, decision.subscription) == (
         "maxSlowDuration",
         "ask_to_close",
         "s",
     )
-    assert before + 500 <= decision["at"] <= after + 500 + decision["worst_case_ms"]
+    assert before + 500 <= decision.at <= after + 500 + decision.worst_case_ms
 
 
 async def test_qpids_count_ends_the_connection_with_506_at_once(tmp_path: Path) -> None:
     decision, before, after = await decided(tmp_path, qpid=[{"topic": "#", "message_count": 1}])
-    assert (decision["setting"], decision["action"]) == ("messageCount", "disconnect")
-    assert decision["sentence"].startswith("506 resource error. ") and decision["worst_case_ms"] == 0
-    assert before <= decision["at"] <= after
+    assert (decision.setting, decision.action) == ("messageCount", "disconnect")
+    assert decision.sentence.startswith("506 resource error. ") and decision.worst_case_ms == 0
+    assert before <= decision.at <= after

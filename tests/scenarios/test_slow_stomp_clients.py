@@ -64,7 +64,7 @@ async def test_that_a_client_hangs_up_when_it_has_read_why_says_that_it_was_told
             await publish(broker, 20)
             await told(client)
         await until(lambda: broker.engine.decisions.recent)
-        assert broker.engine.decisions.recent[-1]["told"] == "yes"
+        assert broker.engine.decisions.recent[-1].told == "yes"
 
 
 async def test_a_cancelled_subscription_ends_its_connection_with_the_figures(tmp_path: Path) -> None:

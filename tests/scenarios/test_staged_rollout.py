@@ -11,7 +11,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from broker_core.config import PolicyDocument
-from broker_core.engine.events import decision_entry
+from broker_core.documents.records import DecisionEntry
 from console.models import Instance, PolicyRollout
 from console.queries import policies as read
 from console.services import drafts, policies, reports, rollouts
@@ -68,11 +68,11 @@ def states(running: BrokerThread) -> dict[str, str]:
     return found
 
 
-def decisions(running: BrokerThread) -> list[dict[str, Any]]:
-    async def look() -> list[dict[str, Any]]:
+def decisions(running: BrokerThread) -> list[DecisionEntry]:
+    async def look() -> list[DecisionEntry]:
         return list(running.broker.engine.decisions.recent)
 
-    found: list[dict[str, Any]] = running.do(look())
+    found: list[DecisionEntry] = running.do(look())
     return found
 
 
@@ -95,11 +95,14 @@ def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(
         ("desk-1", "offline"),
         ("other-1", "offline"),
     }
+    first = rollouts.Plan(client="desk-*", most_decisions=0)
+    staged = drafts.preview(drafts.draft_numbered(draft.pk), first).effect
+    assert staged is not None
+    assert [one.client for one in staged.touched] == ["desk-1"]
+    assert [(one.client, one.action) for one in staged.acted_on] == [("desk-1", "offline")]
     assert decisions(real) == []
 
-    published = drafts.publish(
-        actor, draft.pk, reason="try", rollout=rollouts.Plan(client="desk-*", most_decisions=0)
-    )
+    published = drafts.publish(actor, draft.pk, reason="try", rollout=first)
     assert (published.revision.number, published.applied) == (3, True)
     assert read.in_force(wanted)["staged"] == "Revision 3 for desk-* first, 2 for the others."
 
@@ -109,10 +112,10 @@ def test_a_staged_revision_acts_on_its_clients_alone_and_returns_by_itself(
 
     real.do(acted())
     made = decisions(real)
-    assert {(one["client"], one["action"], one["revision"]) for one in made} == {("desk-1", "offline", 3)}
+    assert {(one.client, one.action, one.revision) for one in made} == {("desk-1", "offline", 3)}
     assert (states(real)["desk-1"], states(real)["other-1"]) == ("offlined", "live")
 
-    reports.record_decisions([decision_entry(one) for one in made], NAME)
+    reports.record_decisions(made, NAME)
     back = rollouts.check(wanted)
     assert back is not None and (back.revision.number, back.applied) == (4, True)
     assert back.revision.document["client_policy"]["client_max_capacity"] == 50
@@ -128,7 +131,7 @@ def test_a_promoted_revision_acts_on_everybody(real: BrokerThread, wanted: Insta
 
     async def acted() -> None:
         await until(
-            lambda: {one["client"] for one in real.broker.engine.decisions.recent} == {"desk-1", "other-1"}
+            lambda: {one.client for one in real.broker.engine.decisions.recent} == {"desk-1", "other-1"}
         )
 
     real.do(acted())

@@ -36,13 +36,17 @@ async def publish(broker: Broker) -> None:
         await asyncio.sleep(0.1)
 
 
-async def verdicts(broker: Broker, names: list[str], found: dict[str, Counter[str]]) -> None:
-    """Each reader's verdicts, as often as an operator's page asks for them."""
+async def verdicts(
+    broker: Broker, names: list[str], found: dict[str, Counter[str]], healths: Counter[tuple[str, str]]
+) -> None:
+    """Each reader's verdicts, as often as an operator's page asks for them, and the health that is said beside each."""
     while True:
         for name in names:
-            why = (await ask(broker, "client", name=name))["why_slow"]
+            entry = await ask(broker, "client", name=name)
+            why = entry["why_slow"]
             if why is not None:
                 found.setdefault(name, Counter())[why["cause"]] += 1
+                healths[why["cause"], entry["health"]] += 1
         await asyncio.sleep(1)
 
 
@@ -58,16 +62,17 @@ async def test_only_those_below_the_floor_are_acted_on_and_no_steady_reader_is_s
         with reading([*steady, *below]):
             await until(lambda: len(broker.engine.roster.clients) == len(steady) + len(below))
             found: dict[str, Counter[str]] = {}
+            healths: Counter[tuple[str, str]] = Counter()
             tasks = [
                 asyncio.create_task(publish(broker)),
-                asyncio.create_task(verdicts(broker, [one.name for one in steady], found)),
+                asyncio.create_task(verdicts(broker, [one.name for one in steady], found, healths)),
             ]
             try:
                 await asyncio.sleep(SECONDS)
             finally:
                 for task in tasks:
                     task.cancel()
-            acted_on = {decision["client"] for decision in broker.engine.decisions.recent}
+            acted_on = {decision.client for decision in broker.engine.decisions.recent}
     assert acted_on == {one.name for one in below}
     assert found.keys() == {one.name for one in steady}
     wrong = {
@@ -76,3 +81,7 @@ async def test_only_those_below_the_floor_are_acted_on_and_no_steady_reader_is_s
         if causes["not_reading"] or not 2 * causes["reading_slowly"] > causes.total()
     }
     assert not wrong
+    said = {health for _, health in healths}
+    assert "stalled" not in said, healths
+    assert {cause for cause, health in healths if health == "keeps up"} <= {"keeps_up"}, healths
+    assert healths["reading_slowly", "falling behind"] > healths.total() / 2, healths

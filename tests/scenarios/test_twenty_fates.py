@@ -155,7 +155,7 @@ def everybody() -> dict[str, Fate]:
         Fate("held"),
         Fate("policy-paused", "pause"),
         Fate("cancelled", "cancel"),
-        Fate("leased", lease_ms=1_000),
+        Fate("leased", lease_ms=3_000),
         Fate("unsubscribed"),
         Fate("replaying", bookmark="0"),
         Fate("rated", bookmark="0|1|", rate="300"),
@@ -226,7 +226,7 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
         await look(broker)
         fates["self-paused"].raw.command({"c": "resume", "ids": ["s"]})
         await ask(broker, "resume", name="held")
-        await asyncio.sleep(1.2)  # the lease ends
+        await until(lambda: not broker.engine.roster.clients["leased"].subscriptions)
         fates["trickling"].pause_s = 0
         for fate in fates.values():
             fate.gate.set()

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from broker_core.batch import Batch, build_one_topic, stamp
 from broker_core.errors import SluiceError
 from broker_core.journal.appender import JournalOptions
@@ -82,7 +84,7 @@ class JournalBroker(FakeBroker):
                  "first_sequence": one.first_sequence, "last_sequence": one.last_sequence}
                 for one in made.chosen
             ],
-            "skipped": [one._asdict() for one in made.skipped],
+            "skipped": [structs.asdict(one) for one in made.skipped],
             "bytes": made.nbytes,
             "archive_directory": str(self.archive),
         }  # fmt: skip
@@ -97,4 +99,4 @@ class JournalBroker(FakeBroker):
 
     def do_journal_remove(self, request: dict[str, Any]) -> dict[str, Any]:
         """The real removal."""
-        return dict(self.journal.remove(request["names"]).as_dict())
+        return structs.asdict(self.journal.remove(request["names"]))

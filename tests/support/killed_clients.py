@@ -23,7 +23,7 @@ from broker_core.client import (
     AsyncClient,
     FileBookmarkStore,
     FilePublishStore,
-    bookmark_file,
+    bookmark_store,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ async def with_its_result(address: str, path: str) -> None:
 
 async def with_a_store(address: str, path: str) -> None:
     """Writes each number to a file, and says that it is done."""
-    bookmark_file.COMPACT_AT = 4_096  # so that it is also killed while the store is written anew
+    bookmark_store.COMPACT_AT = 4_096  # so that it is also killed while the store is written anew
     results = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     store = FileBookmarkStore(path + ".marks")
     async with AsyncClient(address, "store", bookmark_store=store) as client:

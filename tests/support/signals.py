@@ -80,6 +80,10 @@ class ClientSignals:
     def backlog(self) -> Backlog:
         return self
 
+    @property
+    def messages(self) -> int:
+        return self.outbox_messages
+
     def look(self) -> None:
         pass
 

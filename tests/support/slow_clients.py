@@ -71,6 +71,7 @@ class Still:
         self.oldest_at = oldest_at
         self.taken_bytes = 0
         self.lump_bytes = 0
+        self.messages = waiting.outbox_messages
         self.owed_messages = waiting.outbox_messages + waiting.spool_messages
         self.owed_bytes = self.owed_messages
         self.blocked_since = self.unacked_at = 0
@@ -130,6 +131,10 @@ class Client:
         )
         bookmark = f"sluice-1|{first - 1}|" if first else ""
         return Waiting(self.outbox.messages, sum(e.count for e in self.spool), lost, bookmark)
+
+    @property
+    def messages(self) -> int:
+        return self.outbox.messages
 
     @property
     def owed_messages(self) -> int:

@@ -1,22 +1,67 @@
-"""The broker as a whole."""
+"""The broker as a whole: what it says of itself, what it publishes, and its end."""
 
 from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+
+import msgspec
 
 from broker_core.control.status import Statistics
 from broker_core.documents import requests
 from broker_core.documents.instance import InstanceStatus, Snapshot
+from broker_core.documents.messages import Published, PublishedBytes, Stopping
+from broker_core.engine.engine import Engine
+from broker_core.errors import OperatorError
+from broker_core.names import OWN
+from broker_core.protocols.names import check_topic
 
 
 class InstanceRequests:
-    """Answers of what the broker says of itself."""
+    """Answers about the broker. `end` gives what ends the process, None where nobody knows how."""
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(
+        self, engine: Engine, statistics: Statistics, end: Callable[[], Callable[[], None] | None]
+    ) -> None:
+        self._dispatch = engine.dispatch
         self._statistics = statistics
+        self._end = end
 
     async def status(self, asked: requests.GetStatus) -> InstanceStatus:
-        """Without its clients."""
         return self._statistics.status()
 
     async def snapshot(self, asked: requests.GetSnapshot) -> Snapshot:
-        """With them."""
         return self._statistics.snapshot()
+
+    async def publish(self, asked: requests.Publish) -> Published:
+        """One JSON message. ClientError bad_topic."""
+        topic = check_topic(asked.topic)
+        self._dispatch.publish_own(topic, [msgspec.json.encode(asked.data)])
+        return Published(topic=topic)
+
+    async def publish_bytes(self, asked: requests.PublishBytes) -> PublishedBytes:
+        """One message of any bytes. ClientError bad_topic; OperatorError topic_refused, bad_request."""
+        topic = check_topic(asked.topic)
+        if topic.startswith(OWN):
+            raise OperatorError(
+                "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
+            )
+        try:
+            body = base64.b64decode(asked.body, validate=True)
+        except binascii.Error:
+            raise OperatorError(
+                "bad_request", "body must be base64.", "Send the message's bytes so.", field="body"
+            ) from None
+        self._dispatch.publish_own(topic, [body])
+        return PublishedBytes(topic=topic, bytes=len(body))
+
+    async def shut_down(self, asked: requests.ShutDown) -> Stopping:
+        """OperatorError not_here where nobody knows how."""
+        end = self._end()
+        if end is None:
+            raise OperatorError(
+                "not_here", "This broker can't end its process.", "Stop it where it was started."
+            )
+        end()
+        return Stopping(stopping=True)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Protocol
 
-import msgspec
-
-from broker_core.clock import Clock
 from broker_core.control import browsing
 from broker_core.documents import requests
 from broker_core.documents.journals import (
@@ -17,45 +13,29 @@ from broker_core.documents.journals import (
     PlannedSegment,
     Removal,
     SegmentEntry,
-    SkippedSegment,
     Swapped,
 )
 from broker_core.documents.messages import BrowsedPage
-from broker_core.engine.dispatch import Dispatch
+from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.journal import retention
-from broker_core.journal.journal import Journal
-from broker_core.replay.frontier import Frontier
-
-
-class Logged(Protocol):
-    """What these requests need of a broker."""
-
-    @property
-    def instance(self) -> str: ...
-    @property
-    def journal(self) -> Journal: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def frontier(self) -> Frontier: ...
-    @property
-    def dispatch(self) -> Dispatch: ...
+from broker_core.journal.held import Pin
+from broker_core.journal.leases import read_leases
 
 
 class JournalRequests:
     """Answers about the journal. Work on files happens in threads."""
 
-    def __init__(self, broker: Logged, archive: Path) -> None:
-        self._broker = broker
+    def __init__(self, engine: Engine, archive: Path) -> None:
+        self._engine = engine
         self._archive = archive
         # One swap at a time: each is several steps on the same directory.
         self._swapping = asyncio.Lock()
 
     async def journals(self, asked: requests.ListJournals) -> list[SegmentEntry]:
         """All segments."""
-        journal = self._broker.journal
-        pins = journal.pins()
+        journal = self._engine.journal
+        pins = self._held()
         return [
             SegmentEntry(
                 name=segment.name, path=str(segment.path), state=segment.state, compressed=segment.compressed,
@@ -67,7 +47,6 @@ class JournalRequests:
         ]  # fmt: skip
 
     async def plan(self, asked: requests.PlanJournals) -> JournalPlan:
-        """What an action would take."""
         plan = self._plan(asked.action, asked.age_s)
         return JournalPlan(
             action=asked.action,
@@ -79,14 +58,14 @@ class JournalRequests:
                 )
                 for segment in plan.chosen
             ],
-            skipped=[SkippedSegment(name=one.name, why=one.why, reason=one.reason) for one in plan.skipped],
+            skipped=plan.skipped,
             bytes=plan.nbytes,
             archive_directory=str(self._archive),
         )  # fmt: skip
 
     async def swap(self, asked: requests.SwapJournal) -> Swapped:
         """Use a prepared file. JournalError, OperatorError of the journal's swaps."""
-        journal = self._broker.journal
+        journal = self._engine.journal
         swap = {"archive": journal.archive_swap, "compress": journal.compress_swap}[asked.action]
         async with self._swapping:
             await asyncio.to_thread(swap, asked.name, Path(asked.prepared))
@@ -107,17 +86,22 @@ class JournalRequests:
                     "Plan again.",
                     refused=refused,
                 )
-            receipt = await asyncio.to_thread(self._broker.journal.remove, asked.names)
-        return msgspec.convert(receipt.as_dict(), Removal)
+            now = self._engine.clock.now_ns()
+            return await asyncio.to_thread(self._engine.journal.remove, asked.names, now)
 
     async def browse(self, asked: requests.Browse) -> BrowsedPage:
         """Messages of a topic. ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone."""
-        broker = self._broker
-        wanted = browsing.wanted(broker.journal, asked, broker.dispatch.topics.decoder_of)
+        engine = self._engine
+        wanted = browsing.wanted(engine.journal, asked, engine.dispatch.topics.decoder_of)
         return await asyncio.to_thread(
-            browsing.browse, broker.journal, broker.instance, wanted, broker.frontier.durable
+            browsing.browse, engine.journal, engine.instance, wanted, engine.frontier.durable
         )
 
     def _plan(self, action: JournalAction, age_s: float) -> retention.Plan:
-        now, journal = self._broker.clock.now_ns(), self._broker.journal
-        return retention.plan(action, journal.segments(), now - int(age_s * 1e9), journal.pins(), now)
+        now, journal = self._engine.clock.now_ns(), self._engine.journal
+        return retention.plan(action, journal.segments(), now - int(age_s * 1e9), self._held(), now)
+
+    def _held(self) -> list[Pin]:
+        """Who needs records: here, and in other processes."""
+        journal, clock = self._engine.journal, self._engine.clock
+        return [*journal.pins(), *read_leases(journal.directory, self._engine.instance, clock.now_ns())]

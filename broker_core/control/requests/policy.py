@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
-from broker_core.connections.logons import Logons
-from broker_core.connections.roster import Roster
 from broker_core.documents import requests
 from broker_core.documents.policies import CutOffEntry, PolicyEffect, Running
-from broker_core.engine.events import decision_entry
-from broker_core.slow_clients.accounts.guard import SlowClientGuard
-from broker_core.slow_clients.evaluate.telling import decision_json
+from broker_core.engine.engine import Engine
+from broker_core.slow_clients.evaluate.telling import decision_entry
 from broker_core.slow_clients.rules.compare import compare
 from broker_core.slow_clients.rules.staging import Stage, read_stage
 
@@ -24,28 +20,13 @@ MOST_PREVIEWED = 500
 """Clients and decisions that a preview lists; it counts them all."""
 
 
-class Governed(Protocol):
-    """What these requests need of a broker, besides how a policy is put in force."""
-
-    @property
-    def guard(self) -> SlowClientGuard: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def policy(self) -> PolicyDocument: ...
-    @property
-    def logons(self) -> Logons: ...
-    @property
-    def roster(self) -> Roster: ...
-
-
 class PolicyRequests:
     """Answers about policies. A document that can't be used is refused with bad_policy and all that is wrong with it."""
 
     def __init__(
-        self, broker: Governed, apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]]
+        self, engine: Engine, apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]]
     ) -> None:
-        self._broker = broker
+        self._engine = engine
         self._apply = apply
 
     async def apply(self, asked: requests.Apply) -> Running:
@@ -56,17 +37,21 @@ class PolicyRequests:
 
     async def preview(self, asked: requests.Preview) -> PolicyEffect:
         """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""
-        policy, guard = _policy(asked.policy), self._broker.guard
+        policy, stage, guard = _policy(asked.policy), _stage(asked.staged), self._engine.guard
         subjects = guard.subjects()
-        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), subjects)
-        cut_off = self._broker.logons.cut_off(self._broker.policy, policy)
-        decisions = guard.preview(policy, self._broker.clock.now_ns(), leaving=cut_off)
-        clients = self._broker.roster.clients
+        first = [subject for subject in subjects if stage is not None and stage.covers(subject.client)]
+        others = [subject for subject in subjects if stage is None or not stage.covers(subject.client)]
+        touched = await asyncio.to_thread(compare, guard.book, guard.book_of(policy), others)
+        if stage is not None:
+            touched += await asyncio.to_thread(compare, guard.book, guard.book_of(stage.document), first)
+        cut_off = self._engine.logons.cut_off(self._engine.policy, policy)
+        decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
+        clients = self._engine.roster.clients
         return PolicyEffect(
             clients=sum(1 for subject in subjects if not subject.topic),
             touched=touched[:MOST_PREVIEWED],
             touched_in_all=len({one.client for one in touched}),
-            acted_on=[decision_entry(decision_json(decision)) for decision in decisions[:MOST_PREVIEWED]],
+            acted_on=[decision_entry(decision) for decision in decisions[:MOST_PREVIEWED]],
             acted_on_in_all=len(decisions),
             cut_off=[
                 CutOffEntry(client=name, transport=clients[name].transport, code=code)

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from broker_core.documents import requests
 from broker_core.documents.replays import ReplayEntry, ReplayName
-from broker_core.engine.subscribing import Subscriptions
+from broker_core.engine.engine import Engine
 from broker_core.protocols import commands
 from broker_core.protocols.names import check_client_name
-from broker_core.replay.kept_positions import KeptPositions
-from broker_core.replay.managed import ManagedReplay
-from broker_core.replay.managed_replays import ManagedReplays
+from broker_core.replay.kept import ManagedReplay
 
 _OPTIONS = ("topic", "filter", "bookmark", "rate", "rate_max_gap", "paused", "conflation", "conflation_key")
-
-
-class Replaying(Protocol):
-    """What these requests need of a broker."""
-
-    @property
-    def managed(self) -> ManagedReplays: ...
-    @property
-    def subscriptions(self) -> Subscriptions: ...
-    @property
-    def kept(self) -> KeptPositions: ...
 
 
 class ReplayRequests:
@@ -36,12 +21,11 @@ class ReplayRequests:
     be refused with.
     """
 
-    def __init__(self, broker: Replaying) -> None:
-        self._broker = broker
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     async def replays(self, asked: requests.ListReplays) -> list[ReplayEntry]:
-        """All, the newest first."""
-        return self._broker.managed.listed()
+        return self._engine.managed.listed()
 
     async def create(self, asked: requests.CreateReplay) -> ReplayEntry:
         """Checked as a client's own subscribe would be."""
@@ -51,34 +35,29 @@ class ReplayRequests:
         command = commands.parse_command(msgspec.json.encode(subscribe))
         assert isinstance(command, commands.Subscribe)
         return await self._stored(
-            self._broker.managed.create(client, command, self._broker.subscriptions.span_of(command))
+            self._engine.managed.create(client, command, self._engine.subscriptions.span_of(command))
         )
 
     async def pause(self, asked: requests.PauseReplay) -> ReplayEntry:
-        """Hold it where it is."""
-        return await self._stored(self._broker.managed.pause(asked.name))
+        return await self._stored(self._engine.managed.pause(asked.name))
 
     async def resume(self, asked: requests.ResumeReplay) -> ReplayEntry:
-        """Let it go on."""
-        return await self._stored(self._broker.managed.resume(asked.name))
+        return await self._stored(self._engine.managed.resume(asked.name))
 
     async def rate(self, asked: requests.RateReplay) -> ReplayEntry:
-        """Another rate, or none."""
-        managed = self._broker.managed
+        managed = self._engine.managed
         return await self._stored(
             managed.set_rate(asked.name, asked.rate or None, asked.rate_max_gap or None)
         )
 
     async def cancel(self, asked: requests.CancelReplay) -> ReplayEntry:
-        """End it."""
-        return await self._stored(self._broker.managed.cancel(asked.name))
+        return await self._stored(self._engine.managed.cancel(asked.name))
 
     async def forget(self, asked: requests.ForgetReplay) -> ReplayName:
-        """Take it off the list."""
-        self._broker.managed.forget(asked.name)
-        await self._broker.kept.save()
+        self._engine.managed.forget(asked.name)
+        await self._engine.kept.save()
         return ReplayName(name=asked.name)
 
     async def _stored(self, replay: ManagedReplay) -> ReplayEntry:
-        await self._broker.kept.save()
-        return self._broker.managed.shown(replay)
+        await self._engine.kept.save()
+        return self._engine.managed.shown(replay)

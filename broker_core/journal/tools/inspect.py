@@ -7,16 +7,17 @@ journal, which needs the lock, and a check of every sealed segment; it prints wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from broker_core.batch import Batch
 from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
-from broker_core.journal.files import Files, OpenFile, journal_error, replace_durably, take_lock
+from broker_core.journal.files import Files, journal_error, replace_durably, take_lock
 from broker_core.journal.frontier import read_frontier
+from broker_core.journal.held import Segment
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.maintenance import VerifyReport, verify_segment
 from broker_core.journal.reader import chunks, open_source
@@ -34,12 +35,10 @@ def list_segments(directory: Path, instance: str, archive_directory: Path | None
     files = segment_files(directory, instance, archive_directory)
     made: list[SegmentInfo] = []
     for file in files:
-        index = sidecar.load_summary(index_path(file.path), instance, file.first_sequence)
-        live = index is None and file is files[-1] and not file.archived and not file.compressed
-        state = "current" if live else "archived" if file.archived else "sealed"
-        made.append(
-            _info(file, index or scan(open_source(file.path), instance, file.first_sequence).index, state)
-        )
+        known = sidecar.load_summary(index_path(file.path), instance, file.first_sequence)
+        live = known is None and file is files[-1] and not file.archived and not file.compressed
+        index = known or scan(open_source(file.path), instance, file.first_sequence).index
+        made.append(Segment(file.path, file.archived, file.compressed, index, sealed=not live).info())
     return made
 
 
@@ -53,22 +52,6 @@ def segment_files(directory: Path, instance: str, archive_directory: Path | None
             "no_journal", f"There is no directory {directory}.", "Name the journal's directory."
         )
     return [chosen[first] for first in sorted(chosen)]
-
-
-def _info(file: SegmentFile, index: SegmentIndex, state: str) -> SegmentInfo:
-    size = file.path.stat().st_size if file.compressed else index.end
-    return SegmentInfo(
-        file.path.name,
-        file.path,
-        index.first_sequence,
-        index.last_sequence,
-        index.first_at,
-        index.last_at,
-        size,
-        state,
-        file.compressed,
-        index.records,
-    )
 
 
 def verify(directory: Path, instance: str, archive_directory: Path | None = None) -> Iterator[VerifyReport]:
@@ -106,6 +89,7 @@ def dump(
 
     Raises JournalError journal_damaged where bytes can't be read, after everything before them.
     """
+    wanted = Subscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
     frontier = read_frontier(directory, instance)
     limit = last if last is not None else frontier if frontier is not None else 2**63
     for file in segment_files(directory, instance, archive_directory):
@@ -119,13 +103,8 @@ def dump(
             for batch in walked.batches:
                 if batch.first_sequence > limit:
                     return
-                yield from _lines(batch, instance, first, limit, topic)
-
-
-def _lines(batch: Batch, instance: str, first: int, limit: int, topic: str | None) -> Iterator[bytes]:
-    wanted = Subscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
-    rows = select_for(wanted, batch, first, upto=limit)
-    yield from lines(batch, np.arange(batch.count) if rows is None else rows, instance)
+                rows = select_for(wanted, batch, first, upto=limit)
+                yield from lines(batch, np.arange(batch.count) if rows is None else rows, instance)
 
 
 def repair(directory: Path, instance: str, archive_directory: Path | None = None) -> dict[str, Any]:
@@ -136,19 +115,13 @@ def repair(directory: Path, instance: str, archive_directory: Path | None = None
     """
     segment_files(directory, instance, archive_directory)
     files = Files()
-    lock: OpenFile | None = None
     try:
-        lock = take_lock(directory / f"{instance}.lock")
-        found = Recovery(files, directory, instance, archive_directory)
-        found.run()
-        rebuilt = [
-            segment.path.name for segment in found.segments if segment.sealed and _renew(files, segment.path)
-        ]
+        with closing(take_lock(directory / f"{instance}.lock")):
+            found = Recovery(files, directory, instance, archive_directory)
+            found.run()
+            rebuilt = [one.path.name for one in found.segments if one.sealed and _renew(files, one.path)]
     except OSError as error:
         raise journal_error(error, "the repair") from error
-    finally:
-        if lock is not None:
-            lock.close()
     return {**found.report.as_dict(), "next_sequence": found.next_sequence, "rebuilt_indexes": rebuilt}
 
 

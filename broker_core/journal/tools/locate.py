@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from broker_core.batch import Batch
 from broker_core.bookmark import After, Bookmark, Epoch, Moment, parse_bookmark
 from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
 from broker_core.journal.compressed import CompressedSource
+from broker_core.journal.maintenance import Progress, silent
 from broker_core.journal.reader import Source
 from broker_core.journal.segment import SegmentFile, index_path
 from broker_core.journal.tools.inspect import segment_files
-from broker_core.journal.tools.search import Found, LogPlace, Progress, Query, Search, open_segment, silent
+from broker_core.journal.tools.search import Found, LogPlace, Query, Search, open_segment
 
 
 def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str, Any]:
@@ -48,13 +47,10 @@ def locate(place: LogPlace, text: str, progress: Progress = silent) -> dict[str,
     if found is None:
         return {"state": "ahead", "asked": text, "newest": _newest(place, files)}
     if sequence and found.batch.first_sequence > sequence:
-        following = f"{place.instance}|{found.batch.first_sequence}|"
         return {
-            "state": "missing",
-            "asked": text,
-            "next": following,
+            "state": "missing", "asked": text, "next": f"{place.instance}|{found.batch.first_sequence}|",
             "why": "It is damaged or lost: see `journal verify`.",
-        }
+        }  # fmt: skip
     return _describe(place, text, found)
 
 
@@ -68,7 +64,7 @@ def _describe(place: LogPlace, asked: str, found: Found) -> dict[str, Any]:
         "compressed": isinstance(source, CompressedSource), "offset": found.offset, "row": row,
         "batch_bytes": batch.nbytes, "batch_records": batch.count, "member_offset": _member(source, found.offset),
         "accepted_at": batch.accepted_at, "topic": batch.topics[int(batch.topic_indexes[row]) - 1],
-        "publisher": batch.publisher_name, "publisher_sequence": _publisher_sequence(batch, row),
+        "publisher": batch.publisher_name, "publisher_sequence": int(batch.publisher_sequences()[row]),
     }  # fmt: skip
 
 
@@ -79,20 +75,13 @@ def _member(source: Source, offset: int) -> int | None:
     return next(member.offset for member in reversed(source.members) if member.raw_offset <= offset)
 
 
-def _publisher_sequence(batch: Batch, row: int) -> int:
-    return int(batch.publisher_sequences()[row])
-
-
 def _newest(place: LogPlace, files: list[SegmentFile]) -> str | None:
     """The newest bookmark of the log."""
     for file in reversed(files):
-        index = sidecar.load_summary(index_path(Path(file.path)), place.instance, file.first_sequence)
+        index = sidecar.load_summary(index_path(file.path), place.instance, file.first_sequence)
         if index is not None:
             return f"{place.instance}|{index.last_sequence}|"
-        last = max(
-            (found.batch.last_sequence for found in Search(place, Query(first=file.first_sequence))),
-            default=0,
-        )
-        if last:
+        found = Search(place, Query(first=file.first_sequence))
+        if last := max((one.batch.last_sequence for one in found), default=0):
             return f"{place.instance}|{last}|"
     return None

@@ -7,13 +7,12 @@ chosen by numpy, and only records that match are cut out of their batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from broker_core.batch import Batch, Rows, hash64
 from broker_core.bookmark import MAX_SEQUENCE
@@ -21,11 +20,12 @@ from broker_core.filters import DecoderOf, Filter
 from broker_core.journal import sidecar
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.index import SegmentIndex
+from broker_core.journal.maintenance import Progress, silent
 from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, walk
 from broker_core.journal.segment import HEADER_SIZE, SegmentFile, index_path, segment_name
 from broker_core.journal.tools.inspect import segment_files
 from broker_core.journal.tools.records import EVERY_TOPIC
-from broker_core.subscriptions.selecting import select_for
+from broker_core.subscriptions.selecting import EMPTY, select_for
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -33,9 +33,6 @@ CHUNK = 4 * 1024 * 1024
 CLOCK_SLACK_NS = 3_600 * 10**9
 """How far a clock may have been set back for `until` to be exact all the same."""
 END_OF_TIME = 2**63 - 1
-
-Progress = Callable[[int, int], None]
-"""Bytes looked at, and bytes there are; a segment at a time and at each chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +47,6 @@ class Query:
     last: int = MAX_SEQUENCE
     since: int = 0
     until: int = END_OF_TIME
-
-    def subscription(self) -> Subscription[None]:
-        """The same question as a subscription asks it."""
-        return Subscription(None, "search", 0, self.pattern or EVERY_TOPIC, self.filter, self.decoder_of)
 
 
 class Found(NamedTuple):
@@ -78,10 +71,6 @@ class LogPlace(NamedTuple):
     archive: Path | None = None
 
 
-def silent(done: int, total: int) -> None:
-    """Progress nobody asked for."""
-
-
 class Search:
     """One pass over a log, oldest first. `problems` are sentences on what couldn't be read."""
 
@@ -89,7 +78,9 @@ class Search:
         frontier = read_frontier(place.directory, place.instance)
         self._place = place
         self._query = query
-        self._wanted = query.subscription()
+        self._wanted = Subscription(
+            None, "search", 0, query.pattern or EVERY_TOPIC, query.filter, query.decoder_of
+        )
         self._last = min(query.last, MAX_SEQUENCE if frontier is None else frontier)
         self._publisher = None if query.publisher is None else hash64(query.publisher)
         self._progress = progress
@@ -109,14 +100,11 @@ class Search:
             self._progress(self._done, self._total)
 
     def _known(self, files: list[SegmentFile]) -> Iterator[tuple[SegmentFile, SegmentIndex | None]]:
-        query = self._query
-        for number, file in enumerate(files):
-            following = files[number + 1].first_sequence if number + 1 < len(files) else MAX_SEQUENCE
-            if file.first_sequence <= self._last and following > query.first:
-                yield (
-                    file,
-                    sidecar.load_summary(index_path(file.path), self._place.instance, file.first_sequence),
-                )
+        ends = [*(file.first_sequence for file in files[1:]), MAX_SEQUENCE]
+        for file, end in zip(files, ends, strict=False):
+            first = file.first_sequence
+            if first <= self._last and end > self._query.first:
+                yield file, sidecar.load_summary(index_path(file.path), self._place.instance, first)
 
     def _may_hold(self, index: SegmentIndex | None) -> bool:
         query = self._query
@@ -150,19 +138,19 @@ class Search:
         matches = self._wanted.pattern.matches
         wanted = {number for number, topic in enumerate(index.topics or ()) if matches(topic)}
         stretches: list[tuple[int, int]] = []
-        for number, (sequence, offset, _, topics) in enumerate(entries):
-            following = (
-                entries[number + 1] if number + 1 < len(entries) else (MAX_SEQUENCE, index.end, index.last_at)
-            )
+        following = [*entries[1:], (MAX_SEQUENCE, index.end, index.last_at, None)]
+        for (sequence, offset, _, topics), (next_sequence, end, at, _) in zip(
+            entries, following, strict=True
+        ):
             if (
-                following[0] <= self._query.first or sequence > self._last or following[2] < self._query.since
+                next_sequence <= self._query.first or sequence > self._last or at < self._query.since
                 or (topics is not None and wanted.isdisjoint(topics))
             ):  # fmt: skip
                 continue
             if stretches and stretches[-1][1] == offset:
-                stretches[-1] = (stretches[-1][0], following[1])
+                stretches[-1] = (stretches[-1][0], end)
             else:
-                stretches.append((offset, following[1]))
+                stretches.append((offset, end))
         return stretches
 
     def _batches(self, path: Path, source: Source, offset: int, end: int) -> Iterator[tuple[int, Batch]]:
@@ -193,11 +181,8 @@ class Search:
             or batch.last_sequence < query.first
             or header.first_sequence > self._last
         ):
-            return _NONE
+            return EMPTY
         return select_for(self._wanted, batch, query.first, upto=self._last)
-
-
-_NONE: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 def open_segment(place: LogPlace, first_sequence: int) -> tuple[Path, Source]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker_core.config.vocabulary import FINAL_ACTIONS, SIGNALS, Action, Shape, Signal, Unit
-from broker_core.slow_clients.evaluate.decision import Candidate, Decision
+from broker_core.documents.records import Candidate
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import ClientView, SubscriptionView, Waiting
 from broker_core.slow_clients.rules.rule import Rule
 
@@ -52,8 +53,8 @@ def decide(
         lost=lost,
         resume_bookmark=waiting.resume_bookmark,
         samples=client.recent(now_ns),
-        subscription=subscription.id if subscription is not None else "",
-        topic=subscription.topic if subscription is not None else "",
+        subscription="" if subscription is None else subscription.id,
+        topic="" if subscription is None else subscription.topic,
         rung=rung,
         rungs=len(rule.ladder),
         for_ms=rule.ladder[rung].for_ms,

@@ -8,17 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Shape, Signal, Unit
+from broker_core.documents.records import Candidate
 from broker_core.slow_clients.evaluate.signals import Sample
-
-
-class Candidate(NamedTuple):
-    """A client that was considered, with its use of what ran short."""
-
-    client: str
-    used: int
 
 
 @dataclass(slots=True)

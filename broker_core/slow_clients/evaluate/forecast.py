@@ -83,13 +83,12 @@ class _Found(NamedTuple):
 def _found(seen: Seen, now_ns: int) -> _Found:
     rule, hold = seen.rule, seen.hold
     if seen.value == NOT_APPLICABLE:
-        return _none(
-            "nothing has waited for long enough"
-            if rule.shape is Shape.RATE_BELOW
-            else "nothing of it waits in memory"
-        )
+        rated = rule.shape is Shape.RATE_BELOW
+        return _none("nothing has waited for long enough" if rated else "nothing of it waits in memory")
     if hold.done >= len(rule.ladder):
-        return _acted(rule, hold, now_ns)
+        if rule.ladder[-1].action is Action.ASK_TO_CLOSE and rule.mode is Mode.ENFORCE:
+            return _Found(_by_clock(rule, hold.acted_at + ASK_AGAIN_MS * _MS, now_ns))
+        return _none("it has acted, and does again only after the signal was within its limit")
     match rule.shape:
         case Shape.RATE_BELOW:
             return _of_rate(seen, now_ns)
@@ -102,12 +101,6 @@ def _none(why: str, per_second: float = 0.0) -> _Found:
     return _Found(None, per_second, why)
 
 
-def _acted(rule: Rule, hold: Hold, now_ns: int) -> _Found:
-    if rule.ladder[-1].action is Action.ASK_TO_CLOSE and rule.mode is Mode.ENFORCE:
-        return _Found(_by_clock(rule, hold.acted_at + ASK_AGAIN_MS * _MS, now_ns))
-    return _none("it has acted, and does again only after the signal was within its limit")
-
-
 def _of_level(seen: Seen, now_ns: int) -> _Found:
     rule, value, hold = seen.rule, seen.value, seen.hold
     rung = rule.ladder[hold.done]
@@ -117,7 +110,7 @@ def _of_level(seen: Seen, now_ns: int) -> _Found:
     going_on = rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
     if value > threshold or going_on:
         due = now_ns if early else (hold.over_since or now_ns) + held_ms * _MS
-        if rule.ladder[hold.done].action in REPEATED or not by_the_clock(rule):
+        if rung.action in REPEATED:
             return _Found(max(0, due - now_ns) // _MS)
         return _Found(_by_clock(rule, due, now_ns))
     if not value:
@@ -126,34 +119,30 @@ def _of_level(seen: Seen, now_ns: int) -> _Found:
         due = now_ns + (threshold - value + held_ms) * _MS
         return _Found(_by_clock(rule, due, now_ns), 1_000.0)
     slope, why = _slope(seen.points, since_zero=True)
-    if slope is None:
-        return _none(why)
     if slope <= 0:
-        return _none("it isn't rising")
+        return _none(why or "it isn't rising")
     seconds = (threshold - value) / slope
-    if seconds > FARTHEST * _span_s(seen.points):
-        return _none("it is farther away than can be told from the looks at it", slope)
+    if _too_far(seconds, seen.points):
+        return _none(_TOO_FAR, slope)
     return _Found(_by_clock(rule, now_ns + int((seconds * 1_000 + held_ms) * _MS), now_ns), slope)
 
 
 def _of_rate(seen: Seen, now_ns: int) -> _Found:
     """A rate that falls: to the floor, and then the looks at which it must still be below."""
     rule, value, hold = seen.rule, seen.value, seen.hold
-    looks_ms = max(rule.hold_ms + rule.ladder[hold.done].after_ms, rule.count * rule.check_ms)
+    held_ms = rule.hold_ms + rule.ladder[hold.done].after_ms
+    looks_ms = max(held_ms, rule.count * rule.check_ms)
     if hold.over_since:
-        left = max(hold.over_since + (rule.hold_ms + rule.ladder[hold.done].after_ms) * _MS,
-                   hold.checked_at + (rule.count - hold.tries) * rule.check_ms * _MS) - now_ns  # fmt: skip
-        return _Found(max(0, left) // _MS)
+        looked_at = hold.checked_at + (rule.count - hold.tries) * rule.check_ms * _MS
+        return _Found(max(0, hold.over_since + held_ms * _MS - now_ns, looked_at - now_ns) // _MS)
     if value < rule.limit:
         return _Found(looks_ms)
     slope, why = _slope(seen.points, since_zero=False)
-    if slope is None:
-        return _none(why)
     if slope >= 0:
-        return _none("the rate isn't falling")
+        return _none(why or "the rate isn't falling")
     seconds = (value - rule.limit) / -slope
-    if seconds > FARTHEST * _span_s(seen.points):
-        return _none("it is farther away than can be told from the looks at it", slope)
+    if _too_far(seconds, seen.points):
+        return _none(_TOO_FAR, slope)
     return _Found(round(seconds * 1_000) + looks_ms, slope)
 
 
@@ -163,11 +152,8 @@ def _of_count(seen: Seen, now_ns: int) -> _Found:
     if len(marks) >= rule.count:
         return _Found(0)
     if len(marks) < ENOUGH_SAMPLES or marks[0] == marks[-1]:
-        return _none(
-            f"it was counted {len(marks)} of {rule.count} times, too few to tell a pace"
-            if marks
-            else "it was never counted"
-        )
+        too_few = f"it was counted {len(marks)} of {rule.count} times, too few to tell a pace"
+        return _none(too_few if marks else "it was never counted")
     apart = (marks[-1] - marks[0]) / (len(marks) - 1)
     if rule.window_ms and apart * (rule.count - 1) > rule.window_ms * _MS:
         return _none("at its pace there are never so many within the window", 1e9 / apart)
@@ -191,12 +177,15 @@ def _percent(rule: Rule, value: int, limit: int, read: int) -> float:
     return round(100 * value / limit, 1) if limit else (100.0 if value else 0.0)
 
 
-def _span_s(points: Points) -> float:
-    return (points[-1][0] - points[0][0]) / 1e9
+def _too_far(seconds: float, points: Points) -> bool:
+    return seconds > FARTHEST * (points[-1][0] - points[0][0]) / 1e9
 
 
-def _slope(points: Points, *, since_zero: bool) -> tuple[float | None, str]:
-    """Least squares, over the time since the signal was last 0 if so asked; None, with the reason, when there are too few
+_TOO_FAR: Final = "it is farther away than can be told from the looks at it"
+
+
+def _slope(points: Points, *, since_zero: bool) -> tuple[float, str]:
+    """Least squares, over the time since the signal was last 0 if so asked; 0, with the reason, when there are too few
     points or a line doesn't explain the movement."""
     if since_zero:
         for place in range(len(points) - 1, -1, -1):
@@ -205,16 +194,16 @@ def _slope(points: Points, *, since_zero: bool) -> tuple[float | None, str]:
                 break
     count = len(points)
     if count < ENOUGH_SAMPLES:
-        return None, "there are too few looks at it"
+        return 0.0, "there are too few looks at it"
     base = points[0][0]
     xs, ys = [(at - base) / 1e9 for at, _ in points], [float(value) for _, value in points]
     mean_x, mean_y = sum(xs) / count, sum(ys) / count
     spread, moved = sum((x - mean_x) ** 2 for x in xs), sum((y - mean_y) ** 2 for y in ys)
     if not spread or not moved:
-        return None, "it doesn't move"
+        return 0.0, "it doesn't move"
     together = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
     if together * together / (spread * moved) < STEADY:
-        return None, "it doesn't move along a line"
+        return 0.0, "it doesn't move along a line"
     return together / spread, ""
 
 

@@ -101,8 +101,6 @@ class Succession:
 
     def __init__(self) -> None:
         self._heirs: dict[tuple[int, int], _Heirs] = {}
-        self._compared: list[tuple[Sequence[Rule], Sequence[Rule]]] = []
-        """What the keys are of: as long as it is held, they are nobody else's."""
 
     def holds(
         self, before: Sequence[Rule], after: Sequence[Rule], held: Mapping[str, Hold]
@@ -112,43 +110,38 @@ class Succession:
         heirs = self._heirs.get(key)
         if heirs is None:
             heirs = self._heirs[key] = _heirs(before, after)
-            self._compared.append((before, after))
-        same, asked, anew = heirs
-        kept = dict.fromkeys(anew, Hold(checked_at=_DUE))
-        if held:
-            kept |= {name: held[name] for name in same if name in held}
-            kept |= {name: _undone(held[name], name in kept) for name in asked if name in held}
+        kept = dict.fromkeys(heirs.anew, Hold(checked_at=_DUE))
+        kept |= {name: held[name] for name in heirs.same if name in held}
+        for name in heirs.asked:
+            if (hold := held.get(name)) is not None:
+                checked_at = _DUE if name in kept else hold.checked_at
+                kept[name] = hold._replace(done=0, acted_at=0, checked_at=checked_at)
         return kept
 
 
 class _Heirs(NamedTuple):
-    """Rules by their names."""
+    """Rules by their names: those that stay as they were, that ask the same, and that are due whatever the clock."""
 
     same: list[str]
-    """They stay as they were."""
     asked: list[str]
-    """They ask the same."""
     anew: list[str]
-    """They are due whatever the clock."""
+    compared: tuple[Sequence[Rule], Sequence[Rule]]
+    """What the key is of: as long as it is held, it is nobody else's."""
 
 
 def _heirs(before: Sequence[Rule], after: Sequence[Rule]) -> _Heirs:
     known = {rule.name: rule for rule in before}
-    made = same, asked, anew = _Heirs([], [], [])
+    made = _Heirs([], [], [], (before, after))
     for rule in after:
         old = known.get(rule.name)
         if old is not None and replace(old, revision=rule.revision) == rule:
-            same.append(rule.name)
+            made.same.append(rule.name)
             continue
         if old is not None and _asks(old) == _asks(rule):
-            asked.append(rule.name)
+            made.asked.append(rule.name)
         if by_the_clock(rule):
-            anew.append(rule.name)
+            made.anew.append(rule.name)
     return made
-
-
-def _undone(hold: Hold, due: bool) -> Hold:
-    return hold._replace(done=0, acted_at=0, checked_at=_DUE if due else hold.checked_at)
 
 
 _DUE: Final = 1
@@ -163,10 +156,8 @@ def _asks(rule: Rule) -> tuple[object, ...]:
 
 
 def _above(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
-    over = value > rule.limit or (
-        rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
-    )
-    if over:
+    going_on = rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
+    if value > rule.limit or going_on:
         hold = hold if hold.over_since else hold._replace(over_since=now_ns)
     elif value > rule.wakes_at:
         early = sum(value * 100 > rule.limit * rung.at_percent for rung in rule.ladder)

@@ -14,7 +14,8 @@ signals as `holds`, and what has changed of it goes out in the verdict; nothing 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from broker_core.config.scopes import glob
@@ -29,7 +30,7 @@ from broker_core.slow_clients.evaluate.signal_table import (
     of_pool,
     of_subscription,
 )
-from broker_core.slow_clients.evaluate.signals import ClientView, Holds, PoolSignals, SubscriptionView
+from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals, SubscriptionView
 from broker_core.slow_clients.rules.rule import Rule
 
 RELIEVING: Final = frozenset({Action.OFFLINE, Action.CONTINUE_FROM_JOURNAL})
@@ -40,12 +41,13 @@ _FREEING: Final = RELIEVING | FINAL_ACTIONS
 class Verdict(NamedTuple):
     """Decisions in the order of carrying out, and the holds of clients and pools that changed, whole."""
 
-    decisions: Sequence[Decision]
-    holds: Mapping[str, Holds]
-    pool_holds: Mapping[str, Mapping[str, Hold]]
+    decisions: list[Decision]
+    holds: dict[str, dict[tuple[str, str], Hold]]
+    pool_holds: dict[str, dict[str, Hold]]
 
 
-NOTHING: Final = Verdict((), {}, {})
+NOTHING: Final = Verdict([], {}, {})
+"""Never written to."""
 
 
 class Ruled(Protocol):
@@ -88,10 +90,10 @@ def judge(
     For rules that choose the largest, `clients` must hold at least the pool's two largest users of what the
     rule measures: the one to act on, and the runner-up for the explanation.
     """
-    outcome: _Outcome | None = None
+    outcome = NOTHING
     for mode in modes:
         outcome = _Pass(mode, clients, pools, now_ns, outcome).all(pool_rules)
-    return NOTHING if outcome is None else Verdict(outcome.decisions, outcome.holds, outcome.pool_holds)
+    return outcome
 
 
 def precedence(used: int, client: ClientView) -> tuple[int, int, int, str]:
@@ -101,34 +103,21 @@ def precedence(used: int, client: ClientView) -> tuple[int, int, int, str]:
 
 def spared(rule: Rule, client: str) -> str:
     """Why a rule doesn't act on a client whatever it sees; "" when it does."""
-    return (
-        "the rule protects it" if rule.protected and any(glob(one, client) for one in rule.protected) else ""
-    )
+    if not rule.protected:  # as about always
+        return ""
+    return "the rule protects it" if any(glob(one, client) for one in rule.protected) else ""
 
 
-class _Outcome:
-    """A verdict in the making."""
-
-    __slots__ = ("decisions", "holds", "pool_holds")
-
-    def __init__(self) -> None:
-        self.decisions: list[Decision] = []
-        self.holds: dict[str, dict[tuple[str, str], Hold]] = {}
-        self.pool_holds: dict[str, dict[str, Hold]] = {}
-
-
+@dataclass(slots=True)
 class _Effects:
     """What the decisions of one pass will bring about."""
 
-    __slots__ = ("disk", "gone", "memory", "moved")
-
-    def __init__(self) -> None:
-        self.gone: set[str] = set()
-        self.moved: set[str] = set()
-        """Whose memory is being relieved."""
-        self.memory: dict[str, int] = defaultdict(int)
-        """By how many bytes, by pool."""
-        self.disk: dict[str, int] = defaultdict(int)
+    gone: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    """Whose memory is being relieved."""
+    memory: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """By how many bytes, by pool."""
+    disk: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
 _NONE: Final = _Effects()
@@ -146,7 +135,7 @@ class _Pass:
         clients: Sequence[Judged],
         pools: Sequence[PoolSignals],
         now_ns: int,
-        outcome: _Outcome | None,
+        outcome: Verdict,
     ) -> None:
         self._mode = mode
         self._clients = clients
@@ -155,7 +144,7 @@ class _Pass:
         self._outcome = outcome
         self._effects = _NONE
 
-    def all(self, pool_rules: Sequence[Rule]) -> _Outcome | None:
+    def all(self, pool_rules: Sequence[Rule]) -> Verdict:
         mode = self._mode
         for client, rules, narrow in self._clients:
             for rule in rules:
@@ -204,9 +193,8 @@ class _Pass:
             self._effects = _Effects()
         name, pool, effects = client.name, client.pool_name, self._effects
         final = decision.action in FINAL_ACTIONS
-        if (
-            final or (decision.action in RELIEVING and not decision.subscription)
-        ) and name not in effects.moved:
+        moves = final or (decision.action in RELIEVING and not decision.subscription)
+        if moves and name not in effects.moved:
             effects.moved.add(name)
             if not client.offlined:
                 effects.memory[pool] += client.memory
@@ -215,9 +203,9 @@ class _Pass:
             effects.disk[pool] += client.disk
 
     @property
-    def _written(self) -> _Outcome:
-        if self._outcome is None:
-            self._outcome = _Outcome()
+    def _written(self) -> Verdict:
+        if self._outcome is NOTHING:
+            self._outcome = Verdict([], {}, {})
         return self._outcome
 
     def _remember(self, client: ClientView, key: tuple[str, str], hold: Hold) -> None:
@@ -263,15 +251,10 @@ class _Pass:
         """Users of what the pool is short of: the largest first; of equals the one whose backlog is older."""
         users, share = [], OF_POOL[rule.signal].share
         for client, *_ in self._clients:
-            if (
-                client.pool_name != pool.name
-                or client.name in self._effects.gone
-                or spared(rule, client.name)
-            ):
-                continue
             moved = rule.signal is Signal.POOL_MEMORY and client.name in self._effects.moved
-            used = 0 if moved else share(client)
-            if used > 0:
+            if client.pool_name != pool.name or moved or client.name in self._effects.gone:
+                continue
+            if (used := share(client)) > 0 and not spared(rule, client.name):
                 users.append((used, client))
         users.sort(key=lambda user: precedence(*user))
         return users

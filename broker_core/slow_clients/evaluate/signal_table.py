@@ -6,7 +6,7 @@ Whoever judges, forecasts or explains draws from these rows, so that a new signa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
 from broker_core.config.vocabulary import SIGNALS, Measured, Signal, whole
@@ -45,9 +45,10 @@ class Reading:
     """
 
     subject: str
-    of_client: OfClient | None
-    of_subscription: OfSubscription | None
-    of_pool: Pooled | None
+    of_client: OfClient | None = None
+    of_subscription: OfSubscription | None = None
+    of_pool: Pooled | None = None
+    _: KW_ONLY
     column: int | None
     ticking: bool
     outbox: bool
@@ -66,8 +67,9 @@ def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
     The oldest message tells: had the client taken everything in between, it would be younger. So a client that is
     served as things come is never slow, however little comes.
     """
-    age, look_back = age_ms(client.backlog.oldest_at, now_ns), rule.look_back_ms(client.backlog.lump_bytes)
-    if client.backlog.owed_bytes < max(1, rule.guard_bytes) or age < rule.window_ms:
+    backlog = client.backlog
+    age, look_back = age_ms(backlog.oldest_at, now_ns), rule.look_back_ms(backlog.lump_bytes)
+    if backlog.owed_bytes < max(1, rule.guard_bytes) or age < rule.window_ms:
         return NOT_APPLICABLE
     behind = age_ms(client.behind_since, now_ns) if age >= BEHIND_MS else 0
     if max(age, behind) < look_back or any(one.rate_limited or one.paused for one in client.subscriptions):
@@ -75,11 +77,8 @@ def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
     before = client.taken_by(now_ns - look_back * _MS)
     if before is None or before.at == now_ns:
         return NOT_APPLICABLE
-    return (
-        (client.backlog.taken_bytes - before.taken_bytes + client.backlog.lump_bytes)
-        * 1_000_000_000
-        // (now_ns - before.at)
-    )
+    taken = backlog.taken_bytes - before.taken_bytes + backlog.lump_bytes
+    return taken * 1_000_000_000 // (now_ns - before.at)
 
 
 def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: int) -> int:
@@ -87,90 +86,55 @@ def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: 
 
 
 READINGS: Final = whole({
-    Signal.POOL_MEMORY: Reading(
-        "the clients of pool {pool} hold", None, None,
-        Pooled(
-            lambda pool: pool.memory_used - pool.memory_leaving,
-            lambda client: 0 if client.offlined else client.memory,
-            "holds",
-        ),
-        column=None, ticking=False, outbox=False, beyond=False,
-    ),
-    Signal.POOL_DISK: Reading(
-        "the spools of pool {pool} take", None, None,
-        Pooled(lambda pool: pool.disk_used, lambda client: client.disk, "takes"),
-        column=None, ticking=False, outbox=False, beyond=False,
-    ),
+    Signal.POOL_MEMORY: Reading("the clients of pool {pool} hold", of_pool=Pooled(
+        lambda pool: pool.memory_used - pool.memory_leaving, lambda client: 0 if client.offlined else client.memory, "holds"),
+        column=None, ticking=False, outbox=False, beyond=False),
+    Signal.POOL_DISK: Reading("the spools of pool {pool} take", of_pool=Pooled(
+        lambda pool: pool.disk_used, lambda client: client.disk, "takes"),
+        column=None, ticking=False, outbox=False, beyond=False),
     Signal.OUTBOUND_BYTES: Reading(
-        "its outbox holds",
-        lambda client, *_: _live(client, client.memory),
-        lambda one, client, *_: _live(client, one.outbox_bytes),
-        None, column=1, ticking=False, outbox=True, beyond=False,
-    ),
+        "its outbox holds", lambda client, *_: _live(client, client.memory),
+        lambda one, client, *_: _live(client, one.outbox_bytes), column=1, ticking=False, outbox=True, beyond=False),
     Signal.OUTBOUND_MESSAGES: Reading(
-        "for it wait",
-        lambda client, *_: _live(client, client.backlog.waiting().outbox_messages),
-        lambda one, client, *_: _live(client, one.outbox_messages),
-        None, column=None, ticking=False, outbox=True, beyond=False,
-    ),
-    Signal.SPOOL_BYTES: Reading(
-        "its spool takes", lambda client, *_: client.disk, None,
-        None, column=2, ticking=False, outbox=False, beyond=False,
-    ),
+        "for it wait", lambda client, *_: _live(client, client.backlog.messages),
+        lambda one, client, *_: _live(client, one.outbox_messages), column=None, ticking=False, outbox=True, beyond=False),
+    Signal.SPOOL_BYTES: Reading("its spool takes", lambda client, *_: client.disk,
+        column=2, ticking=False, outbox=False, beyond=False),
     Signal.SPOOL_AGE: Reading(
-        "it has been offline for",
-        lambda client, _, now: age_ms(client.offlined_at, now) if client.offlined else 0, None,
-        None, column=None, ticking=True, outbox=False, beyond=True,
-    ),
+        "it has been offline for", lambda client, _, now: age_ms(client.offlined_at, now) if client.offlined else 0,
+        column=None, ticking=True, outbox=False, beyond=True),
     Signal.CONFLATION_BYTES: Reading(
         "conflation holds for it", lambda client, *_: client.conflation_bytes, lambda one, *_: one.conflation_bytes,
-        None, column=None, ticking=False, outbox=False, beyond=False,
-    ),
+        column=None, ticking=False, outbox=False, beyond=False),
     Signal.BACKLOG_BYTES: Reading(
         "it is owed", lambda client, *_: client.backlog.owed_bytes, lambda one, *_: one.backlog_bytes,
-        None, column=None, ticking=False, outbox=False, beyond=True,
-    ),
+        column=None, ticking=False, outbox=False, beyond=True),
     Signal.BACKLOG_MESSAGES: Reading(
         "it is owed", lambda client, *_: client.backlog.owed_messages, lambda one, *_: one.backlog_messages,
-        None, column=None, ticking=False, outbox=False, beyond=True,
-    ),
+        column=None, ticking=False, outbox=False, beyond=True),
     Signal.OLDEST_AGE: Reading(
         "its oldest message has been waiting for",
         lambda client, _, now: max(age_ms(client.backlog.oldest_at, now), age_ms(client.backlog.unacked_at, now)),
-        lambda one, _, __, now: age_ms(one.oldest_at, now),
-        None, column=None, ticking=False, outbox=False, beyond=True,
-    ),
-    Signal.DRAIN_RATE: Reading(
-        "it takes", _drain_rate, None, None, column=None, ticking=False, outbox=False, beyond=False,
-    ),
+        lambda one, _, __, now: age_ms(one.oldest_at, now), column=None, ticking=False, outbox=False, beyond=True),
+    Signal.DRAIN_RATE: Reading("it takes", _drain_rate, column=None, ticking=False, outbox=False, beyond=False),
     Signal.WRITE_BLOCKED: Reading(
-        "its connection has taken nothing for",
-        lambda client, _, now: age_ms(client.backlog.blocked_since, now),
-        lambda one, _, __, now: age_ms(one.blocked_since, now),
-        None, column=None, ticking=True, outbox=False, beyond=True,
-    ),
-    Signal.WINDOW_FULL: Reading(
-        "its prefetch window has been full for", None, _window_full,
-        None, column=None, ticking=True, outbox=False, beyond=True,
-    ),
-    Signal.UNACKED_MESSAGES: Reading(
-        "it hasn't acknowledged", None, lambda one, *_: one.unacked_messages,
-        None, column=None, ticking=False, outbox=False, beyond=True,
-    ),
+        "its connection has taken nothing for", lambda client, _, now: age_ms(client.backlog.blocked_since, now),
+        lambda one, _, __, now: age_ms(one.blocked_since, now), column=None, ticking=True, outbox=False, beyond=True),
+    Signal.WINDOW_FULL: Reading("its prefetch window has been full for", None, _window_full,
+        column=None, ticking=True, outbox=False, beyond=True),
+    Signal.UNACKED_MESSAGES: Reading("it hasn't acknowledged", None, lambda one, *_: one.unacked_messages,
+        column=None, ticking=False, outbox=False, beyond=True),
     Signal.UNACKED_AGE: Reading(
         "its oldest unacknowledged message was sent before", None,
-        lambda one, _, __, now: age_ms(one.unacked_since, now),
-        None, column=None, ticking=False, outbox=False, beyond=True,
-    ),
+        lambda one, _, __, now: age_ms(one.unacked_since, now), column=None, ticking=False, outbox=False, beyond=True),
     Signal.ACK_SILENCE: Reading(
         "it hasn't acknowledged anything for", None,
         lambda one, _, __, now: age_ms(one.acked_at, now) if one.unacked_messages else 0,
-        None, column=None, ticking=True, outbox=False, beyond=True,
-    ),
+        column=None, ticking=True, outbox=False, beyond=True),
 })  # fmt: skip
 OF_CLIENT: Final = {signal: row.of_client for signal, row in READINGS.items() if row.of_client is not None}
 OF_SUBSCRIPTION: Final = {
-    s: row.of_subscription for s, row in READINGS.items() if row.of_subscription is not None
+    signal: row.of_subscription for signal, row in READINGS.items() if row.of_subscription is not None
 }
 OF_POOL: Final = {signal: row.of_pool for signal, row in READINGS.items() if row.of_pool is not None}
 OUTBOX: Final = frozenset(signal for signal, row in READINGS.items() if row.outbox)
@@ -180,9 +144,8 @@ def check(read: dict[Measured, set[Signal]]) -> None:
     """Every signal can be read off just what it is measured of. Raises LookupError otherwise."""
     for measured, signals in read.items():
         if wrong := signals ^ {signal for signal, row in SIGNALS.items() if measured in row.measured}:
-            raise LookupError(
-                f"read and measured of a {measured} aren't the same: {', '.join(sorted(wrong))}"
-            )
+            names = ", ".join(sorted(wrong))
+            raise LookupError(f"read and measured of a {measured} aren't the same: {names}")
 
 
 check(

@@ -43,6 +43,7 @@ class Waiting(NamedTuple):
     """What waits for a client, asked for only when a decision about it is being made."""
 
     outbox_messages: int
+    """What isn't in the spool: in memory, or in flight."""
     spool_messages: int
     unjournaled_messages: int
     """How many of both a bookmark can't bring back."""
@@ -60,6 +61,10 @@ class Backlog(Protocol):
     @property
     def unacked_at(self) -> int:
         """From when the age of the oldest message counts that is delivered and not acknowledged by the peer; 0: none is."""
+
+    @property
+    def messages(self) -> int:
+        """Messages in memory: they wait, as do the bytes that the guard is told of."""
 
     @property
     def taken_bytes(self) -> int:

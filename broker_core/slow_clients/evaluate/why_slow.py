@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
+
+from broker_core.documents.clients import VerdictEntry
 
 BUSY_LOOP_MS: Final = 250
 """The broker is busy when its loop runs this late."""
@@ -43,14 +45,6 @@ class Cause(StrEnum):
     SLOW_NETWORK = "slow_network"
     BURST = "burst"
     READING_SLOWLY = "reading_slowly"
-
-
-class Why(NamedTuple):
-    """The verdict, the sentence for people, and the figures it rests on by name (units in the names)."""
-
-    cause: Cause
-    sentence: str
-    evidence: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +101,12 @@ class Evidence:
         )
 
 
-def why_slow(seen: Evidence) -> Why:
-    """The one verdict."""
+def why_slow(seen: Evidence) -> VerdictEntry:
+    """The one verdict, with the figures it rests on by name (units in the names)."""
     for applies, cause, sentence, figures in _table(seen):
         if applies:
-            return Why(cause, sentence, {name: int(getattr(seen, name)) for name in figures})
+            evidence = {name: int(getattr(seen, name)) for name in figures}
+            return VerdictEntry(cause=cause.value, sentence=sentence, evidence=evidence)
     raise AssertionError("the table's last row always applies")
 
 

@@ -14,7 +14,6 @@ from broker_core.config.rule_settings import Rung
 from broker_core.config.vocabulary import (
     POOL_SIGNALS,
     SIGNALS,
-    Action,
     Choice,
     Measured,
     Mode,
@@ -83,11 +82,6 @@ class Rule:
         object.__setattr__(self, "at_enqueue", self._is_at_enqueue())
 
     @property
-    def action(self) -> Action:
-        """The first rung's action."""
-        return self.ladder[0].action
-
-    @property
     def unit(self) -> Unit:
         """What its limit and figures are counted in."""
         return Unit.TIMES if self.shape is Shape.COUNT_IN_WINDOW else SIGNALS[self.signal].unit
@@ -101,13 +95,6 @@ class Rule:
     def choose(self) -> Choice:
         """Who is acted on."""
         return Choice.LARGEST_IN_POOL if self.signal in POOL_SIGNALS else Choice.SELF
-
-    @property
-    def measured(self) -> Measured:
-        """What it measures."""
-        if self.signal in POOL_SIGNALS:
-            return Measured.POOL
-        return Measured.SUBSCRIPTION if self.per_subscription else Measured.CLIENT
 
     def look_back_ms(self, lump_bytes: int) -> int:
         """RATE_BELOW: over how long the rate is taken. Where the peer's own window moves in lumps of so many bytes, a
@@ -142,8 +129,12 @@ class Rule:
         return held + step.after_ms + looks
 
     def _is_at_enqueue(self) -> bool:
+        if self.signal in POOL_SIGNALS:
+            measured = Measured.POOL
+        else:
+            measured = Measured.SUBSCRIPTION if self.per_subscription else Measured.CLIENT
         return (
-            self.measured in SIGNALS[self.signal].at_enqueue
+            measured in SIGNALS[self.signal].at_enqueue
             and self.shape in (Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER)
             and not self.hold_ms
             and not self.cooldown_ms

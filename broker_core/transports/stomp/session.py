@@ -131,6 +131,8 @@ class Session:
         """Of batches that aren't durable yet."""
         self._batches = 0
         self._subscribing: dict[str, tuple[Asked, str]] = {}
+        self._unsubscribing: dict[str, str] = {}
+        """What is to be answered when a subscription has ended, and isn't kept any more if it was to be deleted."""
         self._streams: dict[int, _Subscribed] = {}
         self._transactions = Transactions()
         self._cancelled: replies.Cancelled | None = None
@@ -194,6 +196,7 @@ class Session:
                 answered = True
             case "UNSUBSCRIBE":
                 self._unsubscribe(headers)
+                answered = True
             case "BEGIN":
                 self._transactions.begin(_needed(headers, "transaction"))
             case "COMMIT":
@@ -343,6 +346,7 @@ class Session:
         if target is None and durable:
             self._delete(durable, owner)
             return
+        self._unsubscribing[id] = self._receipt
         self.connection.carry_out(commands.Unsubscribe(id=id, delete=bool(durable)))
         if target is not None:
             self._streams.pop(target.stream, None)
@@ -355,6 +359,8 @@ class Session:
             connection.services.durables.delete(kept_as, durable)
         except OperatorError as error:
             raise ClientError("unknown_subscription", error.sentence, error.fix) from None
+        answer = replies.Ack(ack="processed", of=_RECEIPT, id=self._receipt)
+        connection.services.facilities.spawn(connection.answer_when_stored(answer))
 
     def _acknowledge(self, frame: Frame) -> None:
         headers = frame.headers
@@ -423,8 +429,10 @@ class Session:
                 self._over(reply.id or "")
             case replies.Ack(of="flush"):
                 self._leave(reply.id or "")
+            case replies.Ack(of="unsubscribe", id=str(id)):
+                self._say_receipt(self._unsubscribing.pop(id, ""))
             case replies.Ack(of=of, id=str(receipt)) if of == _RECEIPT:
-                self._out.say(receipt_frame(receipt, self.version), behind=True)
+                self._say_receipt(receipt)
             case replies.Gap():
                 self._note_gap(reply)
             case replies.Cancelled():
@@ -443,6 +451,10 @@ class Session:
                 self.connection.close(reply.code, reply.message)
             case replies.Closing():
                 self._end(reply, "")
+
+    def _say_receipt(self, receipt: str) -> None:
+        if receipt:
+            self._out.say(receipt_frame(receipt, self.version), behind=True)
 
     def _end(self, reply: Last, receipt: str) -> None:
         if not self._ended:

@@ -21,9 +21,10 @@ from rich.progress import (
 )
 
 from broker_core.bookmark import MAX_SEQUENCE, After, Bookmark, Moment, parse_bookmark
+from broker_core.config.journaling import MESSAGE_TYPES
 from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import DecoderOf, compile_filter
-from broker_core.filters.message_types import MESSAGE_TYPES, decoder_for
+from broker_core.filters.message_types import decoder_for
 from broker_core.journal.tools.locate import locate
 from broker_core.journal.tools.records import lines
 from broker_core.journal.tools.search import END_OF_TIME, LogPlace, Query, Search

@@ -72,12 +72,14 @@ def apply_journals(
     plan_hash: str,
     instance_name: str | None = None,
     once: Once | None = None,
+    *,
+    in_lake: bool = False,
 ) -> ActionRun:
     """Archive, compress or remove what a plan named, and nothing else."""
     if once is not None and (known := runs.made_before(actor, once)) is not None:
         return known
-    planning.check_same(plan_hash, planning.journal_plan(kind, age, instance_name)["hash"])
-    return journals.request(actor, kind, age, instance_name, plan_hash=plan_hash, once=once)
+    planning.check_same(plan_hash, planning.journal_plan(kind, age, instance_name, in_lake=in_lake)["hash"])
+    return journals.request(actor, kind, age, instance_name, plan_hash=plan_hash, once=once, in_lake=in_lake)
 
 
 def checked_variables(given: Any) -> dict[str, str]:

@@ -18,6 +18,10 @@ _FOLDER = Option(
 _FILES = Option("pattern", "File names", matcher, "Like *.log; never journals, links or open files")
 _NAME = Option("client", "Client name", any_text, "Like {{AMPS_CLIENT_NAME}}")
 _JOURNALS = ("SLUICE_SEGMENTS", "SLUICE_BYTES")
+_IN_LAKE = Option(
+    "which", "Which", choices=(("all", "All that are old enough"), ("lake", "Only what the lake has")), default="all", required=False,
+    help="The lake's files are compared by counts and checksums first",
+)  # fmt: skip
 _YES_NO = (("yes", "Enable"), ("no", "Disable"))
 
 KINDS: dict[str, Kind] = {
@@ -25,7 +29,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("archive", "Archive journals", (AGE,), gives=_JOURNALS, exclusive="archive"),
         Kind("compress", "Compress journals", (AGE,), gives=_JOURNALS, exclusive="compress"),
-        Kind("remove", "Remove journals", (AGE,), gives=_JOURNALS, exclusive="remove", destructive=True),
+        Kind("remove", "Remove journals", (AGE, _IN_LAKE), gives=_JOURNALS, exclusive="remove", destructive=True),
         Kind("delete_files", "Delete files", (_FOLDER, _FILES, AGE), gives=("SLUICE_FILES", "SLUICE_BYTES"),
              exclusive="files", destructive=True),
         Kind("compress_files", "Compress files", (_FOLDER, _FILES, AGE), gives=("SLUICE_FILES", "SLUICE_BYTES"), exclusive="files"),

@@ -50,9 +50,11 @@ def digest(promise: Any) -> str:
     ).hexdigest()
 
 
-def journal_plan(action: str, age: str | int, instance_name: str | None = None) -> dict[str, Any]:
+def journal_plan(
+    action: str, age: str | int, instance_name: str | None = None, *, in_lake: bool = False
+) -> dict[str, Any]:
     """A journal action's plan with its hash."""
-    found = journals.plan(action, age, instance_name)
+    found = journals.plan(action, age, instance_name, in_lake=in_lake)
     return {**found, "hash": digest(counts(found))}
 
 
@@ -74,7 +76,8 @@ def check_unchanged(run: ActionRun) -> None:
     if "steps" in run.parameters:
         found = plan(run.instance, run.parameters["steps"], run.parameters["variables"])["hash"]
     else:
-        found = journal_plan(run.kind, run.parameters["age_s"], run.instance.name)["hash"]
+        in_lake = bool(run.parameters.get("in_lake"))
+        found = journal_plan(run.kind, run.parameters["age_s"], run.instance.name, in_lake=in_lake)["hash"]
     check_same(run.plan_hash, found)
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from broker_core.config.instance import read_instance
 from broker_core.config.journaling import MAX_TEXT, JournaledTopic
+from broker_core.config.presets import read_client_policy, read_pool
 from broker_core.config.reading import MAX_TEXTS, Reader
-from broker_core.config.slow_clients import read_client_policy, read_pool
 from broker_core.config.transports import read_transport
 from broker_core.errors import ClientError
 from broker_core.filters import compile_filter

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic, stamp
-from broker_core.client import bookmark_file as module
 from broker_core.client import bookmark_store
-from broker_core.client.bookmark_file import FileBookmarkStore
-from broker_core.client.bookmark_store import MemoryBookmarkStore
+from broker_core.client import bookmark_store as module
+from broker_core.client.bookmark_store import FileBookmarkStore, MemoryBookmarkStore
 from broker_core.client.progress import Progress
 from broker_core.errors import OperatorError
 

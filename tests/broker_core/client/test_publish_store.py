@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic
-from broker_core.client import publish_file as module
+from broker_core.client import publish_store as module
 from broker_core.client import store_file
-from broker_core.client.publish_file import FilePublishStore
-from broker_core.client.publish_store import MemoryPublishStore, PublishStore
+from broker_core.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from broker_core.errors import OperatorError
 
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from broker_core.config import (
-    ActiveMqPolicy,
-    ClientPolicy,
     PolicyDocument,
     PoolSettings,
-    QpidTopic,
-    XapPolicy,
     default_policy,
 )
 from broker_core.config.preset_fields import (
     ACTIVEMQ,
     AMPS,
-    AMPS_CLIENT,
     AMPS_POOL,
     PRESETS,
     QPID,
@@ -47,13 +41,6 @@ def document(system: str, name: str, value: Any) -> dict[str, Any]:
     else:
         made[system] = [{"topic": "a", name: value} if system != "xap" else {name: value}]
     return made
-
-
-@pytest.mark.parametrize(("kind", "table"), [
-    (PoolSettings, AMPS_POOL), (ClientPolicy, AMPS_CLIENT), (XapPolicy, XAP), (ActiveMqPolicy, ACTIVEMQ), (QpidTopic, QPID),
-])  # fmt: skip
-def test_the_typed_settings_are_those_of_the_table(kind: type, table: Table) -> None:
-    assert [field.name for field in fields(kind) if field.name not in ("topic", "transport")] == list(table)
 
 
 @pytest.mark.parametrize(("system", "row"), NUMBERS, ids=lambda given: getattr(given, "name", given))

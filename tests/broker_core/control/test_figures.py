@@ -17,6 +17,8 @@ from tests.support.rules import policy_with, rule
 from tests.support.stalled import StalledSubscriber
 
 BODY = b"x" * 1_000
+SILENT = 60
+"""Seconds: longer than a lump of the small receive buffers here takes at the floor's rate."""
 
 
 async def entry_of(broker: Broker, name: str) -> ClientEntry:
@@ -47,6 +49,17 @@ def agree(entry: ClientEntry) -> ClientEntry:
     return entry
 
 
+async def blocked_for(broker: Broker, name: str, seconds: float) -> None:
+    """A client's peer has acknowledged nothing of what is on its way for so long."""
+    backlog, clock = broker.engine.roster.clients[name].backlog, broker.engine.clock
+    await until(lambda: backlog.blocked_since and clock.now_ns() - backlog.blocked_since > seconds * 1e9)
+
+
+def silent_before(broker: Broker, name: str, seconds: int) -> None:
+    """Say that it had been so for longer by so much, rather than wait."""
+    broker.engine.roster.clients[name].backlog.blocked_since -= seconds * 10**9
+
+
 async def publish(writer: AsyncClient, topic: str, number: int) -> None:
     for _ in range(number // 100):
         await writer.publish_many(topic, [BODY] * 100)
@@ -72,14 +85,15 @@ async def test_one_that_stops_reading_stalls_and_what_waits_is_told_by_subscript
         stalled = await StalledSubscriber.connect(broker, "slow", "t")
         await publish(writer, "t", 12_000)
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages)
-        await until(
-            lambda: (
-                broker.engine.clock.now_ns() - broker.engine.roster.clients["slow"].backlog.blocked_since
-                > 1_100_000_000
-            )
+        await blocked_for(broker, "slow", 1.1)
+        entry = agree(await entry_of(broker, "slow"))
+        assert (entry.delivery, entry.health) == (Delivery.LIVE, Health.FALLING_BEHIND), (
+            "it may be between two lumps"
         )
+        silent_before(broker, "slow", SILENT)
         entry = agree(await entry_of(broker, "slow"))
         assert (entry.delivery, entry.health, entry.caught_up_in_s) == (Delivery.LIVE, Health.STALLED, None)
+        assert entry.why_slow is not None and entry.why_slow.cause == "not_reading"
         assert entry.lag_messages == entry.waiting_messages > 0 and entry.seconds_behind >= 1
         assert entry.waiting_bytes >= 1_000 * entry.waiting_messages
         assert len(await stalled.read_bodies(12_000)) == 12_000
@@ -87,17 +101,52 @@ async def test_one_that_stops_reading_stalls_and_what_waits_is_told_by_subscript
         assert agree(await entry_of(broker, "slow")).health == Health.KEEPS_UP
 
 
+async def test_one_that_stops_reading_isn_t_green_though_nothing_waits_here(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        stalled = await StalledSubscriber.connect(broker, "slow", "t")
+        await publish(writer, "t", 100)
+        await blocked_for(broker, "slow", 1.1)
+        entry = agree(await entry_of(broker, "slow"))
+        assert entry.waiting_messages == entry.lag_messages == 0 < entry.in_flight_messages
+        assert entry.health == Health.FALLING_BEHIND, "it may be between two lumps"
+        silent_before(broker, "slow", SILENT)
+        entry = agree(await entry_of(broker, "slow"))
+        assert entry.health == Health.STALLED
+        assert entry.why_slow is not None and entry.why_slow.cause == "not_reading"
+        snapshot = await broker.statistics.second()
+        assert {one.name: one.health for one in snapshot.clients}["slow"] == Health.STALLED
+        assert len(await stalled.read_bodies(100)) == 100
+        await until(lambda: not broker.engine.roster.clients["slow"].account.owed.messages)
+        assert agree(await entry_of(broker, "slow")).health == Health.KEEPS_UP
+
+
+async def test_a_rule_on_outbound_messages_counts_what_waits_here_as_one_on_bytes_does(
+    tmp_path: Path,
+) -> None:
+    policy = policy_with(
+        rule("notify", 3, signal="outbound_messages", name="messages", scope={}),
+        rule("notify", 3, signal="outbound_bytes", name="bytes", scope={}),
+    )
+    async with running_broker(tmp_path, policy) as broker:
+        async with AsyncClient(address_of(broker), "writer") as writer:
+            stalled = await StalledSubscriber.connect(broker, "slow", "t")
+            await publish(writer, "t", 100)
+            await blocked_for(broker, "slow", 0)
+            entry = agree(await entry_of(broker, "slow"))
+            assert entry.outbox_messages == entry.outbox_bytes == 0 < entry.in_flight_messages
+            used = {one["rule"]: one["value"] for one in await ask(broker, "forecasts", name="slow")}
+            assert (used["messages"], used["bytes"]) == (0, 0)
+            assert not broker.engine.decisions.made
+            assert len(await stalled.read_bodies(100)) == 100
+
+
 async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         await publish(writer, "t", 20_000)
         stalled = await StalledSubscriber.connect(broker, "slow", "t", bookmark="0")
         client = broker.engine.roster.clients["slow"]
-        await until(
-            lambda: (
-                client.backlog.blocked_since
-                and broker.engine.clock.now_ns() - client.backlog.blocked_since > 1_100_000_000
-            )
-        )
+        await blocked_for(broker, "slow", 1.1)
+        silent_before(broker, "slow", SILENT)
         entry = agree(await entry_of(broker, "slow"))
         assert (entry.delivery, entry.health) == (Delivery.REPLAYING, Health.STALLED)
         assert entry.lag_messages > 15_000

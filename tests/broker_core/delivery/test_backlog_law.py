@@ -166,7 +166,7 @@ class Scene:
         batch = Batch.parse(build_one_topic("p", f"t{first % 2}", [b"%d" % number for number in numbers]))
         source = None
         if stream != SCRATCH:
-            batch.header = batch.header._replace(first_sequence=first)
+            batch.stamp(origin=1, epoch=1, first_sequence=first, accepted_at=self.now)
             source = Position(1, self._log_end)
             self.log[self._log_end] = batch
             self._log_end += batch.nbytes
@@ -325,7 +325,11 @@ LANES_APART = [
 """The lane that comes first doesn't hold the oldest record."""
 
 
+CONFLATED_WHILE_MORE_CAME = [("publish", 2, 2), ("conflate", 2, 0), ("publish", 2, 1)]
+
+
 @settings(max_examples=150, deadline=None)
+@example(plan=CONFLATED_WHILE_MORE_CAME, stalled_after_s=1.0)
 @example(plan=LANES_APART, stalled_after_s=1.0)
 @given(steps, st.sampled_from((1.0, 0.0)))
 def test_every_message_is_sent_given_up_or_waiting(

@@ -135,11 +135,9 @@ async def test_a_rule_on_what_conflation_holds_sees_it(tmp_path: Path) -> None:
         await prices(writer, 0, 2_000, keys=1_000)
         await until(lambda: broker.engine.decisions.recent)
         (decision,) = broker.engine.decisions.recent
-        assert (decision["rule"], decision["client"]) == ("held", "reader")
+        assert (decision.rule, decision.client) == ("held", "reader")
         assert (
-            decision["observed"]
-            == broker.engine.roster.clients["reader"].backlog.conflated_bytes
-            > 1_000 * 200
+            decision.observed == broker.engine.roster.clients["reader"].backlog.conflated_bytes > 1_000 * 200
         )
         reader.close()
 
@@ -152,7 +150,7 @@ async def test_a_pool_acts_on_what_conflation_holds_and_nothing_of_it_is_lost(tm
         await prices(writer, 0, 2_000, keys=1_000)
         await until(lambda: broker.engine.decisions.recent)
         decision, connection = broker.engine.decisions.recent[0], broker.engine.roster.clients["reader"]
-        assert (decision["client"], decision["action"]) == ("reader", "offline")
+        assert (decision.client, decision.action) == ("reader", "offline")
         await until(lambda: len(reader.got) == 1_000 and connection.backlog.offline is None)
         assert [orjson.loads(body)["n"] for _, _, body in reader.got] == list(range(1_000, 2_000))
         use = broker.engine.settle.use_of(connection)

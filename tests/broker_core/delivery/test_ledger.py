@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from broker_core.delivery.account import Cause
 from broker_core.delivery.ledger import Ledger, Tally, tally_of
 from tests.support.slow_clients import SECOND, entry
@@ -14,7 +16,7 @@ def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -
             SECOND, "c", "s", "t.>", Cause.DISCARDED, "limit", tally_of([entry(10, sequence=first, count=2)])
         )
     (loss,) = ledger.close_intervals()
-    assert loss.as_dict("i") == {
+    assert msgspec.to_builtins(loss.entry("i")) == {
         "at": 1_000,
         "client": "c",
         "subscription": "s",

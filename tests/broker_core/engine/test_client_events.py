@@ -44,5 +44,5 @@ async def test_a_client_at_rest_is_not_sampled(tmp_path: Path) -> None:
         await reader.subscribe("t")
         broker.engine.events.take()
         for _ in range(3):
-            broker.statistics.look()
+            await broker.statistics.second()
         assert broker.engine.events.take() == {}

@@ -15,6 +15,7 @@ import pytest
 
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
+from broker_core.documents.records import DecisionEntry
 from broker_core.errors import ClientError
 from broker_core.slow_clients.evaluate import holds
 from tests.support.brokers import address_of, ask, running_broker, until
@@ -45,7 +46,7 @@ class Fixture:
             == sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost)) + queued
         )
 
-    async def decided(self) -> dict[str, Any]:
+    async def decided(self) -> DecisionEntry:
         """The first decision, once it is recorded."""
         await until(lambda: self.broker.engine.decisions.recent)
         return self.broker.engine.decisions.recent[0]
@@ -72,7 +73,7 @@ async def slow_client(
 async def test_the_oldest_are_discarded_and_the_ledger_has_the_interval(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("discard_oldest")) as there:
         await there.publish(1, 30)
-        assert (await there.decided())["action"] == "discard_oldest"
+        assert (await there.decided()).action == "discard_oldest"
         assert await there.slow.deliveries(2) == numbered(1, 2)
         there.slow.command({"c": "ack", "id": "s", "upto": 2})
         assert await there.slow.deliveries(2) == numbered(23, 2), (
@@ -90,11 +91,11 @@ async def test_a_firehose_of_discards_is_one_decision_a_second(tmp_path: Path) -
         for start in range(1, 301):
             await there.publish(start, 1)
         decisions, slow = there.broker.engine.decisions.recent, there.broker.engine.roster.clients["slow"]
-        await until(lambda: sum(one["lost"] for one in decisions) == 290 == slow.account.lost.messages)
-        seconds = (decisions[-1]["at"] - decisions[0]["at"]) / 1_000 + 2
-        assert len(decisions) <= seconds and sum(one["times"] for one in decisions) > 10 * len(decisions)
-        most = max(decisions, key=lambda one: one["times"])
-        assert f"discarded ({most['times']:,} times within a second), the oldest first" in most["sentence"]
+        await until(lambda: sum(one.lost for one in decisions) == 290 == slow.account.lost.messages)
+        seconds = (decisions[-1].at - decisions[0].at) / 1_000 + 2
+        assert len(decisions) <= seconds and sum(one.times for one in decisions) > 10 * len(decisions)
+        most = max(decisions, key=lambda one: one.times)
+        assert f"discarded ({most.times:,} times within a second), the oldest first" in most.sentence
 
 
 async def test_only_the_latest_of_each_key_remains(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ async def test_a_client_is_warned_and_goes_on(tmp_path: Path) -> None:
         assert (notice["subscription"], notice["limit"], notice["unit"]) == ("s", 10, "messages")
         there.slow.command({"c": "told", "decision": notice["decision"]})
         decision = await there.decided()
-        assert (decision["told"], decision["id"], decision["action"]) == ("yes", notice["decision"], "warn")
+        assert (decision.told, decision.id, decision.action) == ("yes", notice["decision"], "warn")
         assert "slow" in there.broker.engine.roster.clients
 
 
@@ -169,7 +170,7 @@ async def test_a_dropped_client_is_told_before_the_close_and_the_record_says_so(
         there.slow.command({"c": "told", "decision": notice["decision"]})
         assert (await there.slow.until("closing"))["code"] == "slow_client_backlog"
         assert await there.slow.next_frame() is None
-        assert (await there.decided())["told"] == "yes"
+        assert (await there.decided()).told == "yes"
         await until(lambda: there.broker.engine.ledger.recent)
         (loss,) = there.broker.engine.ledger.recent
         assert (loss.cause.value, loss.what.messages) == ("kept_in_log", 20), (
@@ -198,7 +199,7 @@ async def test_a_client_that_says_nothing_is_closed_at_the_deadline_and_it_stays
 ) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
-        assert (await there.decided())["told"] == "unknown"
+        assert (await there.decided()).told == "unknown"
         await there.slow.until("closing")
 
 
@@ -249,7 +250,7 @@ async def test_the_library_closes_when_asked_and_comes_back(tmp_path: Path) -> N
 async def test_what_waits_is_read_from_the_journal_instead(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("continue_from_journal"), bookmark="0|1|") as there:
         await there.publish(1, 20)
-        assert (await there.decided())["action"] == "continue_from_journal"
+        assert (await there.decided()).action == "continue_from_journal"
         assert await there.slow.deliveries(2) == numbered(1, 2)
         for upto in range(2, 21, 2):
             there.slow.command({"c": "ack", "id": "s", "upto": upto})
@@ -263,7 +264,7 @@ async def test_in_shadow_nothing_happens_but_the_record(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("disconnect", mode="shadow")) as there:
         await there.publish(1, 20)
         decision = await there.decided()
-        assert (decision["mode"], decision["action"]) == ("shadow", "disconnect")
+        assert (decision.mode, decision.action) == ("shadow", "disconnect")
         assert "slow" in there.broker.engine.roster.clients and there.balanced()
 
 
@@ -271,7 +272,7 @@ async def test_a_durable_subscription_is_deleted_only_where_the_policy_confirms_
     confirmed = rule("delete_durable", confirm_delete=True)
     async with slow_client(tmp_path, confirmed, durable="orders") as there:
         await there.publish(1, 20)
-        assert (await there.decided())["action"] == "delete_durable"
+        assert (await there.decided()).action == "delete_durable"
         assert await ask(there.broker, "durables") == []
 
 

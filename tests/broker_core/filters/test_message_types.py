@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build
+from broker_core.config.journaling import MESSAGE_TYPES
 from broker_core.filters import BatchEvaluator, compile_filter
-from broker_core.filters.message_types import MESSAGE_TYPES, UNREADABLE, decoder_for
+from broker_core.filters.message_types import UNREADABLE, decoder_for
 
 ORDER = b"8=FIX.4.4\x0135=D\x0155=IBM\x0144=101.50\x0138=200\x0110=128\x01"
 NAMED = b"Symbol=IBM\x01Price=101.50\x01Leg=A\x01Leg=B\x01"

@@ -87,7 +87,8 @@ def test_pins_do_not_hold_back_archiving():
 
 
 def test_an_empty_log():
-    assert plan("remove", [], NOW, [], NOW) == ("remove", [], [], 0)
+    made = plan("remove", [], NOW, [], NOW)
+    assert (made.chosen, made.skipped, made.nbytes) == ([], [], 0)
 
 
 def test_each_reason_has_a_word():

@@ -13,8 +13,8 @@ import pytest
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.commands import parse_command
+from broker_core.protocols.fields import structs_of, tag_of
 from broker_core.protocols.replies import parse_reply
-from broker_core.protocols.tags import structs_of, tag_of
 
 SOURCE = Path(__file__).parents[3] / "broker_core"
 

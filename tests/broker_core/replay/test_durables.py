@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from broker_core.errors import ClientError
 from broker_core.replay import kept_positions
 from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.raw import RawClient
 
 
 def numbered(start: int, count: int) -> list[bytes]:
@@ -87,6 +89,19 @@ async def test_unsubscribing_keeps_it_and_deleting_does_not(tmp_path: Path) -> N
         subscription = await reader.subscribe("t", durable="orders")
         await subscription.close(delete=True)
         await until(lambda: not broker.engine.roster.clients["reader"].subscriptions)
+        assert await ask(broker, "durables") == []
+
+
+async def test_a_client_is_told_that_it_is_deleted_when_the_disk_knows(tmp_path: Path) -> None:
+    async with running_broker(tmp_path / "home") as broker:
+        reader = await RawClient.connect(broker, "reader")
+        reader.command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders"})
+        await reader.until("processed")
+        reader.command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await reader.until("processed"))["of"] == "unsubscribe"
+        # What a crash in this moment would leave.
+        shutil.copytree(tmp_path / "home", tmp_path / "crashed")
+    async with running_broker(tmp_path / "crashed") as broker:
         assert await ask(broker, "durables") == []
 
 

@@ -15,10 +15,9 @@ from broker_core.bookmark import MAX_SEQUENCE
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.files import Files
 from broker_core.journal.held import Pin, Pins
-from broker_core.replay.kept import Durable
+from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.kept_file import Earlier, encode
 from broker_core.replay.kept_positions import KeptPositions
-from broker_core.replay.managed import ManagedReplay
 from broker_core.replay.span import NEVER
 from tests.broker_core.journal.support import FailingFiles
 

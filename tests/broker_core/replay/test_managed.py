@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from broker_core.bookmark import MAX_SEQUENCE
-from broker_core.replay.managed import ManagedReplay, Speed
+from broker_core.replay.kept import ManagedReplay
+from broker_core.replay.managed_replays import Speed
 from broker_core.replay.span import NEVER
 
 S = 1_000_000_000

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch
-from broker_core.subscriptions import EMPTY, Registry, ReplayCursor, Subscription, select_for
+from broker_core.subscriptions import EMPTY, Registry, select_for
 
 from .making import batch_of, subscription
 from .test_registry import FILTERS, PATTERNS, records, wanted
@@ -40,12 +40,11 @@ def test_replay_then_live_is_everything_after_the_bookmark_once_in_order(
     bookmark = data.draw(st.integers(0, batches[-1].last_sequence))
     hand_over = data.draw(st.integers(0, len(batches)))
     overlap = data.draw(st.integers(0, hand_over))
-    cursor, got = ReplayCursor(bookmark + 1), list[int]()
+    following, got = bookmark + 1, list[int]()
     # Replay reads up to the hand-over, batches before the bookmark too; live repeats some of what was read.
-    for batch in batches[:hand_over]:
-        got += sequences_of(batch, cursor.take(one, batch))
-    for batch in batches[overlap:]:
-        got += sequences_of(batch, cursor.take(one, batch))
+    for batch in (*batches[:hand_over], *batches[overlap:]):
+        got += sequences_of(batch, select_for(one, batch, following))
+        following = max(following, batch.last_sequence + 1)
     expected = [
         sequence for batch in batches for sequence in sequences_of(batch, np.array(wanted(batch, one), int))
     ]
@@ -81,17 +80,4 @@ def test_a_batch_with_explicit_sequences_is_cut_at_the_sequence() -> None:
 
 
 def test_a_batch_that_is_not_journaled_is_new_whatever_the_position() -> None:
-    batch, one, cursor = batch_of([("a", b"{}")] * 2), subscription("a"), ReplayCursor(50)
-    assert cursor.take(one, batch) is None
-    assert cursor.next_sequence == 50
-    assert cursor.missing_before(batch) is None
-
-
-def test_a_hole_before_a_batch_is_named_exactly() -> None:
-    batch, cursor = batch_of([("a", b"{}")] * 3, 10), ReplayCursor(7)
-    assert cursor.missing_before(batch) == (7, 9)
-    one: Subscription = subscription("b")
-    assert cursor.take(one, batch) is EMPTY
-    assert cursor.next_sequence == 13
-    assert cursor.caught_up(12)
-    assert not cursor.caught_up(13)
+    assert select_for(subscription("a"), batch_of([("a", b"{}")] * 2), 50) is None

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from broker_core.errors import OperatorError
@@ -13,6 +15,11 @@ from console.choices import RunState
 from console.models import ActionRun, Instance
 from console.services import execution, journals
 from console.services.actors import Actor
+from pipeline.config import settings_from
+from pipeline.jobs import lake
+from pipeline.manifest import Manifest, write_manifest
+from sluice_spark.log import examine
+from sluice_spark.reading import Request, plan_log
 from tests.support.journal_broker import JournalBroker
 
 
@@ -191,3 +198,43 @@ def test_what_a_killed_worker_left_goes_with_the_next_run_and_other_instances_ke
     assert run.state == RunState.SUCCEEDED, run.log
     assert broker.records() == before
     assert [path.parent.name for path in tmp_path.glob("archive/*.prepared/*")] == ["other.prepared"]
+
+
+def lake_up_to(tmp_path: Path, instance: str, last: int) -> Path:
+    """A lake with the records up to `last`, as the pipeline's job writes them; returns its newest file."""
+    settings = settings_from(
+        {}, home=tmp_path, instance=instance, archive=tmp_path / "archive", lake=tmp_path / "lake"
+    )
+    log = examine(settings.log)
+    for span in plan_log(log, Request(end=last)):
+        assert lake.written_or_error(log.place, settings.records, span, False)
+    write_manifest(settings.records, Manifest(instance=instance, log=log.place.log))
+    return max(settings.records.glob("day=*/*.parquet"))
+
+
+def test_only_what_the_lake_has_is_removed_and_only_if_it_is_whole(
+    broker: JournalBroker, actor: Actor, instance: Instance, settings: Any, tmp_path: Path
+) -> None:
+    settings.SLUICE_HOME, settings.SLUICE_LAKE_DIRECTORY = tmp_path, tmp_path / "lake"
+    settings.SLUICE_JOURNAL_DIRECTORY = tmp_path / "journal"
+    one, two, *_ = broker.journal.segments()
+    assert journals.plan("remove", "0", in_lake=True)["chosen"] == []
+    newest = lake_up_to(tmp_path, instance.name, two.last_sequence - 1)
+    found = journals.plan("remove", "0", in_lake=True)
+    assert found["chosen"] == [one.name]
+    assert (found["skipped"][0]["name"], found["skipped"][0]["reason"]) == (two.name, "not_in_lake")
+    oldest = min(newest.parent.glob("*.parquet"))
+    content = oldest.read_bytes()
+    table = pq.ParquetFile(oldest).read()
+    changed = table.set_column(8, "body", pa.array([b"x"] * table.num_rows))
+    pq.write_table(changed, oldest)
+    run = execution.execute(journals.request(actor, "remove", "0", in_lake=True).pk)
+    assert run is not None
+    assert (run.state, run.error["code"]) == (RunState.FAILED, "lake_damaged")
+    assert broker.journal.first_sequence == 1
+    oldest.write_bytes(content)
+    run = execution.execute(journals.request(actor, "remove", "0", in_lake=True).pk)
+    assert run is not None
+    assert run.state == RunState.SUCCEEDED, run.log
+    assert run.result["segments"] == [one.name]
+    assert broker.journal.first_sequence == two.first_sequence

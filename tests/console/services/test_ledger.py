@@ -8,7 +8,6 @@ import pytest
 
 from broker_core.delivery.account import Cause
 from broker_core.delivery.ledger import Ledger, tally_of
-from broker_core.engine.events import loss_entry
 from console.models import Decision, Instance, Loss
 from console.queries import ledger as read
 from console.services import ledger
@@ -30,7 +29,7 @@ def entered(at: datetime, client: str = "c", rule: str = "limit") -> list[dict[s
         rule,
         tally_of([entry(9, sequence=5, count=3)]),
     )
-    return [loss_entry(loss, "sluice-1") for loss in made.close_intervals()]
+    return [loss.entry("sluice-1") for loss in made.close_intervals()]
 
 
 def test_an_interval_is_stored_as_the_broker_tells_it() -> None:

@@ -28,9 +28,11 @@ class Part:
 
 def plan_of(kind: str, instance: Instance, options: Options) -> Planned:
     """Segments chosen and skipped."""
-    found = journals.plan(kind, options["age"], instance.name)
+    in_lake = options.get("which") == "lake"
+    found = journals.plan(kind, options["age"], instance.name, in_lake=in_lake)
     count = len(found["chosen"])
-    sentence = f"{kind} {count} segment{'' if count == 1 else 's'} older than {found['age']}"
+    which = ", of those that the lake has" if in_lake else ""
+    sentence = f"{kind} {count} segment{'' if count == 1 else 's'} older than {found['age']}{which}"
     return Planned(sentence, counts(found), {"plan": found})
 
 
@@ -41,7 +43,8 @@ def counts(found: dict[str, Any]) -> Any:
 
 def _perform(kind: str, scene: Scene, options: Options) -> Done:
     age_s = parse_age(options["age"])
-    part = Part(kind, {"age": options["age"], "age_s": age_s}, scene.instance, scene.run.pk)
+    parameters = {"age": options["age"], "age_s": age_s, "in_lake": options.get("which") == "lake"}
+    part = Part(kind, parameters, scene.instance, scene.run.pk)
     result = journals.perform(part, scene.progress)  # type: ignore[arg-type]
     variables = {
         "SLUICE_SEGMENTS": str(len(result.get("segments", ()))),

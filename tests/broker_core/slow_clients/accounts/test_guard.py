@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.documents.records import Candidate
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
-from broker_core.slow_clients.evaluate.decision import Candidate, Decision
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import Sample, Waiting
-from broker_core.slow_clients.evaluate.telling import decision_json
+from broker_core.slow_clients.evaluate.telling import decision_entry
 from tests.support.signals import evaluate
 from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
@@ -160,7 +161,7 @@ def test_a_decisions_samples_stay_as_they_were() -> None:
     assert before[1:] == decision.samples[1:] and decision.samples[-1] == Sample(
         START + 3 * SECOND, 600_000, 0, 3_000
     )
-    assert decision_json(decision)["samples"][0] == [START // 1_000_000, 100_000, 0, 0, 0]
+    assert decision_entry(decision).samples[0] == [START // 1_000_000, 100_000, 0, 0, 0]
 
 
 def test_clients_are_ranked_before_the_pool_is_full() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, Unit
+from broker_core.documents.records import Candidate
 from broker_core.protocols.close_codes import CLOSE_CODES, ends_for_good
-from broker_core.slow_clients.evaluate.decision import Candidate, Decision
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.sentences import quantity, sentence
 from broker_core.slow_clients.evaluate.signals import Sample
-from broker_core.slow_clients.evaluate.telling import decision_json, notice_fields
+from broker_core.slow_clients.evaluate.telling import decision_entry, notice_fields
 from tests.support.slow_clients import START
 
 AGE = Decision(
@@ -58,13 +60,13 @@ def test_a_decision_in_shadow_is_conditional() -> None:
     assert sentence(replace(POOL, mode=Mode.SHADOW)).startswith("Client fix-1 would have been offlined: ")
 
 
-def test_as_dict_is_json_in_milliseconds() -> None:
-    made = json.loads(json.dumps(decision_json(POOL)))
+def test_a_document_is_json_in_milliseconds() -> None:
+    made = json.loads(msgspec.json.encode(decision_entry(POOL)))
     assert made["at"] == START // 1_000_000
     assert made["samples"] == [[START // 1_000_000, 10, 20, 30, 0]]
     assert made["chosen_over"] == {"client": "fix-2", "used": 500}
     assert (made["action"], made["reason"], made["mode"]) == ("offline", "slow_client_pool_memory", "enforce")
-    assert set(made) == set(Decision.__dataclass_fields__) | {"sentence"}
+    assert set(made) == set(Decision.__dataclass_fields__) | {"id", "sentence"}
 
 
 def test_the_notice_has_what_a_client_needs_to_return() -> None:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.config.vocabulary import Action, Mode, Reason
-from broker_core.slow_clients.evaluate.decision import Candidate, Decision
+from broker_core.documents.records import Candidate
+from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.judge import NOTHING
 from broker_core.slow_clients.evaluate.signals import PoolSignals
 from broker_core.slow_clients.rules.rulebook import RuleBook

@@ -86,7 +86,7 @@ BEHIND = {"waiting_messages": 500, "arrival_rate": 50_000, "taken_rate": 1_000}
 )
 def test_each_cause_has_its_verdict(injected: dict[str, Any], expected: Cause) -> None:
     found = why_slow(Evidence(**injected))
-    assert found.cause is expected and found.evidence
+    assert found.cause == expected and found.evidence
     assert all(getattr(Evidence(**injected), name) == value for name, value in found.evidence.items())
 
 
@@ -102,7 +102,7 @@ def test_there_is_always_one_verdict_with_figures(seen: Evidence) -> None:
     found = why_slow(seen)
     assert found.evidence and found.sentence.endswith(".")
     if seen.paused and seen.waiting_messages:
-        assert found.cause is Cause.PAUSED, "paused never looks like lagging (trap 24)"
+        assert found.cause == Cause.PAUSED, "paused never looks like lagging (trap 24)"
 
 
 def test_a_steady_reader_is_never_said_not_to_read() -> None:

@@ -73,7 +73,7 @@ def test_the_same_value_written_out_is_not_a_difference() -> None:
 def test_the_rules_of_the_defaults() -> None:
     rules = rules_of(pool={"message_memory_limit": 1_000, "message_disk_limit": 4_000})
     own = {key: rule for key, rule in rules.items() if key[1] != INSTANCE}
-    assert {key: (rule.limit, rule.action, rule.reason) for key, rule in own.items()} == {
+    assert {key: (rule.limit, rule.ladder[0].action, rule.reason) for key, rule in own.items()} == {
         ("client_max_capacity.disk", "tcp"): (2_000, Action.DISCONNECT, Reason.CAPACITY),
         ("client_max_capacity.memory", "tcp"): (500, Action.OFFLINE, Reason.MEMORY_CAPACITY),
         ("message_disk_limit", "instance"): (4_000, Action.DISCONNECT, Reason.DISK),

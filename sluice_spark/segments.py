@@ -8,18 +8,21 @@ the order of that life, at the moment it is opened. What is open stays readable 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from broker_core.batch import HEADER_SIZE as BATCH_HEADER
 from broker_core.batch import Batch, hash64, peek
 from broker_core.errors import ClientError, JournalError
+from broker_core.journal.files import journal_error
 from broker_core.journal.frontier import read_frontier
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.reader import CUT, ZEROS, Source, next_batch, open_source, walk
 from broker_core.journal.segment import HEADER_SIZE, damaged, discover, index_path, segment_name
-from broker_core.journal.sidecar import load
-from pipeline.config import LogPlace
+from broker_core.journal.sidecar import load, load_places, load_summary
+from sluice_spark.identity import check_log
+from sluice_spark.place import LogPlace
 
 CHUNK = 4 * 1024 * 1024
 """Bytes of one read: large enough that calls cost nothing, small enough to stay in the processor's cache."""
@@ -27,47 +30,91 @@ _TRIES = 20
 _PAUSE_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """The records `first` to `last`, both included, of one segment. What a worker is given: never a path."""
 
     segment: int
     first: int
     last: int
+    nbytes: int = 0
+    """Raw bytes, about; for sharing the work out."""
 
 
 def first_sequences(place: LogPlace) -> list[int]:
-    """The first sequence of every segment there is, ascending."""
-    return sorted({file.first_sequence for file in discover(place.directory, place.instance, place.archive)})
+    """The first sequence of every segment there is, ascending. JournalError journal_failed."""
+    try:
+        found = discover(place.directory, place.instance, place.archive)
+    except OSError as error:
+        raise journal_error(error, f"listing {place.directory}") from error
+    return sorted({file.first_sequence for file in found})
+
+
+def size_of(place: LogPlace, segment: int) -> int:
+    """A segment's raw bytes: by its sidecar, or its file's size while it has none."""
+    known = summary_of(place, segment)
+    if known is not None:
+        return known.end
+    for directory in (place.directory, place.archive):
+        for compressed in (False, True):
+            if directory is not None:
+                try:
+                    path = directory / segment_name(place.instance, segment, compressed=compressed)
+                    return path.stat().st_size
+                except OSError:
+                    continue
+    return 0
 
 
 def open_segment(place: LogPlace, segment: int) -> Source:
-    """Open a segment in whichever form it has. JournalError segment_missing when it has none."""
+    """Open a segment in whichever form it has, and check that it is of this log.
+
+    JournalError segment_missing when it has none, journal_failed when the disk refuses, other_log.
+    """
     directories = [directory for directory in (place.directory, place.archive) if directory is not None]
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_SECONDS)  # a swap took away the form we were about to open
         for directory in directories:
             for compressed in (False, True):
+                path = directory / segment_name(place.instance, segment, compressed=compressed)
                 try:
-                    return open_source(
-                        directory / segment_name(place.instance, segment, compressed=compressed)
-                    )
+                    source = open_source(path)
+                    if place.log is not None:
+                        check_log(source, place.log)
+                    return source
                 except FileNotFoundError:
                     continue
+                except OSError as error:
+                    raise journal_error(error, f"reading {path.name}") from error
     raise JournalError(
         "segment_missing",
         f"No file of segment {segment_name(place.instance, segment)} is in the journal or the archive.",
-        "Bring it back, or run again: a new run leaves out what retention has removed.",
+        "Bring it back. If retention removed it, a new run says which records are gone.",
         segment=segment,
     )
 
 
 def open_index(place: LogPlace, segment: int) -> SegmentIndex | None:
     """The segment's sidecar, if it has one. It may speed a reader up; what is read is checked all the same."""
+    return _sidecar(place, segment, load)
+
+
+def summary_of(place: LogPlace, segment: int) -> SegmentIndex | None:
+    """The same without its entries: one small read."""
+    return _sidecar(place, segment, load_summary)
+
+
+def places_of(place: LogPlace, segment: int) -> SegmentIndex | None:
+    """The same with the entries' places alone: nothing is inflated and parsed."""
+    return _sidecar(place, segment, load_places)
+
+
+def _sidecar(
+    place: LogPlace, segment: int, way: Callable[[Path, str, int], SegmentIndex | None]
+) -> SegmentIndex | None:
     for directory in (place.directory, place.archive):
         if directory is not None:
-            found = load(
+            found = way(
                 index_path(directory / segment_name(place.instance, segment)), place.instance, segment
             )
             if found is not None:
@@ -97,13 +144,12 @@ def last_sequence(place: LogPlace) -> int:
     return 0
 
 
-def read_batches(place: LogPlace, span: Span, *, skip_gaps: bool = False) -> Iterator[Batch]:
+def read_batches(place: LogPlace, span: Span, source: Source, *, skip_gaps: bool = False) -> Iterator[Batch]:
     """The checked batches that hold the span, in order. The first and the last may hold more than the span.
 
     Raises JournalError journal_short when records of the span aren't there and journal_damaged when they can't be
     read: a reader that went on in silence would make a loss permanent. With `skip_gaps` it goes on behind them.
     """
-    source = open_segment(place, span.segment)
     offset, expected = _start(place, source, span), span.first
     while expected <= span.last:
         found = walk(source, offset, source.length, CHUNK)
@@ -134,7 +180,7 @@ def read_batches(place: LogPlace, span: Span, *, skip_gaps: bool = False) -> Ite
 
 def _start(place: LogPlace, source: Source, span: Span) -> int:
     """An offset at or before the span's first record, by the sidecar if it tells the truth."""
-    if span.first > span.segment and (index := open_index(place, span.segment)) is not None:
+    if span.first > span.segment and (index := places_of(place, span.segment)) is not None:
         offset, sequence = index.find(span.first)
         try:
             if peek(source.read(offset, BATCH_HEADER)).first_sequence == sequence <= span.first:
@@ -152,7 +198,7 @@ def _short(place: LogPlace, span: Span, first: int, last: int) -> JournalError:
     return JournalError(
         "journal_short",
         f"Records {first} to {last} should be in segment {segment_name(place.instance, span.segment)} and aren't.",
-        "See `manage.py journal verify`; to go on without them, add --skip-gaps.",
+        "See `manage.py journal verify`; to go on without them, allow gaps (--skip-gaps; gaps=note).",
         segment=span.segment,
         first=first,
         last=last,

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker_core.batch import EXPLICIT_SEQUENCES, HEADER_SIZE, ROW_DTYPE, ROW_SIZE, Batch
-from pipeline.schemas import MOMENT
+from broker_core.batch import EXPLICIT_SEQUENCES, HEADER_SIZE, ROW_DTYPE, ROW_SIZE, Batch, Rows
+from broker_core.bookmark import MAX_SEQUENCE
+from sluice_spark.columns import MOMENT
 
 Ints = npt.NDArray[np.int64]
 HEADER_DTYPE = np.dtype(
@@ -32,13 +33,18 @@ HEADER_DTYPE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records: a test of topics, sequences and times, each with its last value included."""
+    """Which records: a test of topics, sequences and times (ns UTC), each with its last value included.
+
+    `needles` are bytes one of which stands in every topic that is wanted, if that can be said: a dictionary without them
+    needn't be read, which is what makes a rare topic cheap among ten thousand.
+    """
 
     topic: Callable[[str], bool] | None = None
+    needles: tuple[bytes, ...] = ()
     first: int = 0
-    last: int = 2**63 - 1
-    first_at_us: int | None = None
-    last_at_us: int | None = None
+    last: int = MAX_SEQUENCE
+    first_at: int | None = None
+    last_at: int | None = None
 
 
 class Gatherer:
@@ -68,19 +74,32 @@ class Gatherer:
         self._bodies: list[Any] = []
         self._explicit: list[tuple[int, npt.NDArray[np.uint64]]] = []
         self._known: list[int] = []
+        self._passed: list[tuple[int, int, Rows]] = []
 
-    def add(self, batch: Batch) -> None:
-        """Take a batch. One in which no topic is wanted costs nothing more than this call."""
-        header, view = batch.header, batch.buf
+    def add(self, batch: Batch, passed: Rows | None = None) -> None:
+        """Take a batch, or those of its rows that passed a filter. One in which nothing is wanted costs no more than
+        this call."""
+        header, view, wanted = batch.header, batch.buf, self._wanted
+        at = header.accepted_at
+        if (wanted.first_at is not None and at < wanted.first_at) or (
+            wanted.last_at is not None and at > wanted.last_at
+        ):
+            return
+        if passed is not None and not len(passed):
+            return
         count, headers_length = header.count, header.headers_length
         rows_at = HEADER_SIZE + header.dictionary_length
         raw = bytes(view[HEADER_SIZE:rows_at])
+        if wanted.needles and not any(needle in raw for needle in wanted.needles):
+            return
         known = self._dictionaries.get(raw)
         if known is None:
             known = self._learn(batch, raw)
         if known < 0:
             return
         texts_at = rows_at + count * ROW_SIZE
+        if passed is not None and len(passed) < count:
+            self._passed.append((self.records, self.records + count, passed))
         self._known.append(known)
         self._heads.append(view[:HEADER_SIZE])
         self._tables.append(view[rows_at:texts_at])
@@ -114,40 +133,48 @@ class Gatherer:
             return None
         heads = np.frombuffer(b"".join(self._heads), HEADER_DTYPE)
         rows = np.frombuffer(b"".join(self._tables), ROW_DTYPE)
-        mask, columns = self._decode(heads, rows)
+        columns = self._decode(heads, rows)
         self._clear()
-        made = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
-        if mask is not None:
-            made = made.filter(pa.array(mask))
-        return made if made.num_rows else None
+        if columns is None:
+            return None
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
-    def _decode(
-        self, heads: npt.NDArray[Any], rows: npt.NDArray[Any]
-    ) -> tuple[npt.NDArray[np.bool_] | None, dict[str, pa.Array]]:
-        known = np.array(self._known)
+    def _decode(self, heads: npt.NDArray[Any], rows: npt.NDArray[Any]) -> dict[str, pa.Array] | None:
+        """The columns of the wanted records: which these are is found first, so that nothing is made of the others."""
         counts = heads["count"].astype(np.int64)
-        bases, publishers = (
-            np.array(self._topic_bases, np.int32)[known],
-            np.array(self._publisher_codes, np.int32)[known],
-        )
+        known = np.array(self._known)
         sequences = self._sequences(counts, heads["first_sequence"].astype(np.int64))
-        topics = np.repeat(bases, counts) + rows["topic"]
-        moments = np.repeat(heads["accepted_at"] // 1_000, counts)
-        mask = self._mask(sequences, moments, topics)
+        topics = np.repeat(np.array(self._topic_bases, np.int32)[known], counts) + rows["topic"]
+        mask = self._mask(sequences, topics)
+        if mask is not None and not mask.any():
+            return None
+
+        def pick(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return column if mask is None else column[mask]
+
+        def spread(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return pick(np.repeat(column, counts))
+
+        def joined(lengths: npt.NDArray[Any], parts: list[Any]) -> pa.Array:
+            made = _binary(lengths, parts)
+            return made if mask is None else made.filter(pa.array(mask))
+
         made: dict[str, Callable[[], pa.Array]] = {
-            "sequence": lambda: pa.array(sequences),
-            "accepted_at": lambda: pa.array(moments).view(MOMENT),
-            "origin": lambda: _named(np.zeros(len(rows), np.int32), [self._instance]),
-            "epoch": lambda: pa.array(np.repeat(heads["epoch"].astype(np.int32), counts)),
-            "topic": lambda: _named(topics, self._topics),
-            "publisher": lambda: _named(np.repeat(publishers, counts), list(self._publishers)),
-            "publisher_sequence": lambda: _numbered(
-                np.repeat(heads["first_publisher_sequence"].astype(np.int64), counts), rows["delta"]
+            "sequence": lambda: pa.array(pick(sequences)),
+            "accepted_at": lambda: pa.array(spread(heads["accepted_at"] // 1_000)).view(MOMENT),
+            "origin": lambda: _named(np.zeros(len(pick(sequences)), np.int32), [self._instance]),
+            "epoch": lambda: pa.array(spread(heads["epoch"].astype(np.int32))),
+            "topic": lambda: _named(pick(topics), self._topics),
+            "publisher": lambda: _named(
+                spread(np.array(self._publisher_codes, np.int32)[known]), list(self._publishers)
             ),
-            "header": lambda: _binary(rows["headers"], self._headers),
-            "body": lambda: _binary(rows["body"], self._bodies),
+            "publisher_sequence": lambda: _numbered(
+                spread(heads["first_publisher_sequence"].astype(np.int64)), pick(rows["delta"])
+            ),
+            "header": lambda: joined(rows["headers"], self._headers),
+            "body": lambda: joined(rows["body"], self._bodies),
         }
-        return mask, {name: made[name]() for name in self._schema.names}
+        return {name: made[name]() for name in self._schema.names}
 
     def _sequences(self, counts: Ints, firsts: Ints) -> Ints:
         before = np.cumsum(counts) - counts
@@ -156,17 +183,19 @@ class Gatherer:
             sequences[at : at + len(explicit)] = explicit
         return sequences
 
-    def _mask(self, sequences: Ints, moments: Ints, topics: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
+    def _mask(self, sequences: Ints, topics: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
         wanted = self._wanted
         masks: list[npt.NDArray[np.bool_]] = []
         if sequences[0] < wanted.first or sequences[-1] > wanted.last:
             masks.append((sequences >= wanted.first) & (sequences <= wanted.last))
-        if wanted.topic is not None:
+        if wanted.topic is not None and not all(self._chosen):
             masks.append(np.array(self._chosen)[topics])
-        if wanted.first_at_us is not None:
-            masks.append(moments >= wanted.first_at_us)
-        if wanted.last_at_us is not None:
-            masks.append(moments <= wanted.last_at_us)
+        if self._passed:
+            passed = np.ones(len(sequences), np.bool_)
+            for start, stop, rows in self._passed:
+                passed[start:stop] = False
+                passed[start + rows] = True
+            masks.append(passed)
         return np.logical_and.reduce(masks) if masks else None
 
 

@@ -1,0 +1,324 @@
+"""What Spark pays for a journal: `python -m bench.spark [--records 10000000] [--runs 3] [--only scan]`.
+
+One journal, made once below --directory and kept for the next run: JSON bodies of 150 bytes, 500 topics (one has 15 % of the
+records, one 0.01 %), 200 publishers, batches of --batch records. In a run every candidate reads it once, one after the
+other, in one Spark session; figures are medians of the runs, with the CPU seconds of the JVM and of its Python workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from broker_core.batch import Batch, build
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.journal import Journal
+from broker_core.journal.maintenance import compress_segment
+from pipeline.session import start_session
+from sluice_spark import journal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPICS, PUBLISHERS = 500, 200
+COMMON, RARE = "t.common", "t.rare"
+COMMON_SHARE, RARE_SHARE = 0.15, 0.0001
+START = 1_795_262_400_000_000_000
+INSTANCE = "bench"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Cost(NamedTuple):
+    """Seconds of one query: on the wall, of the JVM, of its Python workers."""
+
+    wall: float
+    jvm: float
+    python: float
+
+    @property
+    def cpu(self) -> float:
+        return self.jvm + self.python
+
+
+class Data(NamedTuple):
+    """The same records in three forms."""
+
+    raw: Path
+    compressed: Path
+    text: Path
+    records: int
+
+
+# ------------------------------------------------------------------------------------------------------- data
+
+
+def data_in(directory: Path, records: int, batch: int) -> Data:
+    """Made if it isn't there yet."""
+    home = directory / f"spark-{records}-{batch}"
+    made = Data(home / "raw", home / "gzip", home / "json", records)
+    if not (home / "complete").exists():
+        _make_journal(made.raw, records, batch)
+        _compress(made.raw, made.compressed)
+        _make_text(made)
+        (home / "complete").touch()
+    return made
+
+
+def _bodies(random: np.random.Generator, first: int, count: int) -> list[bytes]:
+    prices, sizes = random.random(count) * 1_000, random.integers(1, 10_000, count)
+    return [
+        b'{"id": %d, "price": %.4f, "size": %d, "side": "%s", "venue": "XNAS", "account": "A%07d", "note": "order of the day"}'
+        % (first + n, price, size, b"buy" if size & 1 else b"sell", size * 37)
+        for n, (price, size) in enumerate(zip(prices.tolist(), sizes.tolist(), strict=True))
+    ]
+
+
+def _topics(random: np.random.Generator, count: int) -> list[str]:
+    names = [COMMON, RARE, *(f"orders.{n:03d}.new" for n in range(TOPICS - 2))]
+    rest = 1 / np.arange(1, TOPICS - 1)
+    shares = np.concatenate(([COMMON_SHARE, RARE_SHARE], rest / rest.sum() * (1 - COMMON_SHARE - RARE_SHARE)))
+    return [names[n] for n in random.choice(TOPICS, count, p=shares).tolist()]
+
+
+def _make_journal(directory: Path, records: int, size: int) -> None:
+    random, options = np.random.default_rng(1), JournalOptions(preallocated=1)
+    log = Journal.open(directory, INSTANCE, None, options)
+    while (first := log.next_sequence) <= records:
+        group: list[Batch] = []
+        for _ in range(50):
+            count = min(size, records - first + 1)
+            if count <= 0:
+                break
+            publisher = f"publisher-{int(random.integers(PUBLISHERS)):03d}"
+            raw = build(publisher, _topics(random, count), _bodies(random, first, count), None, first)
+            made = Batch.parse(raw, verify=False)
+            at = START + first * 100_000
+            made.stamp(origin=log.origin, epoch=log.epoch, first_sequence=first, accepted_at=at)
+            group.append(made)
+            first += count
+        log.write(group)
+        log.sync()
+        log.preallocate()
+    log.close()
+
+
+def _compress(source: Path, target: Path) -> None:
+    target.mkdir()
+    for path in source.iterdir():
+        if path.suffix == ".journal" and path.with_name(f"{path.stem}.index.gz").exists():
+            compress_segment(path, target / f"{path.name}.gz")
+        elif path.suffix in (".journal", ".gz", ".durable"):
+            (target / path.name).write_bytes(path.read_bytes())
+
+
+def _make_text(data: Data) -> None:
+    """The same as lines of JSON, as a consumer that writes files would leave it."""
+    from sluice_spark.place import LogPlace
+    from sluice_spark.reading import Request, plan, read_span
+
+    data.text.mkdir()
+    place = LogPlace(data.raw, None, INSTANCE)
+    request = Request()
+    for number, span in enumerate(plan(place, request)):
+        with (data.text / f"part-{number:03d}.json").open("wb") as file:
+            for batch in read_span(place, span, request):
+                for row in batch.to_pylist():
+                    row["header"], row["body"] = row["header"].decode(), row["body"].decode()
+                    file.write(orjson.dumps(row) + b"\n")
+
+
+# -------------------------------------------------------------------------------------------------- measuring
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of a process and of the children it has waited for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICKS
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for one in found:
+        for task in Path(f"/proc/{one}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, task.read_text().split())
+    return found
+
+
+def measure(spark: SparkSession, act: Callable[[], object]) -> Cost:
+    """What an action takes."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    java = gateway.proc.pid
+    jvm, below = _cpu(java), sum(map(_cpu, _tree(java)[1:]))
+    began = time.perf_counter()
+    act()
+    wall = time.perf_counter() - began
+    return Cost(wall, _cpu(java) - jvm, sum(map(_cpu, _tree(java)[1:])) - below)
+
+
+def touched(frame: DataFrame) -> list[Any]:
+    """An aggregate that needs every column of every row."""
+    from pyspark.sql import functions as F
+
+    lengths = [F.sum(F.length(name)) for name in ("topic", "publisher", "origin", "header", "body")]
+    return frame.agg(
+        F.count("*"), F.sum("sequence"), F.sum("publisher_sequence"), F.max("accepted_at"), F.max("epoch"), *lengths
+    ).collect()  # fmt: skip
+
+
+@contextlib.contextmanager
+def undecoded(spark: SparkSession, data: Data) -> Iterator[DataFrame]:
+    """As many rows of the same columns from a source that hands over one Arrow batch, made once, again and again."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    from sluice_spark.columns import record_schema, spark_ddl
+    from sluice_spark.place import LogPlace
+    from sluice_spark.reading import Request, plan, read_span
+
+    place = LogPlace(data.raw, None, INSTANCE)
+    spans = plan(place, Request())
+    shares = [span.last - span.first + 1 for span in spans]
+    sample = next(read_span(place, spans[0], Request()))
+    kept = pa.BufferOutputStream()
+    with pa.ipc.new_stream(kept, sample.schema) as stream:
+        stream.write_batch(sample)
+    image = kept.getvalue().to_pybytes()
+
+    class Share(InputPartition):
+        pass
+
+    class Ceiling(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ceiling"
+
+        def schema(self) -> str:
+            return spark_ddl(record_schema())
+
+        def reader(self, schema: object) -> DataSourceReader:
+            return Reader()
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [Share(share) for share in shares]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            from sluice_spark.worker import settle_worker
+
+            settle_worker()
+            batch = next(iter(pa.ipc.open_stream(image)))
+            left = int(partition.value)
+            while left > 0:
+                yield batch.slice(0, min(left, batch.num_rows))
+                left -= batch.num_rows
+
+    spark.dataSource.register(Ceiling)
+    yield spark.read.format("ceiling").load()
+
+
+def candidates(spark: SparkSession, data: Data) -> dict[str, Callable[[], object]]:
+    """What is measured, by name."""
+    from pyspark.sql.types import StructType
+
+    last = data.records
+    one_percent = {"start": last // 2, "end": last // 2 + last // 100 - 1}
+    text = StructType.fromDDL(
+        "sequence BIGINT, accepted_at TIMESTAMP, origin STRING, epoch INT, topic STRING, publisher STRING,"
+        " publisher_sequence BIGINT, header STRING, body STRING"
+    )
+
+    def raw(**wanted: Any) -> object:
+        return touched(journal(spark, data.raw, instance=INSTANCE, **wanted))
+
+    def ceiling() -> object:
+        with undecoded(spark, data) as frame:
+            return touched(frame)
+
+    return {
+        CEILING: ceiling,
+        RAW: raw,
+        GZIP: lambda: touched(journal(spark, data.compressed, instance=INSTANCE)),
+        JSON: lambda: touched(spark.read.schema(text).json(str(data.text))),
+        "topic with 15 %": lambda: raw(topics=COMMON),
+        "topic with 0.01 %": lambda: raw(topics=RARE),
+        "the same, gzip": lambda: touched(journal(spark, data.compressed, instance=INSTANCE, topics=RARE)),
+        "1 % by bookmarks": lambda: raw(**one_percent),
+        "three columns": lambda: (
+            journal(spark, data.raw, instance=INSTANCE, columns=("sequence", "topic", "publisher_sequence"))
+            .selectExpr("sum(sequence)", "sum(length(topic))", "sum(publisher_sequence)")
+            .collect()
+        ),
+    }
+
+
+CEILING, RAW, GZIP, JSON = "no decoding at all", "raw, all columns", "gzip, all columns", "Spark's JSON text"
+WANTED = {
+    RAW: (CEILING, 0.9, "≥ 90 % of no decoding"),
+    GZIP: (RAW, 0.9, "≥ 90 % of raw"),
+    "topic with 15 %": (RAW, 3, "≥ 3 × all"),
+    "topic with 0.01 %": (RAW, 20, "≥ 20 × all"),
+    "1 % by bookmarks": (RAW, 20, "≥ 20 × all"),
+    JSON: (RAW, 1 / 3, "≤ a third of raw"),
+}
+
+
+def scan_table(data: Data, runs: int, master: str) -> Table:
+    """Every candidate, once a run, in one session."""
+    spark = start_session(master, "bench", data.raw.parent / ".spark")
+    acts = candidates(spark, data)
+    for name in (RAW, CEILING, GZIP):
+        acts[name]()  # the JVM compiles, files come into the page cache
+    costs: dict[str, list[Cost]] = {name: [] for name in acts}
+    for _ in range(runs):
+        for name, act in acts.items():
+            costs[name].append(measure(spark, act))
+    spark.stop()
+    middle = {name: statistics.median(cost.wall for cost in found) for name, found in costs.items()}
+    table = Table(title=f"{data.records:,} records, {runs} runs, {master}")
+    for head in ("", "wall s", "least", "most", "JVM CPU s", "Python CPU s", "M records/s", "", "wanted"):
+        table.add_column(head, justify="left" if head in ("", "wanted") else "right")
+    for name, found in costs.items():
+        base, _, wanted = WANTED.get(name, ("", 0, ""))
+        walls = [cost.wall for cost in found]
+        table.add_row(
+            name, f"{middle[name]:.2f}", f"{min(walls):.2f}", f"{max(walls):.2f}",
+            f"{statistics.median(cost.jvm for cost in found):.2f}", f"{statistics.median(cost.python for cost in found):.2f}",
+            f"{data.records / middle[name] / 1e6:.2f}", f"{middle[base] / middle[name]:.2f} ×" if base else "", wanted,
+        )  # fmt: skip
+    return table
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--batch", type=int, default=500, help="records of a batch")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--directory", type=Path, default=Path("/tmp/sluice-bench-spark"))
+    arguments = parser.parse_args()
+    data = data_in(arguments.directory, arguments.records, arguments.batch)
+    Console(width=150).print(scan_table(data, arguments.runs, arguments.master))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""`lake-check`: that the lake's record files are what was written, and how far the lake has all that the log holds.
+
+Removal of journals asks it before it removes only what the lake has. Needs neither Spark nor Java.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker_core.errors import OperatorError
+from pipeline.config import Settings
+from pipeline.jobs import Reporter, add_flag
+from pipeline.jobs.lake import GIVEN_UP, check_bounds, claim_records, held
+from pipeline.lakefiles import facts_of
+from pipeline.transforms.digest import Digest, digest_of
+from pipeline.transforms.lake import LakeFile, missing, parse_file_name
+from sluice_spark.columns import COLUMNS
+from sluice_spark.log import Log, examine
+from sluice_spark.reading import Request, plan_log, read_span
+
+HELP = "check the lake's files by counts and checksums, and say how far it has all that the log holds"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Bounds of the run."""
+    parser.add_argument("--start", type=int, help="first sequence (default: the oldest record in the log)")
+    parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
+    add_flag(parser, "--quick", "look at names and footers, and read no records")
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """`through` is the last record so that the lake has all from `first` to it. OperatorError lake_damaged, other_log."""
+    began = time.monotonic()
+    log = examine(settings.log)
+    check_bounds(log, arguments)
+    claim_records(settings, log, adopt=False)
+    first, last = arguments.start or log.first, arguments.end or log.frontier
+    instance, directory = log.place.instance, settings.records
+    found = [
+        (file, path)
+        for path in directory.glob("day=*/*")
+        if (file := parse_file_name(path.name, instance)) is not None
+        and file.last >= first
+        and file.first <= last
+    ]
+    records = 0
+    for number, (file, path) in enumerate(sorted(found)):
+        reporter.progress(number, len(found), "files")
+        records += check_file(log, file, path, quick=arguments.quick)
+    covered = [(file.first, file.last) for file, _ in found]
+    given_up = [(file.first, file.last) for file in held(directory, instance, GIVEN_UP)]
+    absent = missing([*covered, *given_up], first, last)
+    return {
+        "log": log.place.log,
+        "first": first,
+        "through": absent[0][0] - 1 if absent else last,
+        "files": len(found),
+        "records": records,
+        "missing": [list(interval) for interval in absent[:100]],
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+def check_file(log: Log, file: LakeFile, path: Path, *, quick: bool) -> int:
+    """The records of one file, as many as its name says. OperatorError lake_damaged."""
+    try:
+        opened = pq.ParquetFile(path)
+        rows, facts = opened.metadata.num_rows, facts_of(opened)
+        if rows != file.last - file.first + 1 or facts.get("records", str(rows)) != str(rows):
+            raise _damaged(path, f"it holds {rows} records")
+        if facts.get("log") and facts["log"] != log.place.log:
+            raise _damaged(path, f"it is of the log {facts['log']}")
+        if not quick:
+            expected = facts.get("digest") or digest_of_log(log, file)
+            if digest_of(opened.read(list(COLUMNS))) != expected:
+                raise _damaged(path, "its records' checksum doesn't fit")
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise _damaged(path, str(error).splitlines()[0]) from error
+    return int(rows)
+
+
+def digest_of_log(log: Log, file: LakeFile) -> str:
+    """Of the same records in the journal, for a file of an earlier release, which has no checksum of its own."""
+    found = Digest()
+    for span in plan_log(log, Request(start=file.first, end=file.last)):
+        for batch in read_span(log.place, span, Request()):
+            found.add(batch)
+    return found.text()
+
+
+def _damaged(path: Path, why: str) -> OperatorError:
+    return OperatorError(
+        "lake_damaged",
+        f"{path.parent.name}/{path.name} isn't what was written: {why}.",
+        "Remove it; while the log still has its records, the next run of `lake` writes them again.",
+        file=str(path),
+    )

@@ -1,0 +1,108 @@
+"""Whose records a directory of the lake holds: `_manifest/<instance>.json`.
+
+Two logs may have one instance's name: one that was removed and begun anew, a copy, another machine's. What was written for
+one is never taken for the other's, and they are never mixed. The manifest holds the log's identity, and what of the
+log the lake doesn't hold, and why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from broker_core.errors import OperatorError
+from pipeline.lakefiles import sync_directory, unwritable
+from sluice_spark.log import Log, other_log
+
+FOLDER = "_manifest"
+"""Spark and pyarrow ignore names that start with "_"."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one log's part of a directory."""
+
+    version: int = 1
+    instance: str
+    log: str | None
+    gaps: list[dict[str, Any]] = []
+    first: int = 0
+    last: int = 0
+    files: int = 0
+    records: int = 0
+
+
+def manifest_path(directory: Path, instance: str) -> Path:
+    """Where it stands."""
+    return directory / FOLDER / f"{instance}.json"
+
+
+def read_manifest(directory: Path, instance: str) -> Manifest | None:
+    """None when there is none. OperatorError lake_damaged."""
+    path = manifest_path(directory, instance)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OperatorError(
+            "lake_damaged",
+            f"{path} can't be read: {error}.",
+            "Restore it, or use another lake.",
+            file=str(path),
+        ) from error
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Put it in place whole. OperatorError lake_unwritable."""
+    path = manifest_path(directory, manifest.instance)
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(directory, error) from error
+
+
+def claim(
+    directory: Path, log: Log, tags: Sequence[str], *, adopt: bool, proven: Callable[[], bool | None]
+) -> Manifest:
+    """The manifest of this log's part of a directory, new if there is none yet. OperatorError other_log.
+
+    `tags` are those of the files there; a file without one is of a log that had no identity yet. Such files are taken
+    for this log's when a look into both says that they hold the same (`proven`: None, nothing can be compared), or
+    when an operator says so (`adopt`).
+    """
+    instance, identity = log.place.instance, log.place.log
+    known = read_manifest(directory, instance)
+    if known is not None and known.log is not None:
+        if known.log != identity:
+            raise other_log(instance, "this one is", identity, f"the one that the lake holds, {known.log},")
+        return known
+    foreign = sorted({tag for tag in tags if tag and not (identity or "").startswith(tag)})
+    if foreign:
+        raise other_log(instance, "this one is", identity, f"the one that the lake holds, {foreign[0]}…,")
+    if tags and not adopt:
+        same = proven()
+        # Where neither has an identity the name is all there is, and only a contradiction refuses it.
+        if same is False or (same is None and identity is not None):
+            why = (
+                "holds other records" if same is False else "holds nothing of this log that could be compared"
+            )
+            raise OperatorError(
+                "other_log",
+                f"The lake has records of {instance} from before logs had identities, and {why}.",
+                "Use another lake; or, if you know that they are of this log, add --adopt.",
+            )
+    return (
+        msgspec.structs.replace(known, log=identity) if known else Manifest(instance=instance, log=identity)
+    )

@@ -1,0 +1,99 @@
+"""Sluice's journals as a Spark data source, `format("sluice")`. Needs the journal's directory, mounted where Spark runs, and
+no broker.
+
+options      what may be asked, and how it is written
+source       the batch source; stream: the same as a stream; both plan on the driver and read in the workers
+reading      a plan of spans, and spans to Arrow, in order and complete, or an error
+log          one look at a log: identity, segments, frontier, gaps
+segments     its files, found and walked beside a running broker without its lock
+records      many record batches to one Arrow batch; columns: the schema
+lease        holding the log while it is read
+
+Importing this registers the source with the active session, if there is one. Spark also finds it by itself, through
+the module `pyspark_sluice`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice_spark import standins
+
+standins.install()  # before anything that needs them is imported
+
+from sluice_spark.log import Gap, examine  # noqa: E402
+from sluice_spark.options import read_options  # noqa: E402
+from sluice_spark.reading import plan_log  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["gaps", "journal", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("sluice")` known to a session. Once more does no harm."""
+    from sluice_spark.source import SluiceSource
+
+    spark.dataSource.register(SluiceSource)
+
+
+def journal(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    archive: str | Path | None = None,
+    instance: str | None = None,
+    topics: str | Sequence[str] = (),
+    columns: Sequence[str] = (),
+    start: str | int | None = None,
+    end: str | int | None = None,
+    filter: str = "",
+    message_type: str = "json",
+    gaps: str = "error",
+    durable: int | None = None,
+    partition_mb: int | None = None,
+) -> DataFrame:
+    """A journal's records as a DataFrame of what stands there now. What is wrong is raised here, as SluiceError.
+
+    Call it again for another choice of records, and after new ones have come. Filters and columns of the DataFrame
+    itself are right but don't save any reading.
+    """
+    given: dict[str, object] = {
+        "path": path, "archive": archive, "instance": instance, "topics": _text(topics), "columns": _text(columns),
+        "start": start, "end": end, "filter": filter, "message_type": message_type, "gaps": gaps, "durable": durable,
+        "partition_mb": partition_mb,
+    }  # fmt: skip
+    options = {name: str(value) for name, value in given.items() if value not in (None, "")}
+    asked = read_options(options)
+    plan_log(examine(asked.place, asked.request.durable), asked.request)
+    register(spark)
+    return spark.read.format("sluice").options(**options).load()
+
+
+def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str | None = None) -> list[Gap]:
+    """What the log lacks of all that was ever in it, removed or missing, oldest first."""
+    given = {"path": path, "archive": archive, "instance": instance}
+    asked = read_options({name: str(value) for name, value in given.items() if value is not None})
+    log = examine(asked.place)
+    return log.gaps(1, log.frontier)
+
+
+def _text(words: str | Sequence[str]) -> str:
+    """A list as an option's text."""
+    return words if isinstance(words, str) else json.dumps(list(words)) if words else ""
+
+
+def _register_here() -> None:
+    """With the session there is: what is imported in a notebook works in its next line."""
+    sql = sys.modules.get("pyspark.sql")  # who hasn't imported Spark has no session, and need not wait for it
+    active = None if sql is None else sql.SparkSession.getActiveSession()
+    if active is not None:
+        register(active)
+
+
+_register_here()

@@ -1,0 +1,92 @@
+"""Holding the log while a job reads it, so that retention doesn't remove what it has planned.
+
+A lease is a file in the journal's directory that the broker heeds (`broker_core.journal.leases`). It runs out by itself
+two minutes after the job was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from broker_core.journal.files import Files
+from broker_core.journal.leases import Lease, drop_lease, write_lease
+from sluice_spark.place import LogPlace
+
+TERM_S = 120.0
+RENEW_S = 20.0
+
+
+class Hold:
+    """A lease that is kept alive. `move` lets go of what is before a sequence."""
+
+    def __init__(self, place: LogPlace, name: str, owner: str, sequence: int, term_s: float) -> None:
+        self._place = place
+        self._name = name
+        self._owner = owner
+        self._sequence = sequence
+        self._term_ns = int(term_s * 1e9)
+        self._lock = threading.Lock()
+
+    def renew(self) -> None:
+        """Write it with a new term. OSError."""
+        with self._lock:
+            lease = Lease(self._owner, self._sequence, time.time_ns() + self._term_ns)
+            write_lease(Files(), self._place.directory, self._place.instance, self._name, lease)
+
+    def move(self, sequence: int) -> None:
+        """Need nothing before `sequence` any more. OSError."""
+        if sequence > self._sequence:
+            self._sequence = sequence
+            self.renew()
+
+    def drop(self) -> None:
+        """Hold nothing any more. OSError."""
+        with self._lock:
+            drop_lease(self._place.directory, self._place.instance, self._name)
+
+
+@contextmanager
+def leased(
+    place: LogPlace, what: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
+) -> Iterator[Hold]:
+    """Hold everything from `sequence` on for the block, and renew meanwhile from a thread of its own.
+
+    Where the journal can't be written to the job goes on without, and says so: what it reads may be removed under it,
+    which is a named error then.
+    """
+    host = socket.gethostname()
+    hold = Hold(
+        place,
+        f"{what}.{host[:30]}.{os.getpid()}",
+        f"{what} on {host} (process {os.getpid()})",
+        sequence,
+        TERM_S,
+    )
+    try:
+        hold.renew()
+    except OSError as error:
+        note(f"The log can't be held while it is read ({error}): don't remove segments meanwhile.")
+        yield hold
+        return
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(renew_s):
+            try:
+                hold.renew()
+            except OSError as error:
+                note(f"The lease on the log couldn't be renewed: {error}.")
+
+    keeper = threading.Thread(target=keep, name="lease", daemon=True)
+    keeper.start()
+    try:
+        yield hold
+    finally:
+        ended.set()
+        keeper.join()
+        hold.drop()

@@ -1,0 +1,177 @@
+"""What there is of a log, looked at once and before anything is made: its identity, segments, frontier, and what is gone.
+
+A log begins with record 1. What of its beginning isn't there any more was removed, and then the broker's receipts say so
+(`broker_core.journal.removals`), or it is missing. Both are gaps, and each is said in the same words wherever it is met:
+by a fresh lake, by an old one, by a data source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from broker_core.errors import JournalError, OperatorError
+from broker_core.journal.frontier import frontier_path
+from broker_core.journal.removals import Removal, read_removals
+from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_path
+from sluice_spark.identity import log_of
+from sluice_spark.place import LogPlace
+from sluice_spark.segments import durable_sequence, first_sequences, open_segment, summary_of
+
+REMOVED, MISSING = "removed", "missing"
+_NAMED = 5
+
+
+class Gap(NamedTuple):
+    """Records `first` to `last` that the log doesn't hold. `removed_at` (ns UTC) is the receipt's, 0 without one."""
+
+    first: int
+    last: int
+    why: str
+    removed_at: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For manifests and results."""
+        told: dict[str, Any] = {"first": self.first, "last": self.last, "why": self.why}
+        if self.removed_at:
+            told["removed_at"] = _moment(self.removed_at)
+        return told
+
+    def __str__(self) -> str:
+        records = f"records {self.first} to {self.last}"
+        if self.why == REMOVED:
+            return f"{records} were removed" + (f" {_moment(self.removed_at)}" if self.removed_at else "")
+        return f"{records} are missing, and nothing says that they were removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One look at a log. `place.log` is its identity."""
+
+    place: LogPlace
+    segments: tuple[int, ...]
+    frontier: int
+    """The newest sequence that may be read; 0 when nothing may."""
+    removals: tuple[Removal, ...]
+
+    @property
+    def first(self) -> int:
+        """The oldest record held; one behind the frontier when there is none."""
+        return self.segments[0] if self.segments else self.frontier + 1
+
+    def gaps(self, first: int, last: int) -> list[Gap]:
+        """What of an interval the log doesn't hold, oldest first, as far as it is known without reading records."""
+        found = [*self._before(), *self._between()]
+        cut = [gap._replace(first=max(gap.first, first), last=min(gap.last, last)) for gap in found]
+        return [gap for gap in cut if gap.first <= gap.last]
+
+    def _before(self) -> Iterable[Gap]:
+        expected, end = 1, self.first - 1
+        for removal in self.removals:
+            if removal.first > expected and expected <= end:
+                yield Gap(expected, min(removal.first - 1, end), MISSING)
+            first, last = max(removal.first, expected), min(removal.last, end)
+            if first <= last:
+                yield Gap(first, last, REMOVED, removal.removed_at)
+                expected = last + 1
+        if expected <= end:
+            yield Gap(expected, end, MISSING)
+
+    def _between(self) -> Iterable[Gap]:
+        for segment, following in pairwise(self.segments):
+            known = summary_of(self.place, segment)
+            if known is not None and known.last_sequence + 1 < following:
+                yield Gap(known.last_sequence + 1, following - 1, MISSING)
+
+
+def examine(place: LogPlace, durable: int | None = None) -> Log:
+    """Look at a log. OperatorError no_journal when there is none; other_log when it isn't the one that `place` names.
+
+    `durable` is the frontier, when the caller knows it better than the broker's file.
+    """
+    _check_directories(place)
+    segments = tuple(first_sequences(place))
+    if not segments and not frontier_path(place.directory, place.instance).exists():
+        others = _instances(place)
+        raise OperatorError(
+            "no_journal",
+            f"There is no journal of {place.instance} in {place.directory}"
+            f"{'; there is one of ' + ', '.join(others) if others else ''}.",
+            "Check the instance's name (--instance, SLUICE_INSTANCE) and the directory.",
+            instances=others,
+        )
+    identity = _identity(place, segments)
+    if None not in (identity, place.log) and identity != place.log:
+        raise other_log(place.instance, f"the log in {place.directory} is", identity, place.log)
+    found = replace(place, log=identity or place.log)
+    frontier = durable_sequence(found) if durable is None else durable
+    return Log(found, segments, frontier, tuple(read_removals(place.directory, place.instance)))
+
+
+def other_log(instance: str, what: str, found: str | None, expected: str | None) -> OperatorError:
+    """The error for two logs of one name."""
+    return OperatorError(
+        "other_log",
+        f"There are two logs of the name {instance}: {what} {found or 'one without an identity'}, and"
+        f" {expected or 'one without an identity'} was expected.",
+        "They can't be mixed: use the journal that belongs to it, or write to another place.",
+        found=found,
+        expected=expected,
+    )
+
+
+def refuse_gap(gap: Gap, log: Log) -> JournalError:
+    """The error for a gap that nobody has allowed."""
+    return JournalError(
+        "bookmark_gone",
+        f"{str(gap)[:1].upper()}{str(gap)[1:]}.",
+        f"Bring their segments back, begin at {gap.last + 1}, or allow gaps (--skip-gaps; gaps=note).",
+        first=gap.first,
+        last=gap.last,
+        why=gap.why,
+        oldest=log.first,
+    )
+
+
+def _check_directories(place: LogPlace) -> None:
+    for what, directory in (("journal", place.directory), ("archive", place.archive)):
+        if directory is not None and not directory.is_dir():
+            raise OperatorError(
+                "no_journal",
+                f"There is no {what} directory {directory}.",
+                f"Give it as --{what}, as SLUICE_{what.upper()}_DIRECTORY, or the data directory as --home.",
+            )
+
+
+def _instances(place: LogPlace) -> list[str]:
+    """Whose segments stand in the journal's directory instead, a few of them."""
+    names: set[str] = set()
+    for path in place.directory.iterdir():
+        if path.name.endswith((SUFFIX, SUFFIX_COMPRESSED)):
+            try:
+                names.add(parse_path(Path(path))[0])
+            except OperatorError:
+                continue
+    return sorted(names)[:_NAMED]
+
+
+def _identity(place: LogPlace, segments: tuple[int, ...]) -> str | None:
+    """The newest segment's; an older one of an earlier release may have none."""
+    for segment in reversed(segments[-2:]):
+        try:
+            found = log_of(open_segment(replace(place, log=None), segment))
+        except JournalError as error:
+            if error.code != "journal_damaged":
+                raise
+            continue  # its header can't be read: the one before it belongs to the same log
+        if found is not None:
+            return found
+    return None
+
+
+def _moment(at: int) -> str:
+    return f"{datetime.fromtimestamp(at // 1_000_000_000, UTC):%Y-%m-%dT%H:%M:%SZ}"

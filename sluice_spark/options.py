@@ -1,0 +1,202 @@
+"""The options of `format("sluice")`, as text, and what they mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import orjson
+
+from broker_core.bookmark import After, Moment, parse_bookmark
+from broker_core.errors import ClientError, OperatorError
+from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_path
+from broker_core.names import is_name
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import SPLIT_BYTES, Request
+
+Mode = Literal["error", "note"]
+MB: Final = 1024 * 1024
+OPTIONS: Final = (
+    "path", "archive", "instance", "topics", "columns", "start", "end", "filter", "message_type", "gaps", "durable",
+    "partition_mb", "max_rows", "max_bytes", "reader", "lease_hours",
+)  # fmt: skip
+_OTHERS: Final = frozenset({"__partition_columns"})
+"""What Spark itself puts among the options."""
+MAX_LEASE_HOURS: Final = 7 * 24
+
+
+class Bound(NamedTuple):
+    """One end of a range: a sequence or a moment in ns UTC; both None leaves it open."""
+
+    sequence: int | None = None
+    at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What bounds one micro-batch, and how the stream holds the log."""
+
+    rows: int | None = None
+    nbytes: int | None = None
+    reader: str = ""
+    """The name of its lease; empty: it holds the log only while it runs."""
+    lease_s: float = 24 * 3_600.0
+
+
+class Asked(NamedTuple):
+    """All that the options say."""
+
+    place: LogPlace
+    request: Request
+    limits: StreamLimits
+
+
+def read_options(options: Mapping[str, str]) -> Asked:
+    """OperatorError bad_setting, no_journal, bad_columns, bad_range; ClientError bad_pattern, bad_filter, bad_bookmark."""
+    given = {key.lower(): value for key, value in options.items() if value is not None}
+    unknown = sorted(key for key in given if key not in OPTIONS and key not in _OTHERS)
+    if unknown:
+        raise _bad(f"There is no option {unknown[0]!r}.", f"The options are {', '.join(OPTIONS)}.")
+    place = _place(given)
+    start, end = _bound(given, "start", place.instance), _bound(given, "end", place.instance)
+    gaps = given.get("gaps", "error").lower()
+    if gaps not in ("error", "note"):
+        raise _bad(f"gaps is {gaps!r}.", "Give error or note.")
+    request = Request(
+        columns=tuple(_list(given.get("columns", ""))) or None,
+        topics=tuple(_list(given.get("topics", ""))),
+        start=start.sequence,
+        end=end.sequence,
+        start_at=start.at,
+        end_at=end.at,
+        durable=_number(given, "durable", 0),
+        skip_gaps=gaps == "note",
+        filter=given.get("filter", ""),
+        message_type=given.get("message_type", "json").lower(),
+        split_bytes=(_number(given, "partition_mb", 1) or SPLIT_BYTES // MB) * MB,
+    )
+    request.check()
+    reader = given.get("reader", "")
+    if reader and not is_name(reader):
+        raise _bad(f"{reader[:80]!r} can't be a reader's name.", "Take letters, digits, dots, dashes.")
+    hours = _number(given, "lease_hours", 1) or 24
+    if hours > MAX_LEASE_HOURS:
+        raise _bad(f"lease_hours is {hours}.", f"Give {MAX_LEASE_HOURS} at most.")
+    limits = StreamLimits(
+        _number(given, "max_rows", 1), _number(given, "max_bytes", 1), reader, hours * 3_600.0
+    )
+    return Asked(place, request, limits)
+
+
+def _place(given: Mapping[str, str]) -> LogPlace:
+    if not given.get("path"):
+        raise _bad("No journal is named.", "Give its directory as path, in option() or load().")
+    directory = Path(given["path"]).expanduser().absolute()
+    if not directory.is_dir():
+        raise OperatorError(
+            "no_journal", f"There is no journal directory {directory}.", "Check the option path."
+        )
+    beside = directory.parent / "archive"
+    archive = Path(given["archive"]).expanduser().absolute() if given.get("archive") else None
+    if archive is None and beside.is_dir():
+        archive = beside
+    instance = given.get("instance") or _only_instance(directory)
+    if not is_name(instance):
+        raise _bad(f"{instance[:80]!r} can't be an instance's name.", "Check the option instance.")
+    return LogPlace(directory, archive, instance)
+
+
+def _only_instance(directory: Path) -> str:
+    """The instance, where the directory has the journal of one alone."""
+    names: set[str] = set()
+    for path in directory.iterdir():
+        if path.name.endswith((SUFFIX, SUFFIX_COMPRESSED)):
+            try:
+                names.add(parse_path(path)[0])
+            except OperatorError:
+                continue
+        elif path.name.endswith(".durable"):
+            names.add(path.name.removesuffix(".durable"))
+    if len(names) != 1:
+        what = f"the journals of {', '.join(sorted(names)[:5])}" if names else "no journal"
+        raise OperatorError(
+            "no_journal", f"{directory} holds {what}.", "Name one with the option instance.", instances=sorted(names)[:5]
+        )  # fmt: skip
+    return names.pop()
+
+
+def _list(text: str) -> list[str]:
+    """A JSON list, or words between commas. A regular expression may hold commas: then it is a JSON list."""
+    if text.lstrip().startswith("["):
+        try:
+            found = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            found = None
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise _bad(f"{text[:80]!r} isn't a list of texts.", 'Write a,b or ["a", "b"].')
+        return found
+    if text.startswith("~"):
+        return [text]
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
+    text = given.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19) or int(text) < least:
+        raise _bad(f"{name} is {text[:40]!r}.", f"Give a whole number from {least} on.")
+    return int(text)
+
+
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
+
+
+def _bound(given: Mapping[str, str], name: str, instance: str) -> Bound:
+    """A sequence, a bookmark, a moment as bookmarks write it, or an ISO 8601 time (UTC unless it says otherwise)."""
+    text = given.get(name, "").strip()
+    if not text or text == "0":
+        return Bound()
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return Bound(sequence=int(text))
+    if _ISO.fullmatch(text):
+        return Bound(at=_iso(text, name))
+    try:
+        match parse_bookmark(text):
+            case After((one,)) if one.origin != instance:
+                raise OperatorError(
+                    "other_origin", f"{text} was accepted by {one.origin}; this is the log of {instance}.",
+                    f"Read the journal of {one.origin}.",
+                )  # fmt: skip
+            case After((one,)):
+                return Bound(sequence=one.sequence)
+            case Moment(at):
+                return Bound(at=at)
+    except ClientError as error:
+        raise _bad(
+            f"{name}: {error.sentence}", "Give a bookmark, 2026-11-21T13:45:00Z, or a number."
+        ) from None
+    raise _bad(f"{name} is {text[:80]!r}.", "Give one bookmark, 2026-11-21T13:45:00Z, or a number.")
+
+
+def _iso(text: str, name: str) -> int:
+    whole, point, rest = text.partition(".")
+    digits = re.match(r"\d*", rest)
+    fraction = digits[0] if point and digits else ""
+    try:
+        moment = datetime.fromisoformat(whole + rest[len(fraction) :])
+    except ValueError:
+        raise _bad(
+            f"{name} is {text!r}, and there is no such time.", "Give one like 2026-11-21T13:45:00Z."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1_000_000_000 + int(fraction.ljust(9, "0") or 0)
+
+
+def _bad(sentence: str, fix: str) -> OperatorError:
+    return OperatorError("bad_setting", sentence, fix)

@@ -1,0 +1,306 @@
+"""The journal as Arrow: a plan of spans made once, and each span read wherever it is wanted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from broker_core.batch import Batch, Rows
+from broker_core.bookmark import MAX_SEQUENCE
+from broker_core.config.journaling import MESSAGE_TYPES
+from broker_core.errors import OperatorError
+from broker_core.filters import BatchEvaluator, Filter, compile_filter
+from broker_core.filters.message_types import Decoder, decoder_for
+from broker_core.journal.index import SegmentIndex
+from broker_core.subscriptions.topics import TopicPattern
+from sluice_spark.columns import record_schema
+from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
+from sluice_spark.place import LogPlace
+from sluice_spark.records import Gatherer, Wanted
+from sluice_spark.segments import (
+    Span,
+    open_index,
+    open_segment,
+    places_of,
+    read_batches,
+    size_of,
+    summary_of,
+)
+
+GATHER_RECORDS = 32_768
+GATHER_BYTES = 8 * 1024 * 1024
+"""One Arrow batch holds about so much: enough to decode at once, little enough for the processor's cache."""
+SMALL_RECORDS = 8_192
+"""What a choice leaves of several Arrow batches is joined until there are so many, for each one costs a hop."""
+SPLIT_BYTES = 128 * 1024 * 1024
+CLOCK_SLACK_NS = 3_600 * 10**9
+"""How far a clock may have been set back for `end_at` to be exact inside a segment all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to read. Bounds are included; None leaves that side open. Times are nanoseconds UTC."""
+
+    columns: tuple[str, ...] | None = None
+    topics: tuple[str, ...] = ()
+    """Topic patterns, as subscriptions use them; none means every topic."""
+    start: int | None = None
+    end: int | None = None
+    start_at: int | None = None
+    end_at: int | None = None
+    durable: int | None = None
+    """The durable frontier, when the caller knows it better than the broker's file."""
+    skip_gaps: bool = False
+    filter: str = ""
+    """In the broker's language, over bodies of `message_type`; a body that isn't of it passes no filter."""
+    message_type: str = "json"
+    split_bytes: int = SPLIT_BYTES
+    """Raw bytes of one task, about."""
+
+    def to_json(self) -> str:
+        """As one option of Spark's reader."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def from_json(cls, text: str) -> Request:
+        """The inverse of `to_json`."""
+        found = json.loads(text)
+        columns = found["columns"]
+        return cls(
+            **{**found, "columns": tuple(columns) if columns else None, "topics": tuple(found["topics"])}
+        )
+
+    def check(self) -> None:
+        """Refuse what can't be read: OperatorError bad_columns, bad_range; ClientError bad_pattern, bad_filter."""
+        record_schema(self.columns)
+        Topics(self.topics)
+        _filter_of(self)
+        for first, last in ((self.start, self.end), (self.start_at, self.end_at)):
+            if first is not None and last is not None and first > last:
+                raise OperatorError(
+                    "bad_range", f"The range ends before it begins: {first} to {last}.", "Swap start and end."
+                )
+        if any(asked is not None and asked < 1 for asked in (self.start, self.end)):
+            raise OperatorError("bad_range", "A log begins with record 1.", "Give 1 or more.")
+
+
+class Topics:
+    """Which topics match one of the patterns. ClientError bad_pattern."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = [TopicPattern.parse(text) for text in patterns]
+        self.all = not self._patterns
+        self.matches: Callable[[str], bool] = lru_cache(maxsize=65_536)(self._match)
+
+    def _match(self, topic: str) -> bool:
+        return self.all or any(pattern.matches(topic) for pattern in self._patterns)
+
+    @property
+    def needles(self) -> tuple[bytes, ...]:
+        """Bytes one of which stands in every topic that matches; none when that can't be said."""
+        if any(pattern.text.startswith("~") for pattern in self._patterns):
+            return ()
+        found = [pattern.text.partition("*")[0].partition(">")[0].encode() for pattern in self._patterns]
+        return tuple(found) if all(found) else ()
+
+
+def plan(place: LogPlace, request: Request) -> list[Span]:
+    """One span per segment, or per part of a large one, that can hold something of the request.
+
+    OperatorError no_journal, bad_range; JournalError bookmark_gone when the log lacks something that was asked for.
+    """
+    return plan_log(examine(place, request.durable), request)
+
+
+def plan_log(log: Log, request: Request) -> list[Span]:
+    """The same of a log that was looked at."""
+    first, last = bounds(log, request)
+    refused = gaps_of(log, request)
+    if refused and not request.skip_gaps:
+        raise refuse_gap(refused[0], log)
+    spans: list[Span] = []
+    for number, segment in enumerate(log.segments):
+        end = log.segments[number + 1] - 1 if number + 1 < len(log.segments) else log.frontier
+        span = Span(segment, max(segment, first), min(end, last))
+        if span.first <= span.last and _may_hold(summary_of(log.place, segment), request):
+            spans += _split(log.place, span, request.split_bytes)
+    return spans
+
+
+def bounds(log: Log, request: Request) -> tuple[int, int]:
+    """The first and the last sequence to read; last < first in an empty log. OperatorError bad_range."""
+    request.check()
+    for asked in (request.start, request.end):
+        if asked is not None and asked > log.frontier:
+            raise OperatorError(
+                "bad_range",
+                f"Record {asked} was asked for, and the log of {log.place.instance} ends with {log.frontier}.",
+                "Give a record that is there.",
+                frontier=log.frontier,
+            )
+    return (
+        log.first if request.start is None else request.start,
+        log.frontier if request.end is None else request.end,
+    )
+
+
+def gaps_of(log: Log, request: Request) -> list[Gap]:
+    """What a request asks for and the log lacks. Who begins with the oldest record there is doesn't ask for what was
+    removed; for what is missing everybody asks."""
+    _, last = bounds(log, request)
+    found = log.gaps(request.start or 1, last)
+    return [gap for gap in found if request.start is not None or gap.why != REMOVED]
+
+
+def _may_hold(index: SegmentIndex | None, request: Request) -> bool:
+    """Whether a segment is worth opening, by its sidecar."""
+    if index is None:
+        return True
+    if request.start_at is not None and index.last_at < request.start_at:
+        return False
+    return request.end_at is None or index.first_at - CLOCK_SLACK_NS <= request.end_at
+
+
+def _split(place: LogPlace, span: Span, split: int) -> Iterator[Span]:
+    """A span in parts of about `split` raw bytes, where the sidecar says how."""
+    whole = size_of(place, span.segment)
+    if whole <= split:
+        yield span._replace(nbytes=whole)
+        return
+    index = places_of(place, span.segment)
+    first, before = span.first, None
+    for sequence, offset in zip(*index.places(MAX_SEQUENCE)[:2], strict=True) if index is not None else ():
+        if sequence <= first or before is None:
+            before = offset
+        elif sequence <= span.last and offset - before >= split:
+            yield Span(span.segment, first, sequence - 1, offset - before)
+            first, before = sequence, offset
+    yield Span(span.segment, first, span.last, split)
+
+
+class Part(NamedTuple):
+    """What one task reads: spans, in order."""
+
+    spans: tuple[Span, ...]
+
+
+def parts(spans: Sequence[Span], split: int) -> list[Part]:
+    """Small spans put together until they come to about `split` bytes."""
+    made: list[Part] = []
+    open_spans: list[Span] = []
+    for span in spans:
+        if open_spans and sum(one.nbytes for one in open_spans) + span.nbytes > split:
+            made.append(Part(tuple(open_spans)))
+            open_spans = []
+        open_spans.append(span)
+    return [*made, Part(tuple(open_spans))] if open_spans else made
+
+
+def read_spans(place: LogPlace, spans: Sequence[Span], request: Request) -> Iterator[pa.RecordBatch]:
+    """The request's records of several spans, in order, in Arrow batches that are worth their hop."""
+    kept: list[pa.RecordBatch] = []
+    rows = 0
+    for span in spans:
+        for made in read_span(place, span, request):
+            if not kept and made.num_rows >= SMALL_RECORDS:
+                yield made
+                continue
+            kept.append(made)
+            rows += made.num_rows
+            if rows >= SMALL_RECORDS:
+                yield pa.concat_batches(kept)
+                kept, rows = [], 0
+    if kept:
+        yield pa.concat_batches(kept)
+
+
+def read_span(place: LogPlace, span: Span, request: Request) -> Iterator[pa.RecordBatch]:
+    """The request's records of one span, in order, as Arrow. Raises JournalError when the span isn't whole."""
+    topics = Topics(request.topics)
+    wanted = Wanted(
+        topic=None if topics.all else topics.matches,
+        needles=topics.needles,
+        first=span.first,
+        last=span.last,
+        first_at=request.start_at,
+        last_at=request.end_at,
+    )
+    gatherer = Gatherer(record_schema(request.columns), place.instance, wanted)
+    passing = _filter_of(request)
+    source = open_segment(place, span.segment)
+    for stretch in _stretches(place, span, request, topics):
+        for batch in read_batches(place, stretch, source, skip_gaps=request.skip_gaps):
+            gatherer.add(batch, None if passing is None else passing(batch, topics))
+            if gatherer.records >= GATHER_RECORDS or gatherer.nbytes >= GATHER_BYTES:
+                made = gatherer.take()
+                if made is not None:
+                    yield made
+    made = gatherer.take()
+    if made is not None:
+        yield made
+
+
+def _stretches(place: LogPlace, span: Span, request: Request, topics: Topics) -> list[Span]:
+    """The parts of a span that may hold something of the request, by the segment's sidecar; all of it without one."""
+    if topics.all and request.start_at is None and request.end_at is None:
+        return [span]
+    index = open_index(place, span.segment)
+    entries = index.entries() if index is not None else []
+    if index is None or not entries:
+        return [span]
+    wanted = {number for number, topic in enumerate(index.topics or ()) if topics.matches(topic)}
+    last_at = MAX_SEQUENCE if request.end_at is None else request.end_at + CLOCK_SLACK_NS
+    found: list[Span] = []
+    for number, (sequence, _, at, numbers) in enumerate(entries):
+        following = entries[number + 1] if number + 1 < len(entries) else None
+        first, last = max(sequence, span.first), span.last if following is None else following[0] - 1
+        reaches = index.last_at if following is None else following[2]
+        if (
+            first > min(last, span.last)
+            or reaches < (request.start_at or 0)
+            or at > last_at
+            or (numbers is not None and wanted.isdisjoint(numbers))
+        ):
+            continue
+        last = min(last, span.last)
+        if found and found[-1].last + 1 == first:
+            found[-1] = found[-1]._replace(last=last)
+        else:
+            found.append(Span(span.segment, first, last))
+    return found
+
+
+Passing = Callable[[Batch, Topics], Rows]
+
+
+def _filter_of(request: Request) -> Passing | None:
+    """Which rows of a batch pass the request's filter. ClientError bad_filter, OperatorError bad_setting."""
+    if request.message_type not in MESSAGE_TYPES:
+        raise OperatorError(
+            "bad_setting",
+            f"There is no message type {request.message_type[:40]!r}.",
+            f"Choose from {', '.join(MESSAGE_TYPES)}.",
+        )
+    if not request.filter:
+        return None
+    compiled: Filter = compile_filter(request.filter)
+    decoder: Decoder | None = decoder_for(request.message_type)
+
+    def passing(batch: Batch, topics: Topics) -> Rows:
+        candidates: Rows | None = None
+        if not topics.all:
+            chosen = np.array([topics.matches(topic) for topic in batch.topics])
+            candidates = np.flatnonzero(chosen[batch.topic_indexes.astype(np.int64) - 1])
+            if not len(candidates):
+                return candidates
+        return BatchEvaluator(batch, None if decoder is None else lambda _: decoder).rows(
+            compiled, candidates
+        )
+
+    return passing

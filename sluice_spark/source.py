@@ -1,0 +1,86 @@
+"""`spark.read.format("sluice")` and `spark.readStream.format("sluice")`.
+
+`pushFilters` isn't implemented on purpose. In PySpark 4.3.0 a pushed filter stays with the loaded relation: a
+DataFrame that is used a second time silently keeps the first use's filter. So what to read goes in as options. Without
+any filter, too, the plan is kept just so: a DataFrame or view held for long never sees new segments, until it is loaded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from sluice_spark.columns import record_schema, spark_ddl
+from sluice_spark.log import examine
+from sluice_spark.options import read_options
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Part, Request, parts, plan_log, read_spans
+from sluice_spark.worker import one_sentence, settle_worker
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+SOURCE = "sluice"
+
+
+class PartPartition(InputPartition):
+    """One task's share: spans, never paths, because the broker may move a file before the task starts."""
+
+    def __init__(self, place: LogPlace, part: Part) -> None:
+        super().__init__(None)
+        self.place = place
+        self.part = part
+
+
+class SluiceSource(DataSource):
+    """A journal as a table; options.py says which options there are."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        with one_sentence():
+            self.asked = read_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def schema(self) -> str:
+        return spark_ddl(record_schema(self.asked.request.columns))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return JournalReader(self.asked.place, self.asked.request)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from sluice_spark.stream import JournalStream
+
+        with one_sentence():
+            return JournalStream(*self.asked)
+
+
+class JournalReader(DataSourceReader):
+    """Plans on the driver, reads in the workers."""
+
+    def __init__(self, place: LogPlace, request: Request) -> None:
+        self.place = place
+        self.request = request
+
+    def partitions(self) -> list[InputPartition]:
+        with one_sentence():
+            log = examine(self.place, self.request.durable)
+            spans = plan_log(log, self.request)
+            return [PartPartition(log.place, part) for part in parts(spans, self.request.split_bytes)]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """The partition's records. Spark calls once with None when there are no partitions at all."""
+        if isinstance(partition, PartPartition):
+            yield from read_part(partition, self.request)
+
+
+def read_part(partition: PartPartition, request: Request) -> Iterator[pa.RecordBatch]:
+    """What one task does."""
+    settle_worker()
+    with one_sentence():
+        yield from read_spans(partition.place, partition.part.spans, request)

@@ -1,0 +1,140 @@
+"""What an executor that was handed nothing but this package lacks, from what it has.
+
+PySpark's Arrow functions need numpy and pyarrow, so these are on every executor. crc32c, isal, orjson, msgspec and re2 are
+not: where one is missing, `install` puts something slower in its place, under its name, before anything asks for it. A
+regular expression or MessagePack is refused then. Where the packages are installed nothing is done.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+import zlib
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+_POLYNOMIAL = 0x82F63B78
+_BLOCK = 4_096
+"""Bytes that are looked up at once: the table for it has 4 MB, as much as fits a processor's cache."""
+_Table = npt.NDArray[np.uint32]
+
+
+def install() -> None:
+    """Stand in for what isn't installed."""
+    for name, made in _STANDINS.items():
+        if name not in sys.modules and find_spec(name) is None:
+            for module in made():
+                sys.modules[module.__name__] = module
+
+
+@cache
+def _byte_table() -> _Table:
+    """The CRC of each byte alone."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1).astype(np.uint32)
+    return table
+
+
+@cache
+def _block_table() -> _Table:
+    """What a byte at each place of a block adds to the CRC of the block."""
+    base, table = _byte_table(), np.empty((_BLOCK, 256), np.uint32)
+    table[-1] = base
+    for place in range(_BLOCK - 2, -1, -1):
+        table[place] = (table[place + 1] >> 8) ^ base[table[place + 1] & 0xFF]
+    return table
+
+
+@cache
+def _shift_table() -> list[list[int]]:
+    """What a CRC before a block becomes behind it, by its four bytes: they stand where the block's first four would."""
+    shifted: list[list[int]] = _block_table()[:4].tolist()
+    return shifted
+
+
+def crc32c(data: Any, value: int = 0) -> int:
+    """CRC32C (Castagnoli) of bytes, going on from `value`. A CRC is linear: bytes are looked up by their place and joined
+    by exclusive or, a block at a time."""
+    raw = np.frombuffer(data, np.uint8)
+    state, whole = ~value & 0xFFFFFFFF, len(raw) // _BLOCK * _BLOCK
+    if whole:
+        table, places = _block_table().ravel(), np.arange(_BLOCK, dtype=np.int64) * 256
+        shift = _shift_table()
+        for start in range(0, whole, 256 * _BLOCK):
+            blocks = raw[start : min(start + 256 * _BLOCK, whole)].reshape(-1, _BLOCK)
+            for part in np.bitwise_xor.reduce(table[places + blocks], axis=1).tolist():
+                state = (
+                    shift[0][state & 0xFF] ^ shift[1][state >> 8 & 0xFF]
+                    ^ shift[2][state >> 16 & 0xFF] ^ shift[3][state >> 24] ^ part
+                )  # fmt: skip
+    rest, base = raw[whole:], _byte_table()
+    if len(rest) >= 4:
+        # The same once more for what is left: the state goes in with the first four bytes.
+        mixed = rest.copy()
+        mixed[:4] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)
+        table = _block_table()[_BLOCK - len(rest) :]
+        state = int(np.bitwise_xor.reduce(table[np.arange(len(rest)), mixed]))
+    else:
+        for byte in rest.tolist():
+            state = (state >> 8) ^ int(base[(state ^ byte) & 0xFF])
+    return ~state & 0xFFFFFFFF
+
+
+def _crc32c() -> list[types.ModuleType]:
+    module = types.ModuleType("crc32c")
+    module.crc32c = crc32c  # type: ignore[attr-defined]
+    return [module]
+
+
+def _isal() -> list[types.ModuleType]:
+    """zlib has the names of isal_zlib that are used."""
+    package = types.ModuleType("isal")
+    package.isal_zlib = zlib  # type: ignore[attr-defined]
+    return [package]
+
+
+def _orjson() -> list[types.ModuleType]:
+    module: Any = types.ModuleType("orjson")
+    module.loads = json.loads
+    module.dumps = lambda value: json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    module.JSONDecodeError = ValueError  # bytes that aren't UTF-8 raise one as well
+    return [module]
+
+
+def _refuse(package: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise ImportError(f"This needs the Python package {package} on every executor.")
+
+    return refuse
+
+
+def _re2() -> list[types.ModuleType]:
+    module: Any = types.ModuleType("re2")
+    module.error = ValueError
+    module.Options = types.SimpleNamespace
+    module.compile = _refuse("google-re2")
+    return [module]
+
+
+def _msgspec() -> list[types.ModuleType]:
+    module: Any = types.ModuleType("msgspec")
+    module.MsgspecError = module.DecodeError = module.ValidationError = ValueError
+    refused = types.SimpleNamespace(decode=_refuse("msgspec"), encode=_refuse("msgspec"))
+    module.msgpack = module.json = types.SimpleNamespace(Decoder=lambda: refused, Encoder=lambda: refused)
+    return [module]
+
+
+_STANDINS: dict[str, Callable[[], list[types.ModuleType]]] = {
+    "crc32c": _crc32c,
+    "isal": _isal,
+    "orjson": _orjson,
+    "re2": _re2,
+    "msgspec": _msgspec,
+}

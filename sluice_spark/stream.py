@@ -1,0 +1,217 @@
+"""`readStream`: the log as a stream, from where it stood to the durable frontier, in micro-batches.
+
+An offset is {origin: {"bookmark": "<origin>|<newest record done>|", "log": identity}}. The identity comes back out of the
+checkpoint: a log that was made anew under the same name doesn't go on where the other one was. Spark compares offsets as
+JSON text, so they are made in one place and their keys always stand in one order.
+
+What is done is a lease (`broker_core.journal.leases`): retention keeps what the checkpoint has still to read.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from broker_core.bookmark import MAX_SEQUENCE, After, parse_bookmark
+from broker_core.errors import OperatorError
+from sluice_spark.lease import Hold
+from sluice_spark.log import Log, examine, other_log, refuse_gap
+from sluice_spark.options import StreamLimits
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, bounds, parts, plan_log
+from sluice_spark.segments import places_of, size_of, summary_of
+from sluice_spark.source import PartPartition, read_part
+from sluice_spark.worker import one_sentence
+
+BRIEF_LEASE_S = 600.0
+"""Of a stream without a name of its own: it is renewed as long as it runs."""
+ROWS_OF_UNKNOWN = 1_000
+"""Records of a segment that nothing is known of are let through by so many, where bytes are limited."""
+
+
+class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets and partitions are made in one process that lives as long as the query; workers get a copy for `read`."""
+
+    def __init__(self, place: LogPlace, request: Request, limits: StreamLimits) -> None:
+        self.place = place
+        self.request = request
+        self.limits = limits
+        self.final: int | None = None
+        """The last record to read, once Spark has asked for what is available now."""
+
+    # Offsets.
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Before the first record that was asked for. JournalError bookmark_gone."""
+        with one_sentence():
+            log = self._log()
+            first, _ = bounds(log, self.request)
+            for gap in log.gaps(self.request.start or 1, first) if not self.request.skip_gaps else []:
+                if self.request.start is not None or gap.why != "removed":
+                    raise refuse_gap(gap, log)
+            if self.request.start is None and self.request.start_at is not None:
+                first = self._reaching(log, self.request.start_at)
+            self._hold(first)
+            return self._offset(log, max(first, log.first) - 1)
+
+    def _reaching(self, log: Log, moment: int) -> int:
+        """The first record of the first segment that reaches a moment; rows before it are left out when they are read."""
+        for segment in log.segments:
+            known = summary_of(log.place, segment)
+            if known is None or known.last_at >= moment:
+                return segment
+        return log.frontier + 1
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch goes."""
+        with one_sentence():
+            log = self._log(start)
+            done = self._done(start)
+            self._hold(done + 1)
+            last = log.frontier if self.request.end is None else min(self.request.end, log.frontier)
+            if self.final is not None:
+                last = min(last, self.final)
+            if last > done and not isinstance(limit, ReadAllAvailable):
+                last = self._limited(log, done + 1, last, limit)
+            return self._offset(log, max(done, last))
+
+    def _limited(self, log: Log, first: int, last: int, limit: ReadLimit) -> int:
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.limits.rows
+        nbytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.limits.nbytes
+        first = max(first, log.first)
+        if rows is not None:
+            last = min(last, first + rows - 1)
+        if nbytes is not None:
+            last = min(last, _within(log, first, last, nbytes))
+        return last
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say."""
+        if self.limits.rows is not None:
+            return ReadMaxRows(self.limits.rows)
+        return ReadAllAvailable() if self.limits.nbytes is None else ReadMaxBytes(self.limits.nbytes)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The frontier, for the query's progress."""
+        with one_sentence():
+            log = self._log()
+            return self._offset(log, log.frontier)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What comes later isn't read by this run."""
+        with one_sentence():
+            self.final = self._log().frontier
+
+    # Reading.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The records behind `start` up to `end`. JournalError bookmark_gone."""
+        with one_sentence():
+            first, last = self._done(start) + 1, self._done(end)
+            if first > last:
+                return []
+            log = self._log(start)
+            request = replace(self.request, start=first, end=last)
+            spans = plan_log(log, request)
+            if request.skip_gaps:
+                for gap in log.gaps(first, last):
+                    print(f"sluice: {gap}", file=sys.stderr, flush=True)
+            return [PartPartition(log.place, part) for part in parts(spans, request.split_bytes)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task's records."""
+        assert isinstance(partition, PartPartition)
+        return read_part(partition, self.request)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark never asks for anything up to `end` again: retention may have it."""
+        self._hold(self._done(end) + 1)
+
+    def stop(self) -> None:
+        """A stream with a name holds the log until its lease runs out, or it comes back."""
+        if not self.limits.reader:
+            try:
+                self._lease(0).drop()
+            except OSError as error:
+                print(f"sluice: the lease couldn't be dropped: {error}", file=sys.stderr, flush=True)
+
+    # Helpers.
+
+    def _log(self, offset: dict[str, Any] | None = None) -> Log:
+        log = examine(self.place, self.request.durable)
+        told = (offset or {}).get(log.place.instance, {}).get("log", "")
+        if told and log.place.log and told != log.place.log:
+            raise other_log(log.place.instance, "the checkpoint belongs to", str(told), log.place.log)
+        return log
+
+    def _offset(self, log: Log, done: int) -> dict[str, Any]:
+        """Spark compares offsets as text: always the same keys in the same order."""
+        instance = log.place.instance
+        return {instance: {"bookmark": f"{instance}|{done}|", "log": log.place.log or ""}}
+
+    def _done(self, offset: dict[str, Any]) -> int:
+        """The newest record that an offset has behind it. OperatorError other_origin."""
+        mine = offset.get(self.place.instance)
+        if mine is None:
+            raise OperatorError(
+                "other_origin",
+                f"The checkpoint is of {', '.join(offset)}, and this is the log of {self.place.instance}.",
+                "Use the checkpoint that belongs to it, or a new one.",
+            )
+        match parse_bookmark(str(mine["bookmark"])):
+            case After((one,)):
+                return one.sequence
+        raise OperatorError("bad_setting", f"{mine} isn't an offset of this source.", "Use a new checkpoint.")
+
+    def _lease(self, sequence: int) -> Hold:
+        host, named = socket.gethostname(), self.limits.reader
+        name = named or f"stream.{host[:30]}.{os.getpid()}"
+        owner = f"stream {named}" if named else f"stream on {host} (process {os.getpid()})"
+        return Hold(self.place, name, owner, sequence, self.limits.lease_s if named else BRIEF_LEASE_S)
+
+    def _hold(self, sequence: int) -> None:
+        try:
+            self._lease(sequence).renew()
+        except OSError as error:
+            print(f"sluice: the log can't be held: {error}", file=sys.stderr, flush=True)
+
+
+def _within(log: Log, first: int, last: int, nbytes: int) -> int:
+    """The last record so that `first` to it are about `nbytes` raw, one stretch of the index at least."""
+    left = nbytes
+    for number, segment in enumerate(log.segments):
+        end = log.segments[number + 1] - 1 if number + 1 < len(log.segments) else log.frontier
+        if end < first:
+            continue
+        index = places_of(log.place, segment)
+        if index is None:
+            # Not sealed yet: nothing is known but how large it may become.
+            size = max(size_of(log.place, segment), 1)
+            rows = max(ROWS_OF_UNKNOWN, (end - segment + 1) * left // size)
+            return min(last, max(first, segment) + rows - 1)
+        sequences, offsets, _ = index.places(MAX_SEQUENCE)
+        at = max(bisect_left(sequences, first + 1) - 1, 0)
+        begin = offsets[at] if sequences else 0
+        if index.end - begin > left:
+            stop = bisect_left(offsets, begin + left, lo=at + 1)
+            if stop < len(sequences):
+                return min(last, max(sequences[stop] - 1, first))
+        left -= index.end - begin
+        if left <= 0:
+            return min(last, end)
+    return last

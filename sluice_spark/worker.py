@@ -1,0 +1,34 @@
+"""What Spark's Python processes need to be quick and to speak plainly."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from broker_core.errors import SluiceError
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Our own errors reach Spark's user as a sentence; how we came to them is of no use to anybody.
+
+    PySpark's process for it ends with the error, so that the variable hides nobody else's traceback.
+    """
+    try:
+        yield
+    except SluiceError as error:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        if error.fix and error.fix not in str(error):
+            error.args = (f"{error.args[0]} {error.fix}",)
+        raise
+
+
+@cache
+def settle_worker() -> None:
+    """Once per Python worker: take what is imported out of garbage collection, which PySpark runs after every task
+    and which took most of a short task's time."""
+    gc.collect()
+    gc.freeze()

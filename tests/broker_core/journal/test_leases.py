@@ -1,0 +1,54 @@
+"""Readers in other processes hold the log for a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_core.journal.files import Files
+from broker_core.journal.leases import (
+    LONGEST_NS,
+    Lease,
+    drop_lease,
+    leases_path,
+    read_leases,
+    write_lease,
+)
+
+FILES = Files()
+NOW = 1_795_262_400_000_000_000
+MINUTE = 60_000_000_000
+
+
+def test_a_lease_holds_until_it_expires_and_says_until_when(tmp_path: Path) -> None:
+    write_lease(FILES, tmp_path, "one", "lake.host.7", Lease("lake on host (7)", 500, NOW + MINUTE))
+    (held,) = read_leases(tmp_path, "one", NOW)
+    assert (held.owner, held.sequence, held.kind) == (
+        "pipeline lake on host (7) until 2026-11-21 12:01:00Z",
+        500,
+        "pipeline",
+    )
+    assert read_leases(tmp_path, "one", NOW + MINUTE) == []
+    assert read_leases(tmp_path, "other", NOW) == []
+
+
+def test_renewed_and_dropped(tmp_path: Path) -> None:
+    for sequence in (1, 9):
+        write_lease(FILES, tmp_path, "one", "a", Lease("a", sequence, NOW + MINUTE))
+    assert [held.sequence for held in read_leases(tmp_path, "one", NOW)] == [9]
+    drop_lease(tmp_path, "one", "a")
+    drop_lease(tmp_path, "one", "a")
+    assert not leases_path(tmp_path, "one").exists()
+
+
+def test_what_is_no_lease_holds_nothing(tmp_path: Path) -> None:
+    home = leases_path(tmp_path, "one")
+    home.mkdir()
+    (home / "garbage.json").write_bytes(b"\xff{")
+    (home / "directory.json").mkdir()
+    write_lease(FILES, tmp_path, "one", "for-ever", Lease("for ever", 1, NOW + 2 * LONGEST_NS))
+    write_lease(FILES, tmp_path, "one", "good", Lease("good", 3, NOW + LONGEST_NS))
+    assert [held.sequence for held in read_leases(tmp_path, "one", NOW)] == [3]
+    with pytest.raises(ValueError, match="can't name"):
+        write_lease(FILES, tmp_path, "one", "../one", Lease("x", 1, NOW + MINUTE))

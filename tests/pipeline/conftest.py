@@ -1,0 +1,25 @@
+"""One Spark for all tests of the pipeline in a worker: a JVM takes seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The settings make it start fast, they aren't for work."""
+    from pipeline.session import start_session
+
+    quick = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    session = start_session("local[2]", "tests", tmp_path_factory.mktemp("spark"), quick)
+    yield session
+    session.stop()

@@ -1,0 +1,96 @@
+"""What the options of format("sluice") may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_core.errors import SluiceError
+from sluice_spark.options import Bound, read_options
+from tests.pipeline.support import INSTANCE, NOON, fill, place_in
+
+
+def asked(home: Path, **options: str) -> tuple[Bound, Bound]:
+    request = read_options({"path": str(place_in(home).directory), **options}).request
+    return Bound(request.start, request.start_at), Bound(request.end, request.end_at)
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("", Bound()),
+        ("0", Bound()),
+        ("17", Bound(17)),
+        ("sluice-1|17|", Bound(17)),
+        ("20261121T120000Z", Bound(at=NOON)),
+        ("2026-11-21T12:00:00Z", Bound(at=NOON)),
+        ("2026-11-21 12:00", Bound(at=NOON)),
+        ("2026-11-21T13:00:00+01:00", Bound(at=NOON)),
+        ("2026-11-21T12:00:00.123456789Z", Bound(at=NOON + 123_456_789)),
+        ("2026-11-21T13:00:00.5+01:00", Bound(at=NOON + 500_000_000)),
+        ("2026-11-21", Bound(at=NOON - 12 * 3_600 * 10**9)),
+    ],
+)
+def test_a_bound_is_a_number_a_bookmark_or_a_time(tmp_path: Path, text: str, bound: Bound) -> None:
+    fill(tmp_path, [1])
+    assert asked(tmp_path, start=text) == (bound, Bound())
+    assert asked(tmp_path, END=text) == (Bound(), bound)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"start": "yesterday"}, "bad_setting: start: 'yesterday' isn't a bookmark"),
+        ({"start": "other|5|"}, "other_origin: other.5. was accepted by other"),
+        ({"end": "[1:2]"}, "bad_setting: end: "),
+        ({"start": "sluice-1|1|,sluice-1|2|"}, "bad_setting: start is"),
+        ({"start": "2026-13-01"}, "bad_setting: start is '2026-13-01', and there is no such time"),
+        ({"gaps": "ignore"}, "bad_setting: gaps is 'ignore'"),
+        ({"topic": "a"}, "bad_setting: There is no option 'topic'"),
+        ({"topics": "a..b"}, "bad_pattern"),
+        ({"topics": "[1]"}, "bad_setting: .* isn't a list of texts"),
+        ({"columns": "sequence,nothing"}, "bad_columns: nothing can't be read"),
+        ({"filter": "/a ="}, "bad_filter"),
+        ({"message_type": "xml"}, "bad_setting: There is no message type 'xml'"),
+        ({"max_rows": "0"}, "bad_setting: max_rows is '0'"),
+        ({"partition_mb": "many"}, "bad_setting: partition_mb is 'many'"),
+        ({"reader": "a/b"}, "bad_setting: 'a/b' can't be a reader's name"),
+        ({"lease_hours": "1000"}, "bad_setting: lease_hours is 1000"),
+        ({"path": "/nowhere"}, "no_journal: There is no journal directory /nowhere"),
+        ({"path": ""}, "bad_setting: No journal is named"),
+        ({"start": "5", "end": "4"}, "bad_range"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_in_a_sentence(
+    tmp_path: Path, options: dict[str, str], sentence: str
+) -> None:
+    fill(tmp_path, [1])
+    with pytest.raises(SluiceError, match=sentence):
+        read_options({"path": str(place_in(tmp_path).directory), **options})
+
+
+def test_lists_are_written_with_commas_or_as_json(tmp_path: Path) -> None:
+    fill(tmp_path, [1])
+    path = str(place_in(tmp_path).directory)
+    for text, topics in [
+        ("a, b.>", ("a", "b.>")),
+        ('["a", "~b,c"]', ("a", "~b,c")),
+        ("~b,c", ("~b,c",)),
+    ]:
+        assert read_options({"path": path, "topics": text}).request.topics == topics
+    assert read_options({"path": path, "columns": "topic,body"}).request.columns == ("topic", "body")
+
+
+def test_archive_and_instance_are_found_where_they_are_plain(tmp_path: Path) -> None:
+    fill(tmp_path, [1])
+    place = place_in(tmp_path)
+    assert place.archive is not None
+    assert read_options({"path": str(place.directory)}).place == place
+    place.archive.rmdir()
+    assert read_options({"path": str(place.directory)}).place.archive is None
+    (place.directory / f"sluice-2.{1:020d}.journal").touch()
+    with pytest.raises(SluiceError, match="holds the journals of sluice-1, sluice-2"):
+        read_options({"path": str(place.directory)})
+    assert read_options({"path": str(place.directory), "instance": "sluice-2"}).place.instance == "sluice-2"
+    assert INSTANCE == "sluice-1"

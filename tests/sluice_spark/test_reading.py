@@ -1,0 +1,398 @@
+"""Spans of a real journal read into Arrow, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise, permutations
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker_core.batch import Batch
+from broker_core.errors import ClientError, JournalError, OperatorError
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.reader import Source
+from broker_core.journal.segment import segment_name
+from sluice_spark import reading
+from sluice_spark.columns import COLUMNS, record_schema
+from sluice_spark.log import examine
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, parts, plan, plan_log, read_span, read_spans
+from sluice_spark.segments import Span, durable_sequence, last_sequence
+from sluice_spark.source import JournalReader, PartPartition, SluiceSource
+from tests.pipeline.support import (
+    INSTANCE,
+    NOON,
+    SECOND,
+    append,
+    fill,
+    identify,
+    move,
+    numbered,
+    numbers_of,
+    opened,
+    place_in,
+    write_sidecar,
+)
+
+
+def read_all(home: Path, request: Request | None = None) -> pa.Table:
+    request = request or Request()
+    place = place_in(home)
+    batches = [batch for span in plan(place, request) for batch in read_span(place, span, request)]
+    return pa.Table.from_batches(batches, schema=record_schema(request.columns))
+
+
+def test_every_column_is_what_was_published(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        append(journal, [("a", b"one"), ("b", b"")], headers=[b"h", b""], number=7, publisher="p", at=NOON)
+        append(journal, [("a", b"\xff\x00")], publisher="q", at=NOON + SECOND)
+        epoch = journal.epoch
+    rows = read_all(tmp_path).to_pylist()
+    assert [row["sequence"] for row in rows] == [1, 2, 3]
+    assert [row["topic"] for row in rows] == ["a", "b", "a"]
+    assert [row["publisher"] for row in rows] == ["p", "p", "q"]
+    assert [row["publisher_sequence"] for row in rows] == [7, 8, None]
+    assert [row["header"] for row in rows] == [b"h", b"", b""]
+    assert [row["body"] for row in rows] == [b"one", b"", b"\xff\x00"]
+    assert {row["origin"] for row in rows} == {INSTANCE}
+    assert {row["epoch"] for row in rows} == {epoch}
+    assert [int(row["accepted_at"].timestamp()) for row in rows] == [NOON // SECOND] * 2 + [
+        NOON // SECOND + 1
+    ]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30), data=st.data())
+def test_any_interval_of_any_batches_comes_out_once_in_order(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject
+) -> None:
+    home = tmp_path_factory.mktemp("journal")
+    last = fill(home, sizes)
+    first = data.draw(st.integers(1, last))
+    stop = data.draw(st.integers(first, last))
+    table = read_all(home, Request(start=first, end=stop))
+    assert table.column("sequence").to_pylist() == list(range(first, stop + 1))
+    assert table.column("body").to_pylist() == [body for _, body in numbered(stop - first + 1, first)]
+
+
+def test_segments_compressed_archived_and_both_read_the_same(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 40)
+    before = read_all(tmp_path)
+    assert move(tmp_path, "compress", slice(0, 2)) == 2
+    assert move(tmp_path, "archive", slice(1, 3)) == 2
+    assert read_all(tmp_path).equals(before)
+    assert before.num_rows == last
+
+
+def test_part_of_a_compressed_segment_is_found_by_its_sequence(tmp_path: Path) -> None:
+    fill(tmp_path, [50] * 40)
+    move(tmp_path, "compress")
+    assert read_all(tmp_path, Request(start=333, end=777)).column("sequence").to_pylist() == list(
+        range(333, 778)
+    )
+
+
+def test_topics_by_pattern_and_times(tmp_path: Path) -> None:
+    fill(tmp_path, [30] * 10)
+    found = read_all(
+        tmp_path, Request(topics=("t.1", "nothing.>"), start_at=NOON + 2 * SECOND, end_at=NOON + 3 * SECOND)
+    )
+    assert set(found.column("topic").to_pylist()) == {"t.1"}
+    assert found.column("sequence").to_pylist() == [n for n in range(61, 121) if n % 3 == 1]
+
+
+def test_segments_without_the_time_are_not_planned(tmp_path: Path) -> None:
+    fill(tmp_path, [50] * 40)
+    place = place_in(tmp_path)
+    everything = plan(place, Request())
+    assert len(plan(place, Request(start_at=NOON + 30 * SECOND))) < len(everything)
+
+
+def test_stretches_without_the_topic_or_the_time_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_core.journal.index.ENTRY_BYTES", 1_000)
+    with opened(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
+        for number in range(100):
+            topic = "rare" if number in (40, 70) else f"often.{number % 3}"
+            append(journal, [(topic, b"x" * 100)] * 10, at=NOON + number * SECOND)
+    with opened(tmp_path):  # a sidecar is written when the log is opened behind a sealed segment
+        pass
+    place = place_in(tmp_path)
+    (path,) = place.directory.glob("*.journal")
+    write_sidecar(path)
+    read: list[Span] = []
+    real = reading.read_batches
+
+    def counted(where: LogPlace, span: Span, source: Source, *, skip_gaps: bool = False) -> Iterator[Batch]:
+        read.append(span)
+        return real(where, span, source, skip_gaps=skip_gaps)
+
+    monkeypatch.setattr(reading, "read_batches", counted)
+    assert read_all(tmp_path, Request(topics=("rare",))).num_rows == 20
+    assert sum(span.last - span.first + 1 for span in read) <= 40
+    read.clear()
+    hours = 3_600 * SECOND
+    assert read_all(tmp_path, Request(start_at=NOON + 90 * SECOND, end_at=NOON + 2 * hours)).num_rows == 100
+    assert sum(span.last - span.first + 1 for span in read) <= 120
+
+
+def test_a_topic_among_ten_thousand_is_found_whatever_else_a_batch_holds(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        for number in range(0, 10_000, 100):
+            append(journal, [(f"t.{n}", b"%d" % n) for n in range(number, number + 100)])
+    found = read_all(tmp_path, Request(topics=("t.77", "t.9999", "t.12.>", "none")))
+    assert found.column("body").to_pylist() == [b"77", b"9999"]
+    found = read_all(tmp_path, Request(topics=("~t\\.(5|6)",)))
+    assert found.column("topic").to_pylist() == ["t.5", "t.6"]
+
+
+def test_a_filter_in_the_brokers_language_over_bodies_and_topics(tmp_path: Path) -> None:
+    last = fill(tmp_path, [30] * 10)
+    found = read_all(
+        tmp_path, Request(topics=("t.1",), filter="/n > 100 AND /n <= 130", columns=("sequence",))
+    )
+    assert found.column("sequence").to_pylist() == [n for n in range(101, 131) if n % 3 == 1]
+    assert read_all(tmp_path, Request(filter="/n = 7")).column("body").to_pylist() == [b'{"n": 7}']
+    assert read_all(tmp_path, Request(filter="/n > 0")).num_rows == last
+    assert read_all(tmp_path, Request(filter="/n > 0", message_type="fix")).num_rows == 0
+    with pytest.raises(ClientError, match="bad_filter"):
+        Request(filter="/n >").check()
+
+
+def test_large_segments_are_parted_and_small_ones_put_together(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 40)
+    place = place_in(tmp_path)
+    spans = plan(place, Request(split_bytes=4_000))
+    with opened(tmp_path) as journal:
+        segments = len(journal.segments())
+    assert all(one.last + 1 == two.first for one, two in pairwise(spans))
+    assert (spans[0].first, spans[-1].last) == (1, last)
+    together = parts(plan(place, Request()), 40_000)
+    assert 1 < len(together) < segments
+    found = pa.Table.from_batches(b for part in together for b in read_spans(place, part.spans, Request()))
+    assert found.column("sequence").to_pylist() == list(range(1, last + 1))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"start": 5, "end": 4}, {"start": 6}, {"end": 6}, {"start": 0}, {"start_at": 2, "end_at": 1}],
+)
+def test_a_range_that_is_none_is_refused(tmp_path: Path, wanted: dict[str, int]) -> None:
+    fill(tmp_path, [5])
+    with pytest.raises(OperatorError, match="bad_range"):
+        plan(place_in(tmp_path), Request(**wanted))  # type: ignore[arg-type]
+
+
+def test_records_behind_the_durable_frontier_are_not_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        append(journal, numbered(10))
+        append(journal, numbered(10, 11), sync=False)
+        assert durable_sequence(place_in(tmp_path)) == 10
+        assert read_all(tmp_path).num_rows == 10
+        assert read_all(tmp_path, Request(durable=20)).num_rows == 20
+
+
+def test_without_a_frontier_file_the_log_ends_before_its_torn_tail(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 12)
+    place = place_in(tmp_path)
+    (place.directory / f"{INSTANCE}.durable").unlink()
+    assert durable_sequence(place) == last
+    newest = max(place.directory.glob("*.journal"))
+    newest.write_bytes(newest.read_bytes().rstrip(b"\0")[:-20])
+    assert last_sequence(place) == last - 50
+    assert read_all(tmp_path).num_rows == last - 50
+
+
+def test_a_span_that_is_short_raises_and_names_the_interval(tmp_path: Path) -> None:
+    last = fill(tmp_path, [10] * 3)
+    with pytest.raises(JournalError) as caught:
+        read_all(tmp_path, Request(durable=last + 5))
+    assert caught.value.code == "journal_short"
+    assert (caught.value.details["first"], caught.value.details["last"]) == (last + 1, last + 5)
+
+
+def damage(home: Path, segment: int, position: int) -> None:
+    path = place_in(home).directory / f"{segment_name(INSTANCE, segment)}"
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_a_flipped_byte_raises_and_can_be_skipped(tmp_path: Path) -> None:
+    last = fill(tmp_path, [10] * 5)
+    damage(tmp_path, 1, 4096 + 200)
+    with pytest.raises(JournalError) as caught:
+        read_all(tmp_path)
+    assert caught.value.code == "journal_damaged"
+    kept = read_all(tmp_path, Request(skip_gaps=True)).column("sequence").to_pylist()
+    assert kept == list(range(11, last + 1))
+
+
+def test_a_start_that_retention_removed_raises_bookmark_gone(tmp_path: Path) -> None:
+    fill(tmp_path, [50] * 40)
+    place = place_in(tmp_path)
+    with opened(tmp_path) as journal:
+        journal.remove([info.name for info in journal.segments()[:2]], NOON)
+        oldest = journal.first_sequence
+    with pytest.raises(JournalError, match="were removed 2026-11-21T12:00:00Z") as caught:
+        plan(place, Request(start=1))
+    assert caught.value.code == "bookmark_gone"
+    assert (caught.value.details["first"], caught.value.details["last"]) == (1, oldest - 1)
+    # The oldest record there is, is what who names no start asks for.
+    assert read_all(tmp_path).column("sequence")[0].as_py() == oldest
+
+
+def test_a_beginning_that_nobody_removed_raises_for_everybody(tmp_path: Path) -> None:
+    fill(tmp_path, [50] * 40)
+    place = place_in(tmp_path)
+    first, second, *_ = sorted(place.directory.glob("*.journal"))
+    second.unlink()
+    with pytest.raises(JournalError, match="are missing, and nothing says that they were removed"):
+        plan(place, Request())
+    first.unlink()
+    with pytest.raises(JournalError, match="are missing") as caught:
+        plan(place, Request())
+    oldest = caught.value.details["oldest"]
+    assert read_all(tmp_path, Request(skip_gaps=True)).column("sequence")[0].as_py() == oldest
+
+
+def test_every_order_of_archive_compress_and_remove_under_a_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever happens between the plan and any of the reads: all records once in order, or an error with a name."""
+    monkeypatch.setattr("sluice_spark.segments._PAUSE_SECONDS", 0)
+    outcomes = set()
+    acts = ("archive", "compress", "remove")
+    for number, order in enumerate([*permutations(acts), ("archive", "compress"), ("compress", "archive")]):
+        home = tmp_path / str(number)
+        last = fill(home, [50] * 25)
+        log = examine(place_in(home))
+        spans = plan_log(log, Request())
+        got: list[int] = []
+        try:
+            for at, span in enumerate(spans):
+                got += numbers_of(read_span(log.place, span, Request()))
+                if at < len(order):
+                    act_on(home, order[at])
+            outcomes.add("whole")
+        except JournalError as error:
+            assert error.code == "segment_missing"
+            outcomes.add(error.code)
+            assert "remove" in order
+        assert got == list(range(1, len(got) + 1))
+        assert "remove" in order or len(got) == last
+    assert outcomes == {"whole", "segment_missing"}
+
+
+def act_on(home: Path, action: str) -> None:
+    """On everything that is sealed, or for remove on all but the newest of it."""
+    if action != "remove":
+        move(home, action)
+        return
+    with opened(home) as journal:
+        sealed = [info.name for info in journal.segments() if info.state != "current"]
+        journal.remove(sealed[:-1], NOON)
+
+
+def test_a_segment_that_vanished_after_planning_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice_spark.segments._PAUSE_SECONDS", 0)
+    fill(tmp_path, [10])
+    with pytest.raises(JournalError, match="segment_missing"):
+        list(read_span(place_in(tmp_path), Span(99, 99, 100), Request()))
+
+
+def test_a_segment_moved_between_plan_and_read_is_found(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 40)
+    place = place_in(tmp_path)
+    spans = plan(place, Request())
+    move(tmp_path, "archive")
+    move(tmp_path, "compress", slice(0, 2))
+    assert numbers_of(b for span in spans for b in read_span(place, span, Request())) == list(
+        range(1, last + 1)
+    )
+
+
+def test_an_empty_journal_has_nothing_to_read_and_an_absent_one_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="There is no journal directory"):
+        plan(place_in(tmp_path), Request())
+    with opened(tmp_path):
+        pass
+    assert read_all(tmp_path).num_rows == 0
+    fill(tmp_path, [5])
+    with pytest.raises(OperatorError, match=r"no journal of sluice-2 in .*; there is one of sluice-1"):
+        plan(replace(place_in(tmp_path), instance="sluice-2"), Request())
+    with pytest.raises(OperatorError, match="There is no archive directory"):
+        plan(replace(place_in(tmp_path), archive=tmp_path / "arhcive"), Request())
+
+
+def test_a_log_is_known_by_its_identity(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 40)
+    move(tmp_path, "compress", slice(0, 1))
+    assert examine(place_in(tmp_path)).place.log is None
+    mine = identify(tmp_path, UUID(int=7))
+    log = examine(place_in(tmp_path))
+    assert log.place.log == mine
+    assert numbers_of(read_spans(log.place, plan(log.place, Request()), Request())) == list(
+        range(1, last + 1)
+    )
+    with pytest.raises(OperatorError, match="other_log"):
+        examine(replace(log.place, log=str(UUID(int=8))))
+    foreign = sorted(place_in(tmp_path).directory.glob("*.journal"))[0]
+    identify(tmp_path, UUID(int=9), foreign)
+    with pytest.raises(JournalError, match="other_log"):
+        list(read_spans(log.place, plan(log.place, Request()), Request()))
+
+
+def test_batches_of_one_are_gathered_into_one_arrow_batch(tmp_path: Path) -> None:
+    fill(tmp_path, [1] * 60)
+    place = place_in(tmp_path)
+    assert [[b.num_rows for b in read_span(place, s, Request())] for s in plan(place, Request())] == [[60]]
+
+
+def test_foreign_files_in_the_directory_are_ignored(tmp_path: Path) -> None:
+    last = fill(tmp_path, [10])
+    directory = place_in(tmp_path).directory
+    for name in (
+        f"other.{7:020d}.journal",
+        f"{INSTANCE}.7.journal",
+        f"{INSTANCE}.{7:020d}.journal.prepared",
+        "notes",
+    ):
+        (directory / name).write_bytes(b"")
+    assert read_all(tmp_path).num_rows == last
+
+
+@pytest.mark.parametrize("columns", [("nothing",), ("topic", "topic")])
+def test_columns_that_cannot_be_read_are_named(columns: tuple[str, ...]) -> None:
+    with pytest.raises(OperatorError, match="bad_columns"):
+        record_schema(columns)
+
+
+def test_a_request_survives_its_way_as_an_option() -> None:
+    request = Request(columns=("body",), topics=("~a,b", "c.>"), start=3, end_at=9, skip_gaps=True)
+    assert Request.from_json(request.to_json()) == request
+
+
+def test_the_reader_pickles_and_answers_a_call_without_partitions(tmp_path: Path) -> None:
+    last = fill(tmp_path, [50] * 12)
+    reader: JournalReader = pickle.loads(pickle.dumps(JournalReader(place_in(tmp_path), Request())))
+    partitions = reader.partitions()
+    assert all(isinstance(partition, PartPartition) for partition in partitions)
+    assert sum(batch.num_rows for partition in partitions for batch in reader.read(partition)) == last
+    assert list(reader.read(None)) == []
+
+
+def test_every_column_has_a_spark_type() -> None:
+    assert SluiceSource.name() == "sluice"
+    assert np.all([name in COLUMNS for name in record_schema().names])
