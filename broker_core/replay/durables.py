@@ -25,6 +25,8 @@ class Durables:
         self._kept = kept
         self._known = kept.durables
         self._active: dict[tuple[str, str], ClientSubscription] = {}
+        self.sent_upto: dict[tuple[str, str], int] = {}
+        """Of those whose messages say whether somebody had them before: the last sequence that was sent, since the start."""
         self._unsaved: set[Durable] = set()
         """Made, and not known to be on disk: nobody was told of them."""
 
@@ -116,6 +118,7 @@ class Durables:
             )
         self._drop(durable)
         self._active.pop((client, name), None)
+        self.sent_upto.pop((client, name), None)
         return durable
 
     async def stored(self) -> None:

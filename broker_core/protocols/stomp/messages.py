@@ -11,15 +11,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from broker_core.batch import Batch
-from broker_core.headers import decode
+from broker_core.headers import decode, encode
 from broker_core.protocols.stomp.destinations import canonical
 from broker_core.protocols.stomp.frames import Version, header_line
 
 MOST_SHARED_BYTES: Final = 8 * 1024 * 1024
 """Frames kept for the next subscribers of the same batch."""
+_NEW: Final = b"\nredelivered:false\n"
+_HAD: Final = b"\nredelivered:true\n"
+NOT_TRAVELLING: Final = frozenset(
+    ("receipt", "transaction", "content-length", "message-id", "subscription", "ack", "redelivered", "timestamp", "destination",
+     "x-stream-offset", "x-sluice-bookmark", "x-sluice-gap", "x-sluice-mark")
+)  # fmt: skip
+"""Headers of a SEND that aren't the record's: they are said to the broker, or said by it of each delivery."""
+_SHORT: Final = 1_024
 DESTINATION: Final = b"destination:"
 """A record whose publisher named it in other words than ours has it as its first header."""
 
@@ -79,7 +88,7 @@ def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> lis
     mark = f"x-sluice-mark:{batch.mark}\n" if batch.mark else ""
     origin = header_line("", instance, version)[1:]
     bodies, count = batch.bodies(), batch.count
-    heads = batch.headers() if batch.header.headers_length else [b""] * count
+    heads = [_lines_of(lines) for lines in batch.headers()] if batch.header.headers_length else [b""] * count
     if version is not Version.V12:
         heads = [_older(lines, version) if lines else lines for lines in heads]
     named = "" if numbered else (f"message-id:{origin}|%d|\n" if first else f"message-id:{accepted_at}.%d\n")
@@ -109,11 +118,43 @@ def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> lis
     return [form % (number, place, lines, len(body), body) for number, place, lines, body in rows]
 
 
+def _lines_of(lines: bytes) -> bytes:
+    """A record's headers as a MESSAGE may have them. Whoever publishes natively puts there what he likes, and a second
+    content-length would have the subscriber read the body as frames."""
+    return _lines_of_short(lines) if len(lines) <= _SHORT else _checked(lines)
+
+
+@lru_cache(maxsize=4_096)
+def _lines_of_short(lines: bytes) -> bytes:
+    return _checked(lines)
+
+
+def _checked(lines: bytes) -> bytes:
+    if not lines.endswith(b"\n") or b"\0" in lines:
+        return b""
+    headers = decode(lines)
+    destination = (
+        [("destination", headers["destination"])] if lines.startswith(DESTINATION) and headers else []
+    )
+    return encode(
+        [*destination, *(one for one in headers.items() if one[0] and one[0] not in NOT_TRAVELLING)]
+    )
+
+
 def _older(lines: bytes, version: Version) -> bytes:
     """A record's lines for a version with fewer escapes."""
     if version is Version.V11 and b"\\r" not in lines:
         return lines
     return "".join(f"{header_line(name, value, version)}\n" for name, value in decode(lines).items()).encode()
+
+
+def redelivered(tails: Sequence[bytes], batch: Batch, upto: int) -> list[bytes]:
+    """The same for somebody who takes the place of one that may have had the records up to that sequence."""
+    had = batch.sequences() <= upto
+    return [
+        tail.replace(_NEW, _HAD, 1) if before else tail
+        for tail, before in zip(tails, had.tolist(), strict=True)
+    ]
 
 
 def acknowledged_frames(

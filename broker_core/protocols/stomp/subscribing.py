@@ -40,6 +40,7 @@ _OURS: Final = {
 _REFUSED: Final = {
     "browser": "Browsing a queue",
     "activemq.exclusive": "Exclusive consumers",
+    "no-local": "Subscriptions without one's own messages",
 }
 
 

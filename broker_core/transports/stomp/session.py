@@ -38,7 +38,15 @@ from broker_core.protocols.stomp.frames import (
     encode_frame,
     header_line,
 )
-from broker_core.protocols.stomp.messages import Frames, Tails, acknowledged_frames, read_ack, shared_frames
+from broker_core.protocols.stomp.messages import (
+    NOT_TRAVELLING,
+    Frames,
+    Tails,
+    acknowledged_frames,
+    read_ack,
+    redelivered,
+    shared_frames,
+)
 from broker_core.protocols.stomp.subscribing import Asked, asked_of, durable_name, durable_of, is_multicast
 from broker_core.transports.stomp.transactions import Transactions
 
@@ -55,11 +63,6 @@ MOST_SENDS: Final = 128
 MOST_SENT_BYTES: Final = 1024 * 1024
 QUEUE_OWNER: Final = "stomp-queues"
 """As whom the places of queues are kept."""
-_NOT_TRAVELLING: Final = frozenset(
-    ("destination", "receipt", "transaction", "content-length", "message-id", "subscription", "ack", "redelivered", "timestamp",
-     "x-stream-offset", "x-sluice-bookmark", "x-sluice-gap", "x-sluice-mark")
-)  # fmt: skip
-"""Headers of a SEND that aren't the record's: they are said to the broker, or said by it of each delivery."""
 _RECEIPT: Final = "receipt"
 """Of an answer to a frame that asked for one."""
 _names = count(1)
@@ -84,6 +87,10 @@ class _Subscribed:
     """Its id as a header's value."""
     acknowledges: bool
     queue: bool
+    kept_as: tuple[str, str] | None = None
+    """Of a durable subscription: whose it is, and its name."""
+    had_upto: int = 0
+    """Up to which sequence somebody may have had its messages before."""
     sent: int = 0
     gap: str = ""
     """What the next message says is missing before it."""
@@ -137,6 +144,10 @@ class Session:
         self._transactions = Transactions()
         self._cancelled: replies.Cancelled | None = None
         self._leaving = self._ended = self._broken = False
+
+    @property
+    def _sent_upto(self) -> dict[tuple[str, str], int]:
+        return self._engine.durables.sent_upto
 
     @property
     def version(self) -> Version:
@@ -332,9 +343,12 @@ class Session:
         asked, receipt = self._subscribing.pop(reply.id or "")
         assert reply.stream is not None
         named = header_line("", asked.command.id, self.version).encode()[1:]
-        self._streams[reply.stream] = _Subscribed(
+        subscribed = self._streams[reply.stream] = _Subscribed(
             asked.command.id, named, asked.ack != "auto", asked.destination.kind is Kind.QUEUE
         )
+        if durable := asked.command.durable:
+            subscribed.kept_as = (self.connection.keeps_as(durable), durable)
+            subscribed.had_upto = self._sent_upto.get(subscribed.kept_as, 0)
         if receipt:
             self._out.say(receipt_frame(receipt, self.version))
         self.connection.inbox.release(Hold.SUBSCRIBE)
@@ -408,6 +422,10 @@ class Session:
         if to.gap:
             line = header_line("x-sluice-gap", to.gap, self.version)
             tails, to.gap = [f"{line}\n".encode() + tails[0], *tails[1:]], ""
+        if to.kept_as is not None and entry.batch.last_sequence:
+            if entry.batch.first_sequence <= to.had_upto:
+                tails = redelivered(tails, entry.batch, to.had_upto)
+            self._sent_upto[to.kept_as] = max(self._sent_upto.get(to.kept_as, 0), entry.batch.last_sequence)
         if not to.acknowledges:
             return shared_frames(to.named, tails)
         first = to.sent + 1
@@ -534,7 +552,7 @@ def _lines(frame: Frame, topic: str) -> bytes:
         return headers.travelling
     except AttributeError:
         pass
-    travelling = [item for item in headers.items() if item[0] not in _NOT_TRAVELLING]
+    travelling = [item for item in headers.items() if item[0] not in NOT_TRAVELLING]
     destination = headers["destination"]
     if destination != canonical(topic):
         travelling.insert(0, ("destination", destination))

@@ -209,3 +209,32 @@ async def test_a_selector_is_over_headers_and_goes_with_a_filter_over_bodies(tmp
             await client.asked("SEND", b"{}", destination="/topic/b")
             client.send("SEND", b'{"n":0}', destination="/topic/a", color="red", size="10")
             assert [(await client.read()).body for _ in range(2)] == [b'{"n":1}', b'{"n":0}']
+
+
+@pytest.mark.parametrize("ack", ["client", "client-individual"])
+async def test_a_queue_keeps_what_nobody_has_acknowledged_for_its_next_consumer(
+    tmp_path: Path, ack: str
+) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as publisher:
+        for number in range(3):
+            await publisher.asked("SEND", b"%d" % number, destination="/queue/jobs")
+        async with stomp_client(broker) as first:
+            await first.asked("SUBSCRIBE", id="1", destination="/queue/jobs", ack=ack, prefetch_count=2)
+            found = [await first.read() for _ in range(2)]
+            assert [one.headers["redelivered"] for one in found] == ["false", "false"]
+            assert found[0].headers["destination"] == "/queue/jobs"
+            first.send("ACK", id=found[0].headers["ack"])
+            assert (await first.read()).body == b"2"
+            async with stomp_client(broker) as second:
+                second.send("SUBSCRIBE", id="1", destination="/queue/jobs")
+                assert (await second.error()).headers["message"] == "durable_in_use"
+        await until(lambda: not any(one.connected for one in broker.engine.durables.listed()))
+        await publisher.asked("SEND", b"3", destination="/amq/queue/jobs")
+        async with stomp_client(broker) as second:
+            await second.asked("SUBSCRIBE", id="9", destination="jobs")
+            found = [await second.read() for _ in range(3)]
+            assert [(one.body, one.headers["redelivered"]) for one in found] == [
+                (b"1", "true"),
+                (b"2", "true"),
+                (b"3", "false"),
+            ]
