@@ -2,6 +2,7 @@
 
     /topic/a.b  /topic/a/b     the topic a.b; `*` one level, `#` and `>` at the end one level or more
     /exchange/NAME/key         the topic NAME.key; amq.topic stands for topics without a prefix
+    /temp-queue/x /temp-topic/x  a topic of the connection's own, which `reply-to` gives to others
     /queue/q  /amq/queue/q  q  the queue q; with `destination-type` or `subscription-type` MULTICAST the bare q is a topic
 
 Spring resolves `/app` and `/user` itself, so nothing is made of them.
@@ -21,9 +22,8 @@ from broker_core.subscriptions.topics import TopicPattern
 QUEUES: Final = "queue."
 """The topics of queues: a queue is a shared place in the log of one."""
 _QUEUE_FORMS: Final = ("/queue/", "/amq/queue/")
+TEMPORARY: Final = ("/temp-queue/", "/temp-topic/")
 _REFUSED: Final = {
-    "/temp-queue/": "Temporary queues",
-    "/temp-topic/": "Temporary topics",
     "/reply-queue/": "Reply queues",
     "/dsub/": "Destinations of durable subscriptions",
 }
@@ -48,6 +48,15 @@ class Destination(NamedTuple):
 def not_supported(what: str, fix: str, **details: str) -> ClientError:
     """What STOMP clients may ask for elsewhere, and not here."""
     return ClientError("not_supported", f"{what} aren't supported here.", fix, **details)
+
+
+def temporary(text: str, secret: str) -> str:
+    """The destination by which others know a connection's temporary one; "" when it is none. Whoever doesn't have the
+    `secret` can't name it. By the default policy no journal keeps it."""
+    for prefix in TEMPORARY:
+        if text.startswith(prefix):
+            return f"/topic/scratch.temp.{secret}.{_levels(text[len(prefix) :])}"
+    return ""
 
 
 @lru_cache(maxsize=8_192)

@@ -7,6 +7,7 @@ Frames are carried out in the connection's own turn (`inbox`), so what a frame m
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -21,6 +22,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.sink import Sink
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
+from broker_core.protocols.names import check_subscription_id
 from broker_core.protocols.stomp.answers import (
     HEARTBEAT,
     Last,
@@ -28,11 +30,19 @@ from broker_core.protocols.stomp.answers import (
     error_frame,
     receipt_frame,
 )
-from broker_core.protocols.stomp.destinations import Destination, Kind, canonical, not_supported, publish_to
+from broker_core.protocols.stomp.destinations import (
+    Destination,
+    Kind,
+    canonical,
+    not_supported,
+    publish_to,
+    temporary,
+)
 from broker_core.protocols.stomp.frames import (
     VERSIONS,
     Frame,
     FrameReader,
+    Headers,
     Version,
     best_version,
     encode_frame,
@@ -142,6 +152,10 @@ class Session:
         """What is to be answered when a subscription has ended, and isn't kept any more if it was to be deleted."""
         self._streams: dict[int, _Subscribed] = {}
         self._transactions = Transactions()
+        self._secret = secrets.token_hex(8)
+        """By which its temporary destinations are known."""
+        self._temporary: set[str] = set()
+        """Those that it hears without having subscribed to them."""
         self._cancelled: replies.Cancelled | None = None
         self._leaving = self._ended = self._broken = False
 
@@ -284,7 +298,8 @@ class Session:
         """Where a SEND goes. ClientErrors, also of rights."""
         if not self.connection.logged_on:
             raise _not_logged_on()
-        found = publish_to(_needed(frame.headers, "destination"), is_multicast(frame.headers))
+        text = _needed(frame.headers, "destination")
+        found = publish_to(temporary(text, self._secret) or text, is_multicast(frame.headers))
         self.connection.rights.check_publish((found.topic,))
         return found
 
@@ -302,8 +317,25 @@ class Session:
             self._receipts[key] = asked
             answers = [replies.Ack(ack="persisted", of="publish", id=key)]
         topics = [self._destination(frame).topic for frame in frames]
-        lines = [_lines(frame, topic) for frame, topic in zip(frames, topics, strict=True)]
+        lines = [self._lines(frame, topic) for frame, topic in zip(frames, topics, strict=True)]
         self.connection.publishing.publish_records(topics, [frame.body for frame in frames], lines, answers)
+
+    def _lines(self, frame: Frame, topic: str) -> bytes:
+        """The headers that travel with a record. A temporary destination is given to others by a name that they can use, and
+        what they send there is heard: RabbitMQ's clients don't subscribe to it."""
+        reply_to = frame.headers.get("reply-to", "")
+        known = temporary(reply_to, self._secret)
+        if not known:
+            return _lines(frame, topic)
+        asked = publish_to(known)
+        if reply_to not in self._temporary and not any(
+            one.topic == asked.topic for one in self.connection.subscriptions.values()
+        ):
+            self._temporary.add(reply_to)
+            command = commands.Subscribe(id=check_subscription_id(reply_to), topic=asked.topic)
+            self._subscribing[reply_to] = (Asked(command, asked, "auto", ""), "")
+            self.connection.carry_out(command)
+        return _lines(frame._replace(headers=Headers(frame.headers | {"reply-to": known})), topic)
 
     def _receipt_frames(self, receipts: Iterable[str]) -> bytes:
         return b"".join([receipt_frame(receipt, self.version) for receipt in receipts])
@@ -322,6 +354,12 @@ class Session:
         id = headers.get("id", "")
         if not id and self.version is Version.V10:
             id = _needed(headers, "destination")[:128]
+        own = headers.get("destination", "")
+        if known := temporary(own, self._secret):
+            headers = {**headers, "destination": known}
+            if own in self._temporary:
+                self._temporary.discard(own)
+                self._end_subscription(own)
         asked = asked_of(headers, id, self._engine.instance, frontier, clock.now_ns())
         connection, durable = self.connection, asked.command.durable
         if durable is not None:
@@ -361,7 +399,12 @@ class Session:
             self._delete(durable, owner)
             return
         self._unsubscribing[id] = self._receipt
-        self.connection.carry_out(commands.Unsubscribe(id=id, delete=bool(durable)))
+        self._end_subscription(id, delete=bool(durable))
+
+    def _end_subscription(self, id: str, delete: bool = False) -> None:
+        """ClientError unknown_subscription."""
+        target = self.connection.subscriptions.get(id)
+        self.connection.carry_out(commands.Unsubscribe(id=id, delete=delete))
         if target is not None:
             self._streams.pop(target.stream, None)
 

@@ -140,7 +140,7 @@ async def test_an_error_says_what_was_wrong_and_the_connection_ends(tmp_path: Pa
             ("SEND", {"destination": "/topic/a b"}, "bad_topic"),
             ("SEND", {}, "bad_command"),
             ("SEND", {"destination": "/topic/$SLUICE.x"}, "bad_topic"),
-            ("SEND", {"destination": "/temp-queue/x"}, "not_supported"),
+            ("SEND", {"destination": "/dsub/x"}, "not_supported"),
             ("SUBSCRIBE", {"destination": "/topic/a"}, "bad_command"),
             ("SUBSCRIBE", {"id": "1", "destination": "/topic/a..b"}, "bad_pattern"),
             ("SUBSCRIBE", {"id": "1", "destination": "/topic/a", "ack": "never"}, "bad_ack"),
@@ -238,3 +238,27 @@ async def test_a_queue_keeps_what_nobody_has_acknowledged_for_its_next_consumer(
                 (b"2", "true"),
                 (b"3", "false"),
             ]
+
+
+@pytest.mark.parametrize("subscribes", [False, True])
+async def test_an_answer_comes_to_a_temporary_destination(tmp_path: Path, subscribes: bool) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker:
+        async with stomp_client(broker) as asker, stomp_client(broker) as answerer:
+            await answerer.asked("SUBSCRIBE", id="s", destination="/topic/ask")
+            if subscribes:
+                await asker.asked("SUBSCRIBE", id="mine", destination="/temp-queue/one")
+            for number in range(3):
+                asker.send("SEND", b"q%d" % number, destination="/topic/ask", reply_to="/temp-queue/one")
+                question = await answerer.read()
+                answerer.send("SEND", b"a" + question.body, destination=question.headers["reply-to"])
+                answer = await asker.read()
+                assert answer.body == b"aq%d" % number
+                assert answer.headers["subscription"] == ("mine" if subscribes else "/temp-queue/one")
+            if not subscribes:
+                await asker.asked("SUBSCRIBE", id="mine", destination="/temp-queue/one")
+                asker.send("SEND", b"self", destination="/temp-queue/one")
+                assert (await asker.read()).headers["subscription"] == "mine"
+            answerer.send("SUBSCRIBE", id="other", destination="/temp-queue/one")  # its own of that name
+            asker.send("SEND", b"last", destination="/temp-queue/one")
+            assert (await asker.read()).body == b"last"
+            await answerer.asked("UNSUBSCRIBE", id="other")
