@@ -54,6 +54,9 @@ class Nowhere:
     def send_reply(self, reply: Reply) -> None:
         """Heard."""
 
+    def logged_on(self) -> None:
+        """Frames may be large."""
+
     def pause_reading(self) -> None:
         """Nothing is read."""
 

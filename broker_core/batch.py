@@ -28,6 +28,7 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
   first_publisher_sequence + publisher_sequence_delta. first_sequence 0 means "not journaled";
   first_publisher_sequence 0 means that the publisher doesn't number its messages.
 * origin and publisher are hash64() of the instance's and the client's name. accepted_at is nanoseconds UTC.
+* A row's flags are zero. A record's headers are bytes that the publisher and its subscribers agree on; the broker carries them.
 * flags: EXPLICIT_SEQUENCES, and of deliveries alone CONFLATED and CONFLATION_OVER, which stand in a copy that is made for one
   client and never in a journal.
 * A reader that meets another version or codec refuses the batch; it never guesses.
@@ -130,7 +131,7 @@ class Record(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def hash64(name: str) -> int:
-    """A name's 64-bit identity in headers (BLAKE2b, first 8 bytes, little-endian)."""
+    """A name's 64-bit identity in headers (BLAKE2b with a digest of 8 bytes, little-endian)."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -340,6 +341,7 @@ class Batch:
                 or sum(fields[1::5]) != header.bodies_length
                 or min(few_topics) < 1
                 or max(few_topics) >= entries
+                or any(fields[3::5])
                 or (header.first_publisher_sequence != 0 and not all(map(lt, deltas, deltas[1:])))
             )
         else:
@@ -351,6 +353,7 @@ class Batch:
                 or int(rows["body"].sum(dtype=np.uint64)) != header.bodies_length
                 or int(topics.min()) < 1
                 or int(topics.max()) >= entries
+                or bool(rows["flags"].any())
                 or bool((rows["delta"][1:] <= rows["delta"][:-1]).any() and header.first_publisher_sequence)
             )
         if wrong:

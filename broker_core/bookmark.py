@@ -5,7 +5,7 @@ Text forms, as clients send and get them (AMPS's words, seed 002):
     0                        EPOCH: the oldest record there is
     0|1|                     NOW: nothing that is there already
     <origin>|<sequence>|     after the record that instance <origin> accepted as number <sequence>
-    20261121T134500[.f][Z]   a moment, UTC: from the first record accepted at or after it
+    20261121T134500[.f][Z]   a moment, UTC, with up to nine digits of a second: from the first record accepted at or after it
     several, by commas       resumes exactly, per origin; of one origin the oldest counts
     [a:b] (a:b) [a:b) (a:b]  a range of any of these: from a to b, with "[" or "]" including them
 """
@@ -21,6 +21,7 @@ from broker_core.names import is_name
 EPOCH_TEXT = "0"
 NOW_TEXT = "0|1|"
 MAX_SEQUENCE = 2**63 - 1
+_NS_DIGITS = 9
 MAX_BOOKMARK_TEXT = 4_096
 """Characters of a bookmark or a list of them."""
 
@@ -110,22 +111,21 @@ def _parse_one(text: str) -> Bookmark:
 
 
 def _parse_moment(text: str) -> int:
-    plain = text.removesuffix("Z")
-    shape = "%Y%m%dT%H%M%S.%f" if "." in plain else "%Y%m%dT%H%M%S"
+    seconds, point, fraction = text.removesuffix("Z").partition(".")
     try:
-        moment = datetime.strptime(plain, shape).replace(tzinfo=UTC)
+        moment = datetime.strptime(seconds, "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+        if point and not (fraction.isascii() and fraction.isdigit() and len(fraction) <= _NS_DIGITS):
+            raise ValueError
     except ValueError:
         raise _bad(text, "it isn't a moment like 20261121T134500Z") from None
-    whole = moment.replace(microsecond=0)
-    return int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1_000
+    nanoseconds: int = 10**_NS_DIGITS
+    return int(moment.timestamp()) * nanoseconds + int(fraction.ljust(_NS_DIGITS, "0"))
 
 
 def moment_text(at: int) -> str:
-    """A time in ns UTC as a bookmark, in microseconds; what is left of a microsecond is dropped."""
-    return (
-        datetime.fromtimestamp(at // 1_000_000_000, UTC).strftime("%Y%m%dT%H%M%S")
-        + f".{at % 10**9 // 1_000:06}Z"
-    )
+    """A time in ns UTC as a bookmark, with all of its nanoseconds: `[T:T]` finds what was accepted then."""
+    seconds, rest = divmod(at, 10**_NS_DIGITS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest:0{_NS_DIGITS}}Z"
 
 
 def _bad(text: str, why: str) -> ClientError:

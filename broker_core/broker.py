@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import resource
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,7 @@ from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.config.transports import closed_transports
+from broker_core.control import last_words
 from broker_core.control.requests.clients import ClientRequests
 from broker_core.control.requests.instance import InstanceRequests
 from broker_core.control.requests.journals import JournalRequests
@@ -30,11 +34,14 @@ from broker_core.control.requests.table import Handler, table_of
 from broker_core.control.server import ControlServer
 from broker_core.control.status import Statistics
 from broker_core.delivery.spool.parts import clean_up
+from broker_core.delivery.spool.places import refuse_unusable
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.requests import Request
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.journal.appender import JournalOptions
+from broker_core.journal.files import Files
+from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal
 from broker_core.slow_clients.rules.staging import Stage
 from broker_core.transports.stomp.tcp import StompListener
@@ -42,6 +49,8 @@ from broker_core.transports.tcp import TcpListener
 
 log = structlog.get_logger("sluice.broker")
 TICK_S = TICK_MS / 1_000
+BROKEN = os.EX_IOERR
+"""The exit code of a broker whose log takes nothing more."""
 
 
 class Listener(Protocol):
@@ -75,7 +84,14 @@ class BrokerPaths:
 class Broker:
     """One running instance. `on_tick(snapshot)` is awaited once a second, for whoever reports to the control plane."""
 
-    def __init__(self, policy: PolicyDocument, paths: BrokerPaths, websocket: ListenerFactory) -> None:
+    def __init__(
+        self,
+        policy: PolicyDocument,
+        paths: BrokerPaths,
+        websocket: ListenerFactory,
+        known: Known | None = None,
+        files: Files | None = None,
+    ) -> None:
         self.paths = paths
         self._factories: dict[str, ListenerFactory] = {
             "tcp": TcpListener,
@@ -90,12 +106,18 @@ class Broker:
             policy.instance.name,
             paths.archive,
             journal_options(policy),
+            known=known,
+            files=files,
             stopwatch=clock.seconds,
         )
         # Only the holder of the journal's lock may touch files of this instance's name.
         clean_up(paths.spool, policy.instance.name)
         self.engine = Engine(journal, policy, paths.spool, host_memory(), memory_ulimit(), clock)
+        self.engine.on_broken = self._broken
+        self.on_broken: Callable[[SluiceError], None] = end_process
+        """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
         self.statistics = Statistics(self.engine)
+        self.statistics.ended = last_words.read(paths.control)
         self._listeners: dict[str, tuple[TransportSettings, Listener]] = {}
         self._ports: dict[str, int] = {}
         self._control = ControlServer(paths.control, self._handlers())
@@ -111,11 +133,21 @@ class Broker:
         except SluiceError:
             await self.stop()
             raise
+        try:
+            await self.check_spools(self.engine.policy)
+        except OperatorError as problem:
+            # Nothing may ever have to be written there, and who is offlined is told if it has.
+            log.error("spool_path_unusable", why=problem.sentence, fix=problem.fix)
+        last_words.forget(self.paths.control)
         self.engine.spawn(self.engine.settle.run())
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
         log.info(
             "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
         )
+
+    def _broken(self, error: SluiceError) -> None:
+        last_words.note(self.paths.control, error, self.engine.clock.now_ns())
+        self.on_broken(error)
 
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
         """Who answers which request of the control plane."""
@@ -124,7 +156,7 @@ class Broker:
             ClientRequests(self.engine, self.statistics),
             ReplayRequests(self.engine),
             JournalRequests(self.engine, self.paths.archive),
-            PolicyRequests(self.engine, self.apply),
+            PolicyRequests(self.engine, self.apply, self.check_spools),
         )
 
     async def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
@@ -133,12 +165,19 @@ class Broker:
             raise OperatorError(
                 "bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}."
             )
+        await self.check_spools(policy)
         await self._listen(policy)
         self.engine.apply(policy, stage)
         self.engine.journal.use(journal_options(policy))
         log.info(
             "policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None
         )
+
+    async def check_spools(self, policy: PolicyDocument) -> None:
+        """Try to write where the policy wants spools. OperatorError bad_spool_path."""
+        pools = (policy.pool, *(transport.pool for transport in policy.transports))
+        named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
+        await asyncio.to_thread(refuse_unusable, named)
 
     async def _listen(self, policy: PolicyDocument) -> None:
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
@@ -200,6 +239,14 @@ class Broker:
         await self.engine.close()
         await self._control.close()
         log.info("broker_stopped", instance=self.engine.instance)
+
+
+def end_process(error: SluiceError) -> None:
+    """At once and without a last act: nothing that this process still believes may be answered or written."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(BROKEN)
 
 
 def journal_options(policy: PolicyDocument) -> JournalOptions:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from django.conf import settings
 
+from broker_core.control import last_words
 from broker_core.documents.requests import Request, answer_of, name_of
 from broker_core.errors import OperatorError
 
@@ -51,7 +52,7 @@ class BrokerLink:
                 f"ended the connection while it was asked to `{name_of(request)}`: {broken}"
             ) from broken
         except OSError as problem:
-            raise self._away(f"can't be reached: {problem.strerror or problem}") from problem
+            raise self._away(f"can't be reached: {problem.strerror or problem}", ended=True) from problem
         made: T = self._result(answer, _decoder_of(type(request)))
         return made
 
@@ -72,9 +73,14 @@ class BrokerLink:
             error.get("details"),
         )
 
-    def _away(self, why: str) -> BrokerAway:
+    def _away(self, why: str, *, ended: bool = False) -> BrokerAway:
+        name = self.path.stem
+        words = last_words.read(self.path) if ended else None
+        if words is not None:
+            said = f"The broker {name} {why}. It ended, or couldn't start ({words.code}): {words.message}"
+            return BrokerAway("broker_away", said, words.fix, instance=name, ended=words.code)
         fix = "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
-        return BrokerAway("broker_away", f"The broker {self.path.stem} {why}.", fix, instance=self.path.stem)
+        return BrokerAway("broker_away", f"The broker {name} {why}.", fix, instance=name)
 
     def _failed(self, why: str) -> BrokerAway:
         fix = "Look at its log, and whether what was asked for was done."

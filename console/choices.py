@@ -74,6 +74,22 @@ ACTIVE_RUN_STATES = (RunState.WAITING, RunState.RUNNING)
 JOURNAL_ACTIONS = (RunKind.ARCHIVE, RunKind.COMPRESS, RunKind.REMOVE)
 
 
+class TrayKind(models.TextChoices):
+    """What a tray may hold."""
+
+    POLICY = "policy", "Change the policy"
+    DISCONNECT = "disconnect", "Disconnect"
+    PAUSE = "pause", "Pause"
+    RESUME = "resume", "Resume"
+    OFFLINE = "offline", "Offline"
+    DURABLE = "durable", "Delete durable subscription"
+    REPLAY_PAUSE = "replay_pause", "Pause replay"
+    REPLAY_CANCEL = "replay_cancel", "Cancel replay"
+    ARCHIVE = "archive", "Archive"
+    COMPRESS = "compress", "Compress"
+    REMOVE = "remove", "Remove"
+
+
 class ActorKind(models.TextChoices):
     """What kind of actor did something."""
 

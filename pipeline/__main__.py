@@ -115,12 +115,12 @@ def spoken(error: Exception) -> SluiceError:
     found = re.search(r"broker_core\.errors\.\w+: (\w+): (.+)", text)
     if found is not None:
         return OperatorError.received(found[1], found[2].strip())
-    if os.environ.get("SLUICE_DEBUG"):
+    if os.environ.get("SLUICE_PIPELINE_DEBUG"):
         print(text, file=sys.stderr)
     return OperatorError(
         "pipeline_failed",
         f"Spark failed: {first_line(text)}.",
-        "Run it with SLUICE_DEBUG=1 for all that Spark says.",
+        "Run it with SLUICE_PIPELINE_DEBUG=1 for all that Spark says.",
     )
 
 

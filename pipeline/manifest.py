@@ -85,7 +85,7 @@ def claim(
     instance, identity = log.place.instance, log.place.log
     known = read_manifest(directory, instance)
     if known is not None and known.log is not None:
-        if known.log != identity:
+        if known.log != identity and (identity is not None or log.segments):
             raise other_log(instance, "this one is", identity, f"the one that the lake holds, {known.log},")
         return known
     foreign = sorted({tag for tag in tags if tag and not (identity or "").startswith(tag)})

@@ -1,25 +1,18 @@
 """Which log this is: the identity that every segment's header holds, so that two logs of one instance name are told apart.
 
-Sixteen bytes behind the name in the header, zeros in segments of earlier releases. Read here and nowhere else.
+Segments of earlier releases have none.
 """
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from broker_core.errors import JournalError
-from broker_core.journal.reader import Source
-from broker_core.journal.segment import HEADER_SIZE, decode_header
-
-_AT = 114
+from broker_core.journal.reader import Source, read_header
 
 
 def log_of(source: Source) -> str | None:
     """The identity in a segment's header as text; None in one of an earlier release. JournalError journal_damaged."""
-    raw = bytes(source.read(0, HEADER_SIZE))
-    decode_header(raw, source.file.path)
-    found = raw[_AT : _AT + 16]
-    return str(UUID(bytes=found)) if any(found) else None
+    found = read_header(source).log
+    return str(found) if found is not None else None
 
 
 def check_log(source: Source, expected: str | None) -> None:

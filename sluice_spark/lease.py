@@ -89,4 +89,7 @@ def leased(
     finally:
         ended.set()
         keeper.join()
-        hold.drop()
+        try:
+            hold.drop()
+        except OSError as error:
+            note(f"The lease on the log couldn't be dropped, and runs out by itself: {error}.")

@@ -101,7 +101,7 @@ def examine(place: LogPlace, durable: int | None = None) -> Log:
             "no_journal",
             f"There is no journal of {place.instance} in {place.directory}"
             f"{'; there is one of ' + ', '.join(others) if others else ''}.",
-            "Check the instance's name (--instance, SLUICE_INSTANCE) and the directory.",
+            "Check the instance's name (the option instance; of a job --instance or SLUICE_INSTANCE) and the directory.",
             instances=others,
         )
     identity = _identity(place, segments)
@@ -129,7 +129,7 @@ def refuse_gap(gap: Gap, log: Log) -> JournalError:
     return JournalError(
         "bookmark_gone",
         f"{str(gap)[:1].upper()}{str(gap)[1:]}.",
-        f"Bring their segments back, begin at {gap.last + 1}, or allow gaps (--skip-gaps; gaps=note).",
+        f"Bring their segments back, start at {gap.last + 1}, or allow gaps (--skip-gaps; gaps=note).",
         first=gap.first,
         last=gap.last,
         why=gap.why,
@@ -138,12 +138,15 @@ def refuse_gap(gap: Gap, log: Log) -> JournalError:
 
 
 def _check_directories(place: LogPlace) -> None:
-    for what, directory in (("journal", place.directory), ("archive", place.archive)):
+    for what, option, directory in (
+        ("journal", "path", place.directory),
+        ("archive", "archive", place.archive),
+    ):
         if directory is not None and not directory.is_dir():
             raise OperatorError(
                 "no_journal",
                 f"There is no {what} directory {directory}.",
-                f"Give it as --{what}, as SLUICE_{what.upper()}_DIRECTORY, or the data directory as --home.",
+                f"Check the option {option}; of a job --{what}, SLUICE_{what.upper()}_DIRECTORY, or --home.",
             )
 
 

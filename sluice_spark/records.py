@@ -29,6 +29,8 @@ HEADER_DTYPE = np.dtype(
     }
 )
 """The fields of batch headers that columns are made of (batch.py has all of them)."""
+ALONE = 8
+"""Fewer dictionaries than that are walked one by one: a step of NumPy's costs as much as so many of Python's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +62,12 @@ class Gatherer:
     def _clear(self) -> None:
         self.records = 0
         self.nbytes = 0
-        # Learned anew for each Arrow batch: publishers of many topics make a new dictionary almost every time, and
-        # what was kept of all of them would be longer than the records.
-        self._dictionaries: dict[bytes, int] = {}
-        self._topic_bases: list[int] = []
-        self._publisher_codes: list[int] = []
-        self._topics: list[str] = []
-        self._chosen: list[bool] = []
-        self._publishers: dict[str, int] = {}
         self._heads: list[Any] = []
+        self._dictionaries: list[bytes] = []
         self._tables: list[Any] = []
         self._headers: list[Any] = []
         self._bodies: list[Any] = []
         self._explicit: list[tuple[int, npt.NDArray[np.uint64]]] = []
-        self._known: list[int] = []
         self._passed: list[tuple[int, int, Rows]] = []
 
     def add(self, batch: Batch, passed: Rows | None = None) -> None:
@@ -92,16 +86,11 @@ class Gatherer:
         raw = bytes(view[HEADER_SIZE:rows_at])
         if wanted.needles and not any(needle in raw for needle in wanted.needles):
             return
-        known = self._dictionaries.get(raw)
-        if known is None:
-            known = self._learn(batch, raw)
-        if known < 0:
-            return
-        texts_at = rows_at + count * ROW_SIZE
         if passed is not None and len(passed) < count:
             self._passed.append((self.records, self.records + count, passed))
-        self._known.append(known)
+        texts_at = rows_at + count * ROW_SIZE
         self._heads.append(view[:HEADER_SIZE])
+        self._dictionaries.append(raw)
         self._tables.append(view[rows_at:texts_at])
         if header.flags & EXPLICIT_SEQUENCES:
             self._explicit.append((self.records, batch.sequences()))
@@ -113,23 +102,9 @@ class Gatherer:
         self.records += count
         self.nbytes += batch.nbytes
 
-    def _learn(self, batch: Batch, raw: bytes) -> int:
-        """Number a dictionary; -1 when nothing of it is wanted."""
-        wanted = self._wanted.topic
-        chosen = [wanted is None or wanted(topic) for topic in batch.topics]
-        known = len(self._topic_bases) if any(chosen) else -1
-        if known >= 0:
-            self._topic_bases.append(len(self._topics) - 1)  # rows count topics from 1
-            self._topics += batch.topics
-            self._chosen += chosen
-            publisher = self._publishers.setdefault(batch.publisher_name, len(self._publishers))
-            self._publisher_codes.append(publisher)
-        self._dictionaries[raw] = known
-        return known
-
     def take(self) -> pa.RecordBatch | None:
         """The wanted records gathered since the last call; None when there are none."""
-        if not self._known:
+        if not self._heads:
             return None
         heads = np.frombuffer(b"".join(self._heads), HEADER_DTYPE)
         rows = np.frombuffer(b"".join(self._tables), ROW_DTYPE)
@@ -142,32 +117,32 @@ class Gatherer:
     def _decode(self, heads: npt.NDArray[Any], rows: npt.NDArray[Any]) -> dict[str, pa.Array] | None:
         """The columns of the wanted records: which these are is found first, so that nothing is made of the others."""
         counts = heads["count"].astype(np.int64)
-        known = np.array(self._known)
         sequences = self._sequences(counts, heads["first_sequence"].astype(np.int64))
-        topics = np.repeat(np.array(self._topic_bases, np.int32)[known], counts) + rows["topic"]
-        mask = self._mask(sequences, topics)
-        if mask is not None and not mask.any():
+        names, bases = _entries(self._dictionaries)
+        topics = np.repeat(bases, counts) + rows["topic"]
+        mask = self._mask(sequences, topics, names)
+        chosen = None if mask is None else np.flatnonzero(mask)
+        if chosen is not None and not len(chosen):
             return None
+        batch_of = None if chosen is None else np.repeat(np.arange(len(heads)), counts)[chosen]
 
         def pick(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return column if mask is None else column[mask]
+            return column if chosen is None else column[chosen]
 
         def spread(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return pick(np.repeat(column, counts))
+            return np.repeat(column, counts) if batch_of is None else column[batch_of]
 
         def joined(lengths: npt.NDArray[Any], parts: list[Any]) -> pa.Array:
             made = _binary(lengths, parts)
-            return made if mask is None else made.filter(pa.array(mask))
+            return made if chosen is None else made.take(pa.array(chosen))
 
         made: dict[str, Callable[[], pa.Array]] = {
             "sequence": lambda: pa.array(pick(sequences)),
             "accepted_at": lambda: pa.array(spread(heads["accepted_at"] // 1_000)).view(MOMENT),
-            "origin": lambda: _named(np.zeros(len(pick(sequences)), np.int32), [self._instance]),
+            "origin": lambda: pa.repeat(pa.scalar(self._instance, pa.string()), len(pick(sequences))),
             "epoch": lambda: pa.array(spread(heads["epoch"].astype(np.int32))),
-            "topic": lambda: _named(pick(topics), self._topics),
-            "publisher": lambda: _named(
-                spread(np.array(self._publisher_codes, np.int32)[known]), list(self._publishers)
-            ),
+            "topic": lambda: names.take(pa.array(pick(topics))),
+            "publisher": lambda: names.take(pa.array(spread(bases))),
             "publisher_sequence": lambda: _numbered(
                 spread(heads["first_publisher_sequence"].astype(np.int64)), pick(rows["delta"])
             ),
@@ -183,13 +158,16 @@ class Gatherer:
             sequences[at : at + len(explicit)] = explicit
         return sequences
 
-    def _mask(self, sequences: Ints, topics: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
+    def _mask(self, sequences: Ints, topics: Ints, names: pa.Array) -> npt.NDArray[np.bool_] | None:
         wanted = self._wanted
         masks: list[npt.NDArray[np.bool_]] = []
         if sequences[0] < wanted.first or sequences[-1] > wanted.last:
             masks.append((sequences >= wanted.first) & (sequences <= wanted.last))
-        if wanted.topic is not None and not all(self._chosen):
-            masks.append(np.array(self._chosen)[topics])
+        if wanted.topic is not None:
+            # Asked once of each name, however many dictionaries it stands in.
+            different = names.dictionary_encode()
+            chosen = np.fromiter(map(wanted.topic, different.dictionary.to_pylist()), np.bool_)
+            masks.append(chosen[different.indices.to_numpy()][topics])
         if self._passed:
             passed = np.ones(len(sequences), np.bool_)
             for start, stop, rows in self._passed:
@@ -199,8 +177,39 @@ class Gatherer:
         return np.logical_and.reduce(masks) if masks else None
 
 
-def _named(codes: npt.NDArray[np.int32], names: list[str]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string())).cast(pa.string())
+def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
+    """Every entry of the dictionaries as one column of texts, and where each dictionary begins in it.
+
+    An entry's place follows from the one before it. So the dictionaries are walked side by side, one entry of each a
+    step; the few that are longer than all others, by themselves.
+    """
+    raw = b"".join(dictionaries)
+    data = np.frombuffer(raw, np.uint8)
+    sizes = data[:-1] | data[1:].astype(np.int32) << 8  # the number that stands at each place, if one does
+    lengths = np.fromiter(map(len, dictionaries), np.int64, len(dictionaries))
+    at = np.cumsum(lengths) - lengths
+    numbers = sizes[at].astype(np.int64)
+    bases = np.cumsum(numbers) - numbers
+    edges = np.empty(2 * int(numbers.sum()), np.int32)
+    order = np.argsort(-numbers, kind="stable")  # those that still have an entry stand in front
+    at, edge, left = at[order] + 2, 2 * bases[order], -numbers[order]
+    step = 0
+    while (active := int(np.searchsorted(left, -step))) >= ALONE:
+        at, edge = at[:active], edge[:active]
+        begin = at + 2
+        at = begin + sizes[at]
+        edges[edge] = begin
+        edges[edge + 1] = at
+        edge = edge + 2
+        step += 1
+    for place, first, last in zip(at[:active].tolist(), edge[:active].tolist(), left.tolist(), strict=False):
+        for entry in range(first, first + 2 * (-last - step), 2):
+            begin_at = place + 2
+            place = begin_at + (raw[place] | raw[place + 1] << 8)
+            edges[entry], edges[entry + 1] = begin_at, place
+    # Entries and what stands between them are one unbroken column; every second element is an entry.
+    whole = pa.Array.from_buffers(pa.string(), edges.size - 1, [None, pa.py_buffer(edges), pa.py_buffer(raw)])
+    return whole.take(pa.array(np.arange(0, edges.size - 1, 2))), bases
 
 
 def _numbered(bases: Ints, deltas: npt.NDArray[np.uint32]) -> pa.Array:

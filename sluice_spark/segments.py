@@ -24,8 +24,9 @@ from broker_core.journal.sidecar import load, load_places, load_summary
 from sluice_spark.identity import check_log
 from sluice_spark.place import LogPlace
 
-CHUNK = 4 * 1024 * 1024
-"""Bytes of one read: large enough that calls cost nothing, small enough to stay in the processor's cache."""
+CHUNK = 256 * 1024
+"""Bytes of one read: large enough that calls cost little, small enough to stay in the processor's cache, and to be memory that
+was used before: by 4 MiB a scan took a quarter more, and one that decodes little twice as much."""
 _TRIES = 20
 _PAUSE_SECONDS = 0.05
 

@@ -50,6 +50,7 @@ class WebSocketSink:
         instance: str,
         raw: socket.socket,
         held_bytes: Callable[[], int | None],
+        logged_on: Callable[[], None],
     ) -> None:
         self.remote = remote
         self.handed_bytes = 0
@@ -62,6 +63,7 @@ class WebSocketSink:
         self._waiting: deque[bytes | str] = deque()
         self._waiting_bytes = 0
         self._held_bytes = held_bytes
+        self._logged_on = logged_on
         self._progress = PeerProgress(raw)
         self._sending = False
         self._wake = asyncio.Event()
@@ -126,6 +128,9 @@ class WebSocketSink:
         message = self._waiting.popleft()
         self._waiting_bytes -= wire_bytes(message)
         return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
+
+    def logged_on(self) -> None:
+        self._logged_on()
 
     def pause_reading(self) -> None:
         self._reading.clear()
@@ -201,7 +206,12 @@ class ClientConsumer(AsyncWebsocketConsumer):
         self.scope = scope
         peer = scope.get("client") or ["?", 0]
         sink = self.sink(
-            send, f"{peer[0]}:{peer[1]}", self.engine.instance, scope["raw_socket"], scope["held_bytes"]
+            send,
+            f"{peer[0]}:{peer[1]}",
+            self.engine.instance,
+            scope["raw_socket"],
+            scope["held_bytes"],
+            scope["logged_on"],
         )
         sink.peer_names = scope["peer_names"]
         connection = sink.connection = self.connected(sink)
@@ -209,6 +219,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
         try:
             await self._receive(connection, sink, receive, send)
         finally:
+            self.gone(sink)
             connection.on_closed()
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -217,6 +228,9 @@ class ClientConsumer(AsyncWebsocketConsumer):
     def connected(self, sink: Any) -> Connection:
         """The engine's side of it."""
         return self.engine.connected(self.transport, sink)
+
+    def gone(self, sink: Any) -> None:
+        """The WebSocket is."""
 
     async def accept_from(
         self, scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]

@@ -30,7 +30,7 @@ from zope.interface import implementer
 
 from api.broker_websocket.tls import context_factory, peer_names
 from broker_core.config import TlsSettings
-from broker_core.protocols.native import MAX_FRAME
+from broker_core.protocols.native import BEFORE_LOGON, FRAME_HEADER_SIZE, MAX_FRAME
 from broker_core.transports import socket_options
 
 INCOMING_HIGH = 16
@@ -49,7 +49,12 @@ class PacedProtocol(WebSocketProtocol):
         self.room.set()
         self.unawaited_bytes = 0
         self.reading, self.resuming = True, False
+        self.maxMessagePayloadSize = self.maxFramePayloadSize = BEFORE_LOGON + FRAME_HEADER_SIZE
         return super().onConnect(request)
+
+    def logged_on(self) -> None:
+        """It is known who this is: messages may be as large as the protocol allows."""
+        self.maxMessagePayloadSize = self.maxFramePayloadSize = MAX_FRAME + FRAME_HEADER_SIZE
 
     def onOpen(self) -> None:
         # The HTTP channel registered itself as the producer before the upgrade; it is no longer listening.
@@ -216,6 +221,7 @@ class PacedServer(Server):
         scope.setdefault("asgi", {"version": "3.0"})
         scope["peer_names"] = peer_names(protocol.transport)
         scope["raw_socket"], scope["held_bytes"] = protocol.raw_socket(), protocol.held_bytes
+        scope["logged_on"] = protocol.logged_on
         if protocol not in self.connections:
             return None
         self.connections[protocol]["application_instance"] = asyncio.ensure_future(

@@ -78,6 +78,10 @@ class StompSink(WebSocketSink):
                 pass  # then it can't be said as text
         super()._put(message)
 
+    def logged_on(self) -> None:
+        super().logged_on()
+        self.session.logged_on()
+
     def send_reply(self, reply: Reply) -> None:
         self.session.answer(reply)
 
@@ -118,6 +122,9 @@ class StompConsumer(ClientConsumer):
         sink.session.begin()
         connection: Connection = sink.session.connection
         return connection
+
+    def gone(self, sink: Any) -> None:
+        sink.session.gone()
 
     async def accept_from(
         self, scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]

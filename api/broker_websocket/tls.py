@@ -8,7 +8,13 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from OpenSSL import SSL, crypto
-from twisted.internet.ssl import Certificate, CertificateOptions, TLSVersion, trustRootFromCertificates
+from twisted.internet.ssl import (
+    AcceptableCiphers,
+    Certificate,
+    CertificateOptions,
+    TLSVersion,
+    trustRootFromCertificates,
+)
 
 from broker_core.access.tls import names_in, server_context, unusable
 from broker_core.config import TlsSettings
@@ -16,7 +22,8 @@ from broker_core.config import TlsSettings
 
 def context_factory(settings: TlsSettings) -> CertificateOptions:
     """What Twisted's endpoint wants. Reads the files. Raises OperatorError bad_certificate."""
-    server_context(settings)  # the same files are refused with the same words
+    plain = server_context(settings)  # the same files are refused with the same words
+    suites = ":".join(suite["name"] for suite in plain.get_ciphers())
     try:
         key = load_pem_private_key(Path(settings.key).read_bytes(), None)
         first, *others = _certificates(settings.certificate)
@@ -26,6 +33,7 @@ def context_factory(settings: TlsSettings) -> CertificateOptions:
             certificate=first,
             extraCertChain=others,
             raiseMinimumTo=TLSVersion.TLSv1_2,
+            acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(suites),
             # A trust root also makes a certificate of it a condition of the handshake.
             trustRoot=trustRootFromCertificates([Certificate(one) for one in trusted]) if trusted else None,
         )

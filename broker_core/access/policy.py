@@ -52,6 +52,10 @@ class AccessPolicy:
         found = self._users.get(user)
         return found is None or not found.clients or any(_fits(name, client) for name in found.clients)
 
+    def has(self, user: str, client: str) -> bool:
+        """Whether there is such a user, who may log on as a client of that name."""
+        return user in self._users and self.may_be(user, client)
+
     def rights(self, transport: str, user: str) -> Rights:
         """What a user may do on a transport; "" is somebody whom nobody asked who they are."""
         made = self._rights.get((transport, user))

@@ -258,6 +258,8 @@ class AsyncClient(Steering):
 
     def _unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.forget(subscription)
+        if self._connector.link is not None:
+            self._subscriptions.check_held(self._connector.link)
         self._send(commands.Unsubscribe(id=subscription.id, delete=subscription.delete))
 
     def _taken(self, nbytes: int) -> None:

@@ -20,7 +20,7 @@ from broker_core.protocols.close_codes import ends_for_good
 from broker_core.protocols.native import Frame
 from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, Notice, parse_reply
 
-_UNANSWERED = 2.5
+_UNANSWERED = 2
 """Heartbeats without a word from the broker after which it is taken for gone."""
 
 
@@ -94,12 +94,15 @@ class Connector:
         link = await open_link(address, self._receive, self._policy.connect_timeout, self._tls)
         self.link = link
         link.send_command(self._logon)
-        async with asyncio.timeout(self._policy.connect_timeout):
+        async with asyncio.timeout(self._policy.logon_timeout):
             either: list[asyncio.Future[Any]] = [self._answer, link.lost]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._answer.done():
             raise self._why(link) or ConnectionResetError("the connection was closed during logon")
         ack = self._answer.result()
+        self._heard_heartbeat = bool(
+            ack.heartbeat_ms
+        )  # it has promised them: its silence means something from now on
         self.connections += 1
         await self._on_up(link, ack)
         return link
@@ -107,7 +110,7 @@ class Connector:
     async def _stay(self, link: Link) -> Exception | None:
         interval = (self._logon.heartbeat_ms or 0) / 1000 or None
         while not link.lost.done():
-            await asyncio.wait([link.lost], timeout=interval)
+            await asyncio.wait([link.lost], timeout=interval and interval / 2)
             if interval is None or link.lost.done():
                 continue
             link.send_command(commands.Heartbeat())

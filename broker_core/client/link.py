@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from broker_core.batch import Buffer
-from broker_core.errors import ClientError, SluiceError
+from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols.native import FROM_BROKER, Frame, FrameReader, encode_command
 
 WRITE_HIGH = 1024 * 1024
@@ -107,7 +107,15 @@ class Link(asyncio.BaseProtocol):
         try:
             self.on_frames(self, frames)
         except SluiceError as error:  # a batch or reply that can't be read: what follows can't be trusted
-            self.abort(error)
+            self.garbled(error)
+
+    def garbled(self, error: SluiceError) -> None:
+        """Close at once, because of what came: that was damaged on its way, and no word of the broker's to stay away."""
+        self.abort(
+            OperatorError(
+                "damaged_delivery", f"What came from the broker can't be read: {error.sentence}", error.fix
+            )
+        )
 
 
 class TcpLink(Link, asyncio.BufferedProtocol):
@@ -129,12 +137,12 @@ class TcpLink(Link, asyncio.BufferedProtocol):
         try:
             frames = self._reader.buffer_updated(nbytes)
         except ClientError as error:
-            self.abort(error)
+            self.garbled(error)
             return
         if frames:
             self._take(frames)
         if self._reader.error is not None:
-            self.abort(self._reader.error)
+            self.garbled(self._reader.error)
 
     def send(self, parts: Sequence[Buffer]) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -11,8 +11,8 @@ class ReconnectPolicy:
     """Delays in seconds. `give_up_after` bounds one outage, None tries for ever; `enabled=False` never tries again.
 
     The first connection of a client gets `first_connect_timeout`, then start() raises what went wrong. One address
-    gets `connect_timeout` to connect and as much to answer the logon before the next one is tried, and each is tried
-    before the client gives up.
+    gets `connect_timeout` to connect and `logon_timeout` to answer the logon before the next one is tried: a broker to which
+    thousands come back at once answers late, and who leaves then comes last again. Each is tried before the client gives up.
     """
 
     enabled: bool = True
@@ -23,6 +23,7 @@ class ReconnectPolicy:
     give_up_after: float | None = None
     first_connect_timeout: float = 10.0
     connect_timeout: float = 5.0
+    logon_timeout: float = 60.0
 
     def delay(self, attempt: int) -> float:
         """How long to wait before attempt 0, 1, 2, …; the jitter spreads clients that lost the same broker."""

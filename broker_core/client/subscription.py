@@ -136,6 +136,11 @@ class Subscription:
         self._error = self._error or error
         self._wake()
 
+    def let_go(self) -> int:
+        """Nothing more comes for it. Bytes that wait in its inbox: they can still be read, and needn't be."""
+        self._on_taken = _nobody_counts
+        return sum(batch.nbytes for batch, _, _ in self._inbox)
+
     def command(self) -> commands.Subscribe:
         """The command that starts it, or goes on after what was received."""
         managed = self._command.managed is not None
@@ -288,6 +293,9 @@ class Subscription:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _nobody_counts(_nbytes: int) -> None: ...
 
 
 def _positions(text: str | None) -> dict[str, int]:

@@ -21,7 +21,8 @@ RENEWALS = 3
 
 
 class Subscriptions:
-    """`by_id` are those there are. Above `max_held` bytes that wait for the application the socket isn't read.
+    """`by_id` are those there are. Above `max_held` bytes that wait for the application in these the socket isn't read. What
+    waits in one that is over doesn't count: nobody need read it, and the others would wait for that.
 
     `send` drops commands while there is no connection.
     """
@@ -56,16 +57,17 @@ class Subscriptions:
             self._renew_later(subscription)
 
     def forget(self, subscription: Subscription) -> None:
-        """Let one go; what is on its way for it is ignored."""
-        self.by_id.pop(subscription.id, None)
+        """Let one go; what is on its way for it is ignored. `check_held` is to follow."""
+        if self.by_id.pop(subscription.id, None) is not None:
+            self.held -= subscription.let_go()
         for stream in [stream for stream, found in self._streams.items() if found is subscription]:
             del self._streams[stream]
 
     def taken(self, nbytes: int, link: Link | None) -> None:
         """The application has taken some of what waited."""
         self.held -= nbytes
-        if link is not None and link.reading_paused and self.held <= self._max_held // 2:
-            link.resume_reading()
+        if link is not None:
+            self.check_held(link)
 
     def _renew_later(self, subscription: Subscription) -> None:
         seconds = subscription.lease_ms / RENEWALS / 1_000
@@ -104,12 +106,16 @@ class Subscriptions:
             raise OperatorError(
                 "damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix
             ) from error
-        self.held += batch.nbytes
         subscription.receive(batch)
+        if self._streams.get(frame.stream) is subscription:  # else it was one too many for it
+            self.held += batch.nbytes
 
     def check_held(self, link: Link) -> None:
-        """Read no more while too much waits."""
-        if self.held > self._max_held and not link.reading_paused:
+        """Read no more while too much waits, and again when half of it has been taken."""
+        if link.reading_paused:
+            if self.held <= self._max_held // 2:
+                link.resume_reading()
+        elif self.held > self._max_held:
             link.pause_reading()
 
     def on_ack(self, ack: Ack) -> None:
@@ -138,6 +144,7 @@ class Subscriptions:
         if asked is not None and not asked.done():
             asked.set_exception(error)
         elif subscription is not None:
+            self.held -= subscription.let_go()
             subscription.fail(error)
 
     def cancelled(self, reply: Cancelled) -> None:

@@ -74,11 +74,11 @@ class WebSocketLink(Link, asyncio.Protocol):
                 try:
                     frames = parse_message(whole, kinds=FROM_BROKER)
                 except ClientError as error:
-                    self.abort(error)
+                    self.garbled(error)
                 else:
                     self._take(frames)
         elif frame.opcode is Opcode.TEXT:
-            self.abort(ClientError("bad_frame", "The broker sent text to a client that uses frames.", ""))
+            self.garbled(ClientError("bad_frame", "The broker sent text to a client that uses frames.", ""))
 
     def _write(self) -> None:
         transport = self._transport

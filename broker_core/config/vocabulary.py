@@ -143,6 +143,8 @@ class Reason(StrEnum):
     ACK_SILENCE = "slow_client_ack_silence"
     RESOURCE_ERROR = "slow_client_resource_error"
     """Seed 004's 506."""
+    SPOOL_FAILED = "spool_failed"
+    """No rule's: what waits for a client must go to its spool, and the disk doesn't take it."""
 
 
 class Measured(StrEnum):

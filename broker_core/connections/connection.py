@@ -14,6 +14,7 @@ import structlog
 
 from broker_core.access import EVERYTHING
 from broker_core.bookmark import Bookmark
+from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import acknowledge, open_window
 from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
@@ -68,6 +69,11 @@ class Connection:
     @property
     def logged_on(self) -> bool:
         return self.name != ""
+
+    @property
+    def listened_to(self) -> bool:
+        """Whether what it sends is read now; while it isn't, its silence says nothing."""
+        return self.inbox.reading
 
     @property
     def closed(self) -> bool:
@@ -260,9 +266,11 @@ class Connection:
         self.services.refused.check(command.name, self._clock.monotonic_ms())
         self.services.roster.log_on(self, command.name)
         self.name = command.name
+        self.sink.logged_on()
         self.services.judging.joined(self)
         self.note("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
+        heartbeats.begin(self, self._clock.monotonic_ms)
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
             replies.Ack(
@@ -286,6 +294,9 @@ class Connection:
     def went_live(self) -> None:
         self.services.judging.went_live(self)
         self.note("offline_stop", "live")
+
+    def spool_failed(self, error: SluiceError) -> None:
+        self.services.judging.spool_failed(self, error)
 
     @property
     def account(self) -> Account:

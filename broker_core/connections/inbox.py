@@ -94,6 +94,11 @@ class Inbox:
         self._stopped_at = 0
         self._ended: Callable[[], None] | None = None
 
+    @property
+    def reading(self) -> bool:
+        """Whether its client is read from now."""
+        return self._reading
+
     def put(self, items: Iterable[Item]) -> None:
         """Take what was read: now what the budget allows, the rest in later turns."""
         self._waiting.extend(items)

@@ -15,7 +15,9 @@ import structlog
 from broker_core.access import AccessPolicy, Attempts, Refusals, password_matches
 from broker_core.config import PolicyDocument
 from broker_core.config.transports import closed_transports
+from broker_core.connections.anteroom import address_of
 from broker_core.connections.member import Identity, Member
+from broker_core.connections.owners import Owners
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
 from broker_core.errors import ClientError
@@ -33,7 +35,10 @@ _NOBODY = f"scrypt$16384$8$1${'A' * 22}==${'A' * 86}=="
 class Logons:
     """The door of one instance."""
 
-    def __init__(self, facilities: Facilities, roster: Roster, policy: PolicyDocument) -> None:
+    def __init__(
+        self, facilities: Facilities, roster: Roster, policy: PolicyDocument, owners: Owners
+    ) -> None:
+        self.owners = owners
         self._clock = facilities.clock
         self._spawn = facilities.spawn
         self._roster = roster
@@ -94,8 +99,14 @@ class Logons:
         proof = self._access.authentication(connection.transport)
         if proof is None:
             raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
+        self._roster.anteroom.logs_on(connection.sink.remote, self._clock.monotonic_ms())
         if proof == "none":
             return Identity(command.user or "", False, self._access.rights(connection.transport, ""))
+        if proof != "password":
+            # Before any lock-out: what somebody else at this address got wrong isn't this one's, and a look costs nothing.
+            user = self._user(connection, command, proof)
+            if user is not None and command.user in (None, user):
+                return self._known(connection, command, user)
         wait = self._attempts.wait_ms(_address(connection), command.user or "", self._clock.monotonic_ms())
         if wait:
             raise ClientError(
@@ -106,15 +117,12 @@ class Logons:
             )
         if proof == "password":
             self._begin_check(connection, command)
-            return None
-        user = self._user(connection, command, proof)
-        if user is None or command.user not in (None, user):
+        else:
             self._spawn(self._refuse(connection, command, proof))
-            return None
-        return self._known(connection, command, user)
+        return None
 
     def check_name(self, connection: Member, command: commands.Logon, identity: Identity) -> None:
-        """Whether a client may take its name. Raises ClientError bad_client_name or name_taken."""
+        """Take a name for a client: a user's is that user's alone. Raises ClientError bad_client_name or name_taken."""
         try:
             self._check_name(command.name, identity)
         except ClientError as error:
@@ -129,12 +137,16 @@ class Logons:
                 "The user's `clients` in the access policy say which names it may take.",
             )
         before = self._roster.clients.get(name)
-        if before is None or before.identity is None or not before.identity.proven:
-            return
-        if before.identity.known_as != identity.known_as:
+        there = before.identity if before is not None else None
+        if there is not None and there.proven and there.known_as != identity.known_as:
             raise ClientError(
                 "name_taken", f"A client of another user is connected as {name}.", "Use a name of your own."
             )
+        owner = self.owners.of(name)
+        if owner is not None and owner != identity.known_as and self._access.has(owner, name):
+            raise ClientError("name_taken", f"{name} is another user's.", "Use a name of your own.")
+        if identity.proven:
+            self.owners.claim(name, identity.known_as)
 
     def _user(self, connection: Member, command: commands.Logon, proof: str) -> str | None:
         if proof == "token":
@@ -204,5 +216,4 @@ class Logons:
 
 
 def _address(connection: Member) -> str:
-    """The peer's address without its port."""
-    return connection.sink.remote.rpartition(":")[0]
+    return address_of(connection.sink.remote)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -15,8 +16,9 @@ from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 
 MOST_UNCOMMITTED = 256
-"""Batches of one client that may be on their way to the disk. The log is one line: whoever pours thousands of small batches
-into it would keep everybody behind them waiting. At some 30 µs of the broker's time each, one client's share is below 10 ms."""
+"""Batches of one client that may be on their way to the disk, and answers that may wait for them. The log is one line: whoever
+pours thousands of small batches into it would keep everybody behind them waiting. At some 30 µs of the broker's time each, one
+client's share is below 10 ms."""
 
 
 class Publisher:
@@ -27,11 +29,16 @@ class Publisher:
         self._inbox = inbox
         self._services = services
         self.messages = 0
-        self.uncommitted = 0
-        """Batches that aren't durable yet."""
-        self._waiting: list[replies.Ack] = []
-        """Answers to flushes, and to repeats of what may be on its way to the disk."""
+        self._submitted = self._committed = 0
+        """Batches that went on their way to the disk, and those that are durable: the same ones first."""
+        self._waiting: deque[tuple[int, replies.Ack]] = deque()
+        """Answers to flushes, and to repeats of what may be on its way to the disk, with how many batches went before."""
         self._reading = True
+
+    @property
+    def uncommitted(self) -> int:
+        """Batches that aren't durable yet."""
+        return self._submitted - self._committed
 
     def publish_batch(self, payload: bytearray) -> None:
         """A frame of records. ClientError bad_batch, bad_topic, not_logged_on, not_entitled."""
@@ -82,9 +89,8 @@ class Publisher:
 
     def submitted(self) -> None:
         """One of its batches is on its way to the disk; read no more from it while too much is, of its own or of all."""
-        self.uncommitted += 1
-        if self.uncommitted >= MOST_UNCOMMITTED:
-            self._inbox.hold(Hold.OWN)
+        self._submitted += 1
+        self._settle_hold()
         if self._services.publishing.congested and self._reading:
             self._reading = False
             self._inbox.hold(Hold.JOURNAL)
@@ -98,17 +104,25 @@ class Publisher:
 
     def committed(self, number: int) -> None:
         """That many of its batches are done; answer what waited for them."""
-        self.uncommitted -= number
-        if self.uncommitted < MOST_UNCOMMITTED // 2:
+        self._committed += number
+        # What is published meanwhile isn't waited for: a client that never stops would never be answered.
+        while self._waiting and self._waiting[0][0] <= self._committed:
+            self._connection.reply(self._waiting.popleft()[1])
+        self._settle_hold()
+
+    def _settle_hold(self) -> None:
+        most = max(self.uncommitted, len(self._waiting))
+        if most >= MOST_UNCOMMITTED:
+            self._inbox.hold(Hold.OWN)
+        elif most < MOST_UNCOMMITTED // 2:
             self._inbox.release(Hold.OWN)
-        if self.uncommitted == 0 and self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for answer in waiting:
-                self._connection.reply(answer)
+
+    def _answer_then(self, answer: replies.Ack) -> None:
+        self._waiting.append((self._submitted, answer))
 
     def flush(self, id: str) -> None:
         """Answer when everything published so far is durable."""
-        self._waiting.append(replies.Ack(ack="completed", of="flush", id=id))
+        self._answer_then(replies.Ack(ack="completed", of="flush", id=id))
         self.committed(0)
 
     def answer_when_committed(self, answers: Sequence[replies.Ack]) -> None:
@@ -117,7 +131,7 @@ class Publisher:
             if answer.ack == "processed":
                 self._connection.reply(answer)
             else:
-                self._waiting.append(answer)
+                self._answer_then(answer)
         self.committed(0)
 
     def handed_on(self, answers: Sequence[replies.Ack]) -> None:

@@ -98,7 +98,7 @@ def key_at(path: Path) -> bytes:
     if len(key) != KEY_BYTES:
         key = secrets.token_bytes(KEY_BYTES)
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(Files(), path, key, 0o600)
+        replace_durably(Files(), path, key, mode=0o600)
     return key
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.member import Member
 from broker_core.delivery.account import Account
+from broker_core.errors import ClientError
 
 MAX_CONNECTIONS = 20_000
 
@@ -13,7 +15,8 @@ MAX_CONNECTIONS = 20_000
 class Roster:
     """One instance's."""
 
-    def __init__(self) -> None:
+    def __init__(self, anteroom: Anteroom) -> None:
+        self.anteroom = anteroom
         self.connections: set[Member] = set()
         self.clients: dict[str, Member] = {}
         """Those that are logged on."""
@@ -31,6 +34,11 @@ class Roster:
         self.connections.add(connection)
         if self.on_connected is not None:
             self.on_connected(connection)
+        try:
+            self.anteroom.came(connection.sink.remote)
+        except ClientError as error:
+            connection.close(error.code, error.sentence, error.fix)
+            return
         if len(self.connections) > MAX_CONNECTIONS:
             connection.close("too_many_connections", f"This instance takes {MAX_CONNECTIONS} connections.")
 
@@ -44,7 +52,9 @@ class Roster:
         self.clients[name] = connection
 
     def leave(self, connection: Member) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self.anteroom.went(connection.sink.remote)
         if self.clients.get(connection.name) is connection:
             del self.clients[connection.name]
 

@@ -14,12 +14,20 @@ LOOKS: Final = 10
 """Seconds over which it is told whether a lag grows."""
 SILENT_MS: Final = 5_000
 """A window that has been full for so long: nothing is acknowledged."""
-GROWN: Final = 1.1
-"""A lag that became so many times as large within the seconds looked at grows; less is noise."""
+GROWN: Final = 0.1
+"""A lag that became larger by so much of itself, or of what came for it within the seconds looked at, grows; less is noise. By
+itself alone it would grow for a hundred seconds and no longer: a lag that grows steadily becomes ever larger than its growth."""
 FLAPS: Final = 3
 FLAPPING_NS: Final = 600 * 1_000_000_000
 """Offlined FLAPS times within this time."""
 _TAKES_TOO_LITTLE: Final = frozenset({Cause.SLOW_NETWORK, Cause.READING_SLOWLY, Cause.BURST})
+
+
+class Look(NamedTuple):
+    """A subscription's lag, and all that ever matched it, in messages."""
+
+    lag: int
+    matched: int
 
 
 class Seen(NamedTuple):
@@ -28,6 +36,8 @@ class Seen(NamedTuple):
     lag_messages: int
     lag_before: int | None
     """The oldest lag of the seconds looked at; None when it wasn't looked at before."""
+    came: int = 0
+    """Messages that matched it since then."""
     in_flight: int = 0
     """Messages handed over and not acknowledged by the peer."""
     unacked: int = 0
@@ -66,7 +76,8 @@ def health_of(seen: Seen) -> Health:
         return Health.UNKNOWN
     if not seen.draining and seen.cause in _TAKES_TOO_LITTLE:
         return Health.FALLING_BEHIND
-    grows = seen.cause != Cause.KEEPS_UP and seen.lag_messages > GROWN * seen.lag_before
+    noise = GROWN * min(seen.lag_before, seen.came)
+    grows = seen.cause != Cause.KEEPS_UP and seen.lag_messages > seen.lag_before + noise
     return Health.FALLING_BEHIND if grows else Health.KEEPS_UP
 
 
@@ -79,15 +90,15 @@ class Lags:
     """The lags of clients that have one, of the last seconds, by subscription; and when they were offlined."""
 
     def __init__(self) -> None:
-        self._lags: dict[str, dict[str, deque[tuple[int, int]]]] = {}
+        self._lags: dict[str, dict[str, deque[tuple[int, Look]]]] = {}
         self._offlined: dict[str, deque[int]] = {}
 
-    def note(self, client: str, now: int, lags: Mapping[str, int]) -> None:
-        """Look at a client, once a second: messages that each subscription lags by."""
+    def note(self, client: str, now: int, lags: Mapping[str, Look]) -> None:
+        """Look at a client, once a second: at each of its subscriptions."""
         known = self._lags.setdefault(client, {})
-        for id, lag in lags.items():
-            if lag:
-                known.setdefault(id, deque(maxlen=LOOKS)).append((now, lag))
+        for id, look in lags.items():
+            if look.lag:
+                known.setdefault(id, deque(maxlen=LOOKS)).append((now, look))
             else:
                 known.pop(id, None)
         for id in known.keys() - lags.keys():
@@ -104,8 +115,8 @@ class Lags:
         moments = self._offlined.get(client)
         return moments is not None and len(moments) == FLAPS and now - moments[0] < FLAPPING_NS
 
-    def before(self, client: str, id: str) -> int | None:
-        """The oldest lag known; None when it wasn't looked at for two seconds."""
+    def before(self, client: str, id: str) -> Look | None:
+        """The oldest look known; None when it wasn't looked at for two seconds."""
         known = self._of(client, id)
         return known[0][1] if len(known) > 1 else None
 
@@ -117,12 +128,12 @@ class Lags:
         known = self._of(client, id)
         if len(known) < 2:
             return None
-        (began, most), (now, lag) = known[0], known[-1]
+        (began, (most, _)), (now, (lag, _)) = known[0], known[-1]
         if lag >= most or now <= began:
             return None
         return round(lag * (now - began) / 1e9 / (most - lag), 1)
 
-    def _of(self, client: str, id: str) -> Sequence[tuple[int, int]]:
+    def _of(self, client: str, id: str) -> Sequence[tuple[int, Look]]:
         return self._lags.get(client, {}).get(id) or ()
 
     def rests(self, client: str) -> None:

@@ -12,12 +12,13 @@ import msgspec
 from broker_core.connections.member import Member
 from broker_core.control.explaining import Explained, Explaining, window_full_ms
 from broker_core.control.figures import Figures, Reading, account_of, delivery_of
-from broker_core.control.health import Lags, Seen, health_of, worst
+from broker_core.control.health import Lags, Look, Seen, health_of, worst
 from broker_core.delivery.account import NOTHING, Account, total
 from broker_core.documents.clients import ClientEntry, Delivery, SubscriptionEntry
 from broker_core.documents.instance import (
     InstanceStatus,
     JournalTotals,
+    LastWords,
     PoolEntry,
     Rates,
     RecoveryEntry,
@@ -78,6 +79,8 @@ class Statistics:
         self.rates = Rates()
         self.transports: list[OpenTransport] = []
         """Those of the policy, by whoever opens them."""
+        self.ended: LastWords | None = None
+        """Why the process before this one ended."""
 
     async def second(self) -> Snapshot:
         """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
@@ -131,7 +134,11 @@ class Statistics:
         if rests:
             self._lags.rests(name)
         else:
-            self._lags.note(name, now, {id: one.lag_messages for id, one in figures.items()})
+            self._lags.note(
+                name,
+                now,
+                {id: Look(one.lag_messages, one.account.matched.messages) for id, one in figures.items()},
+            )
         entry = self._entry(connection, figures, now, crowded=len(self._clients) > FEW_CLIENTS)
         self._kept[name] = (mark, entry)
         if self._room and (look != before or (self._also_unchanged and look != RESTING)):
@@ -193,6 +200,8 @@ class Statistics:
             connections=len(engine.roster.connections),
             recovery=msgspec.convert(engine.journal.recovery.as_dict(), RecoveryEntry),
             journal=JournalTotals(segments=len(segments), bytes=sum(segment.nbytes for segment in segments)),
+            log=str(engine.journal.identity),
+            ended=self.ended,
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
@@ -275,9 +284,11 @@ class Statistics:
         peer, id = target.peer, target.id
         lane = peer.backlog.lanes.get(target.stream)
         window = lane.window if lane is not None else None
+        before = self._lags.before(peer.name, id)
         seen = Seen(
             figures.lag_messages,
-            self._lags.before(peer.name, id),
+            before.lag if before is not None else None,
+            came=figures.account.matched.messages - before.matched if before is not None else 0,
             in_flight=figures.account.in_flight.messages,
             unacked=figures.unacked,
             cause=explained.why_slow.cause if explained.why_slow is not None else Cause.KEEPS_UP,

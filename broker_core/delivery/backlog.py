@@ -15,7 +15,7 @@ are given up (`lose` and `leave` alone).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker_core.bookmark import Bookmark
@@ -172,6 +172,10 @@ class Backlog:
         """What waits in memory for one subscription: messages, bytes, and from when the oldest one's age counts (0: none)."""
         lane = self.lanes.get(stream)
         return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
+
+    def on_disk(self, stream: int) -> bool:
+        """Whether something waits for one subscription in the spool, or is on its way back from there."""
+        return self.offline is not None and self.offline.holds(stream)
 
     def waiting(self) -> Waiting:
         """The counts for a decision: of all that isn't acknowledged, as far as it isn't in the log only."""
@@ -452,14 +456,6 @@ class Backlog:
         self.lanes.settle(stream)
         return tally.messages
 
-    def lose_entries(self, entries: Iterable[OutboxEntry], cause: Cause, rule: str = "") -> None:
-        """Deliveries that will not be made, of any subscriptions."""
-        tallies: dict[int, Tally] = {}
-        for entry in entries:
-            tallies.setdefault(entry.stream, Tally()).add_entry(entry)
-        for stream, tally in tallies.items():
-            self.lose(stream, tally, cause, rule)
-
     def lose(self, stream: int, what: Tally, cause: Cause, rule: str) -> None:
         """Some of a subscription's waiting messages will not be delivered: into its account, and into the ledger."""
         recipient = self.recipients.get(stream)
@@ -483,6 +479,8 @@ class Backlog:
             self.in_flight.end(stream)
         self.lanes.end(stream)
         del self.recipients[stream]
+        if self.offline is not None:
+            self.offline.wake()  # what is behind it may come back now
         return ending
 
     def finish(self, recipient: Recipient) -> Ending:

@@ -49,13 +49,23 @@ class Lane:
         self.messages = 0
         self.nbytes = 0
         self.full_since = 0
-        """From when there was something to send and the window was full, ns; 0 while there is room (seed 003)."""
+        """From when there was something to send, here or on disk, and the window was full, ns; 0 while there is room (seed 003)."""
         self.times_full = self._seen_full = 0
         self._entries: deque[OutboxEntry] = deque()
         self._cut_at = 0
         """How many records of the first entry have left."""
         self._conflated = False
         """What left last was of a conflated backlog."""
+
+    @property
+    def full(self) -> bool:
+        """The window lets nothing more through."""
+        return self.window is not None and self.window.room <= 0
+
+    @property
+    def shut(self) -> bool:
+        """Nothing may leave, whatever waits."""
+        return self.paused or self.busy or self.full
 
     @property
     def oldest_at(self) -> int:
@@ -97,14 +107,15 @@ class Lane:
         self._note_full(bool(taken), now_ns)
         return taken
 
-    def look(self, now_ns: int) -> bool:
-        """Note whether the window is full with something waiting; whether it has become full since the last look."""
-        self._note_full(False, now_ns)
+    def look(self, now_ns: int, more: bool = False) -> bool:
+        """Note whether the window is full with something waiting; whether it has become full since the last look. `more`:
+        something waits for it on disk."""
+        self._note_full(False, now_ns, more)
         became, self._seen_full = self.times_full > self._seen_full, self.times_full
         return became
 
-    def _note_full(self, moving: bool, now_ns: int) -> None:
-        full = bool(self._entries) and self.window is not None and self.window.room <= 0
+    def _note_full(self, moving: bool, now_ns: int, more: bool = False) -> None:
+        full = (more or bool(self._entries)) and self.full
         if moving or not full:
             self.full_since = 0
         if full and self.full_since == 0:

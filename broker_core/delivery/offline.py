@@ -7,15 +7,15 @@ queued in memory, and then until it is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from broker_core.delivery.account import Cause
 from broker_core.delivery.drain import Drain
 from broker_core.delivery.entry import OutboxEntry
+from broker_core.delivery.lane import Lane
 from broker_core.delivery.lanes import Lanes
 from broker_core.delivery.ledger import Tally
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
@@ -45,7 +45,6 @@ class Waits(Protocol):
     def queue(self, entry: OutboxEntry) -> None: ...
     def send_waiting(self) -> None: ...
     def take_unsent(self) -> list[OutboxEntry]: ...
-    def lose_entries(self, entries: Iterable[OutboxEntry], cause: Cause, rule: str = "") -> None: ...
     def back_to_live(self) -> None: ...
 
 
@@ -64,6 +63,8 @@ class Offline:
         self._pin: Pin | None = None
         self._task: asyncio.Task[None] | None = None
         self._wakened = asyncio.Event()
+        self._holding: tuple[Lane, ...] = ()
+        """The lanes that let nothing through of what was brought back for them, so that it went to the spool again."""
 
     # The chunk that has left the spool and isn't queued yet.
 
@@ -97,6 +98,13 @@ class Offline:
             _tell(tallies, chunk.entries, chunk.first)
         return tallies
 
+    def holds(self, stream: int) -> bool:
+        """Whether something waits here for a subscription."""
+        spooled, chunk = self.spool.tallies.get(stream), self._drain.chunk
+        if spooled is not None and spooled.messages:
+            return True
+        return chunk is not None and any(entry.stream == stream for entry in chunk.entries)
+
     def first_of(self, stream: int) -> int:
         """A sequence no waiting record of a subscription is before; 0 when none waits."""
         tally = self.tallies().get(stream)
@@ -111,22 +119,27 @@ class Offline:
         if oldest:
             self._keep_log(oldest)
         for number, entry in enumerate(entries):
-            self.keep(entry)
-            if self._backlog.state is ClientState.CLOSED:
-                self._backlog.lose_entries(entries[number + 1 :], Cause.DISCONNECTED)
+            if not self._keep(entry, entries[number + 1 :]):
                 return
         self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
     def keep(self, entry: OutboxEntry) -> None:
         """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
+        self._keep(entry, ())
+
+    def _keep(self, entry: OutboxEntry, behind: Sequence[OutboxEntry]) -> bool:
+        """Whether it is kept; if not, the client has been closed with it and those behind it still waiting."""
         self._drain.came_bytes += entry.nbytes
         if entry.rows is None and self.spool.extend(entry):
-            return
+            return True
         try:
             self._to_spool(entry)
         except JournalError as error:
-            self._backlog.lose_entries([entry], Cause.DISCONNECTED)
-            self._owner.fail(error)
+            for one in (entry, *behind):
+                self._backlog.queue(one)
+            self._owner.spool_failed(error)
+            return False
+        return True
 
     def _to_spool(self, entry: OutboxEntry) -> None:
         if entry.source is None:
@@ -218,6 +231,15 @@ class Offline:
             self._sink.writable
             and not self._backlog.outbox.nbytes
             and self._backlog.lanes.nbytes < PULL_BYTES
+            and not self._held
+        )
+
+    @property
+    def _held(self) -> bool:
+        """Whether what is at the front of the spool would only wait in memory again: for an acknowledgement, or a pause's end."""
+        lanes = self._backlog.lanes
+        return bool(self._holding) and all(
+            lane.shut and lanes.get(lane.stream) is lane for lane in self._holding
         )
 
     async def _until_wanted(self) -> bool:
@@ -232,14 +254,16 @@ class Offline:
                     await self._wakened.wait()
             except TimeoutError:
                 self.stalled()
+        self._holding = ()
         if backlog.state is ClientState.OFFLINED:
             backlog.state = next_state(backlog.state, Event.READING)
             self._drain.reads(True)
         return backlog.state is not ClientState.CLOSED
 
     def stalled(self) -> None:
-        """A draining client has stopped reading: what it wasn't sent waits on disk again."""
+        """A draining client has stopped reading, or acknowledging: what it wasn't sent waits on disk again."""
         backlog, chunk = self._backlog, self._drain.stop()
+        self._holding = tuple(backlog.lanes.filled.values()) if self._sink.writable else ()
         backlog.state = next_state(backlog.state, Event.OFFLINE)
         unsent = backlog.take_unsent()
         firsts = [one.batch.first_sequence for one in unsent if one.source is not None]

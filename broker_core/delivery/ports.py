@@ -56,6 +56,9 @@ class Owner(Protocol):
     def close(self, code: str, message: str) -> None:
         """End the connection with a last word."""
 
+    def spool_failed(self, error: SluiceError) -> None:
+        """What waits for it can't be written to disk: that is decided, told and recorded, and the connection ended."""
+
 
 class Spawn(Protocol):
     """Starts a task that ends with the instance."""

@@ -55,6 +55,9 @@ class Sink(Protocol):
     def network_limited(self) -> bool:
         """Whether what waits has waited for the network lately, more than for the peer to open its window."""
 
+    def logged_on(self) -> None:
+        """It is known who this is: frames may be as large as the protocol allows. Until then they are small."""
+
     def send_entries(self, entries: Sequence[OutboxEntry]) -> Sequence[int] | None:
         """Hand deliveries to the transport, in order. Called only while `writable`.
 

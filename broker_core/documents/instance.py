@@ -94,6 +94,15 @@ class RecoveryEntry(Document, frozen=True, kw_only=True):
     clean: bool = True
 
 
+class LastWords(Document, frozen=True, kw_only=True):
+    """Why a broker ended by itself, or couldn't start."""
+
+    at: Moment
+    code: str
+    message: str
+    fix: str = ""
+
+
 class JournalTotals(Document, frozen=True, kw_only=True):
     """The journal's files."""
 
@@ -120,6 +129,10 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     connections: int = 0
     recovery: RecoveryEntry = RecoveryEntry()
     journal: JournalTotals = JournalTotals()
+    log: Annotated[str, Meta(description="The log's identity, a UUID.")] = ""
+    ended: Annotated[
+        LastWords | None, Meta(description="Why the process before this one ended, if it did so by itself.")
+    ] = None
 
 
 class Snapshot(Document, frozen=True, kw_only=True):

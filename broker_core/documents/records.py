@@ -12,7 +12,8 @@ from broker_core.documents.base import Document, Moment
 
 class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     """Something happened to a client: connect, disconnect, subscribe, unsubscribe, offline_start, offline_stop, slow, or a
-    sample of how far it is behind. `state` is its delivery, or of a disconnect why."""
+    sample of how far it is behind. `state` is its delivery, or of a disconnect why. Of the broker itself, whose name begins
+    with $: clock_jumped, with how far in `state`."""
 
     at: Moment
     client: str
@@ -78,6 +79,7 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
     resume_token: str = ""
     told: str = "unknown"
     times: int = 1
+    problem: Annotated[str, Meta(description="What the disk said, where that and no limit is why.")] = ""
     samples: Annotated[
         list[list[int]],
         Meta(description="Moment (ms), bytes in the outbox and the spool, age in ms, bytes sent."),

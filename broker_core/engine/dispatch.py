@@ -5,15 +5,15 @@ A batch of journaled topics waits for its group to be durable; what no journal k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import structlog
 
 from broker_core import batch as batches
-from broker_core.batch import Batch
+from broker_core.batch import Batch, hash64
 from broker_core.connections.member import Member
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
@@ -21,7 +21,7 @@ from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.shared import Shared
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.acks import Publishers
-from broker_core.journal.commit_log import CommitLog, LocalLog, Pending
+from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LocalLog, Pending
 from broker_core.journal.segment import Position
 from broker_core.names import BROKER_NAME
 from broker_core.protocols import replies
@@ -31,16 +31,47 @@ from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import Registry
 
 log = structlog.get_logger("sluice.dispatch")
+MAX_JUMP = 2**40
+"""A publisher's numbers never go further at once: a million a second for twelve days. Behind a number that nobody reaches,
+all that its owner publishes would look like repeats."""
+MAX_REPEATS = 10_000
+"""Answers of one client that may wait for a commit of what it repeats."""
 
 
 @dataclass(slots=True)
 class Waiting:
     """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
-    the answers to its commands."""
+    the answers to its commands. `behind` is what no journal keeps and was published after it: it mustn't overtake."""
 
     connection: Member
     last_publisher_sequence: int
     answers: Sequence[replies.Ack]
+    behind: tuple[Passed, ...] = ()
+
+
+class Passed(NamedTuple):
+    """What of a batch no journal keeps. `answers` is None when the rest of it is acknowledged."""
+
+    batch: Batch
+    answers: Sequence[replies.Ack] | None
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A publisher's batches between being taken and being durable."""
+
+    newest: Waiting
+    batches: int = 0
+    taken: int = 0
+    """Its newest number that was taken, by the journal or past it."""
+
+
+@dataclass(slots=True)
+class Repeat:
+    """What a client published again while the same was on its way to the disk, and the answers that wait for that."""
+
+    last: int = 0
+    answers: list[replies.Ack] = field(default_factory=list)
 
 
 class Subscribed(Protocol):
@@ -83,13 +114,20 @@ class Dispatch:
         self.topics = topics
         """Which are journaled, by the policy in force."""
         self._publishers = Publishers(self._journal.publishers)
+        """The newest number of each that is durable, or of what no journal keeps and nothing before waits for the disk."""
+        self._under_way: dict[str, UnderWay] = {}
+        """Of publishers with batches on their way to the disk."""
+        self._repeats: dict[Member, Repeat] = {}
+        self.on_broken: Callable[[JournalError], None] | None = None
+        """The log takes nothing more, so the process has to end; set by the engine."""
         self._log: CommitLog[Waiting] = LocalLog(self._journal, self, self._clock)
+        self._behind_bytes = 0
         self.messages_in = self.bytes_in = 0
 
     @property
     def congested(self) -> bool:
         """Whether more waits for the disk than should."""
-        return self._log.full
+        return self._log.full or self._behind_bytes > PENDING_HIGH_BYTES
 
     def wait_for_room(self, connection: Member) -> None:
         """Let a publisher be read again when the disk has caught up."""
@@ -97,6 +135,8 @@ class Dispatch:
 
     async def _resume(self, connection: Member) -> None:
         await self._log.room()
+        if self.congested:
+            await self._log.barrier()
         connection.publishing.may_read()
 
     async def barrier(self) -> None:
@@ -108,7 +148,7 @@ class Dispatch:
         await self._log.close()
 
     def publisher_sequence(self, name: str) -> int:
-        """The last of a publisher's own numbers that this instance has taken."""
+        """The last of a publisher's own numbers that is done: durable, unless no journal keeps it."""
         return self._publishers.get(name, 0)
 
     # Publish.
@@ -128,6 +168,13 @@ class Dispatch:
                 "Build batches with the client library.",
                 position=6,
             )
+        if batch.header.publisher != hash64(connection.name) or batch.header.zero_2:
+            raise ClientError(
+                "bad_batch",
+                "The header's `publisher` isn't the hash of the name, or its last field isn't zero.",
+                "Build batches with the client library.",
+                position=64,
+            )
         topics = batch.topics
         for topic in topics:
             check_topic(topic)
@@ -139,15 +186,11 @@ class Dispatch:
         # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
         self._share.live()
         passed, kept = self.topics.parts(fresh)
-        if passed is not None:
-            self._pass_on(passed)
         if kept is not None:
             # Of a batch of both kinds the publisher hears when the whole of it is done.
             self._to_journal(connection, kept, answers, fresh.last_publisher_sequence)
-            return
-        connection.publishing.handed_on(answers)
-        if fresh.first_publisher_sequence:
-            connection.reply(replies.processed(fresh.first_publisher_sequence, fresh.last_publisher_sequence))
+        if passed is not None:
+            self._past_journal(connection, Passed(passed, answers if kept is None else None))
 
     def _without_repeats(
         self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]
@@ -156,21 +199,56 @@ class Dispatch:
         first = batch.first_publisher_sequence
         if first == 0:
             return batch
-        known, last = self._publishers.get(connection.name, 0), batch.last_publisher_sequence
+        done, last = self._publishers.get(connection.name, 0), batch.last_publisher_sequence
+        under_way = self._under_way.get(connection.name)
+        known = done if under_way is None else max(done, under_way.taken)
         if last <= known:
-            if connection.publishing.uncommitted:
-                connection.publishing.answer_when_committed(answers)
-            elif self._journal.publishers.get(connection.name, 0) >= last:
-                connection.reply(replies.persisted(last))
-                connection.publishing.answer_when_committed(answers)
-            else:
-                connection.publishing.handed_on(answers)
+            self._answer_repeat(connection, batch, answers, waits=last > done)
             return None
-        self._publishers.note(connection.name, last)
+        if last > known + MAX_JUMP:
+            raise ClientError(
+                "bad_batch",
+                f"Its numbers go up to {last}, and the last of this publisher's that is known is {known}.",
+                "Number messages one after the other, and go on behind the `sequence` of the logon's answer.",
+                position=72,
+            )
         if first > known:
             return batch
         rows = np.nonzero(batch.publisher_sequences() > known)[0]
         return batch.select(rows, explicit=False)
+
+    def _answer_repeat(
+        self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], *, waits: bool
+    ) -> None:
+        """What the journal keeps is persisted when it is durable, perhaps for an earlier connection; the rest was processed."""
+        last = batch.last_publisher_sequence
+        if self.topics.parts(batch)[1] is None:
+            connection.publishing.handed_on(answers)
+            if not answers:
+                connection.reply(replies.processed(batch.first_publisher_sequence, last))
+        elif waits:
+            self._wait_for_repeat(connection, last, answers)
+        else:
+            connection.reply(replies.persisted(last))
+            connection.publishing.answer_when_committed(answers)
+
+    def _wait_for_repeat(self, connection: Member, last: int, answers: Sequence[replies.Ack]) -> None:
+        waiting = self._repeats.get(connection)
+        if waiting is None:
+            waiting = self._repeats[connection] = Repeat()
+            connection.publishing.submitted()
+        if len(waiting.answers) + len(answers) > MAX_REPEATS:
+            raise ClientError(
+                "too_many_repeats",
+                f"More than {MAX_REPEATS} answers to repeated messages wait for the disk.",
+                "Repeat only what is behind the `sequence` of the logon's answer.",
+            )
+        waiting.last = max(waiting.last, last)
+        for answer in answers:
+            if answer.ack == "processed":
+                connection.reply(answer)
+            else:
+                waiting.answers.append(answer)
 
     def _to_journal(
         self, connection: Member, batch: Batch, answers: Sequence[replies.Ack], last: int
@@ -179,9 +257,39 @@ class Dispatch:
         for answer in answers:
             if answer.ack == "processed":
                 connection.reply(answer)
-        waiting = [answer for answer in answers if answer.ack == "persisted"]
-        self._log.append(Pending(batch, Waiting(connection, last, waiting)))
+        waiting = Waiting(connection, last, [answer for answer in answers if answer.ack == "persisted"])
+        under_way = self._under_way.get(connection.name)
+        if under_way is None:
+            under_way = self._under_way[connection.name] = UnderWay(waiting)
+        under_way.newest = waiting
+        under_way.batches += 1
+        under_way.taken = max(under_way.taken, last)
+        self._log.append(Pending(batch, waiting))
         connection.publishing.submitted()
+
+    def _past_journal(self, connection: Member, passed: Passed) -> None:
+        """Hand on what no journal keeps: at once, but never before what the same filter has had recorded of its publisher."""
+        under_way = self._under_way.get(connection.name)
+        if under_way is not None:
+            under_way.taken = max(under_way.taken, passed.batch.last_publisher_sequence)
+            if self.topics.all_journaled(passed.batch.topics) is None:
+                under_way.newest.behind += (passed,)
+                self._behind_bytes += passed.batch.nbytes
+                connection.publishing.submitted()
+                return
+        elif passed.batch.last_publisher_sequence:
+            self._publishers.note(connection.name, passed.batch.last_publisher_sequence)
+        self._hand_on(connection, passed)
+
+    def _hand_on(self, connection: Member, passed: Passed) -> None:
+        batch = passed.batch
+        self._pass_on(batch)
+        if passed.answers is not None:
+            connection.publishing.handed_on(passed.answers)
+            if batch.first_publisher_sequence:
+                connection.reply(
+                    replies.processed(batch.first_publisher_sequence, batch.last_publisher_sequence)
+                )
 
     def _pass_on(self, batch: Batch) -> None:
         """A batch that no journal keeps: deliver it now."""
@@ -220,6 +328,7 @@ class Dispatch:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
         acks: dict[str, int] = {}
         done: dict[Member, int] = {}
+        behind: list[Waiting] = []
         registry = self._subscribed.registry
         for pending, position in zip(group, positions, strict=True):
             self._deliver(pending.batch, position, registry)
@@ -227,42 +336,79 @@ class Dispatch:
             if waiting is not None:
                 owner = waiting.connection
                 done[owner] = done.get(owner, 0) + 1
-                if waiting.last_publisher_sequence:
-                    acks[owner.name] = waiting.last_publisher_sequence
+                acks[owner.name] = waiting.last_publisher_sequence or acks.get(owner.name, 0)
+                self._under_way[owner.name].batches -= 1
+                if waiting.behind:
+                    behind.append(waiting)
                 for answer in waiting.answers:
                     owner.reply(answer)
         self._frontier.durable = group[-1].batch.last_sequence
+        for waiting in behind:
+            self._hand_on_behind(waiting)
         self._settles.settle()
         self._frontier.wake()
         if done:
             self._share.live()
         for name, sequence in acks.items():
-            client = self._roster.clients.get(name)
+            self._note_durable(name, sequence)
+            client = self._roster.clients.get(name) if sequence else None
             if client is not None:
                 client.reply(replies.persisted(sequence))
         for owner, number in done.items():
             owner.publishing.committed(number)
+        if self._repeats:
+            self._answer_repeats()
+
+    def _hand_on_behind(self, waiting: Waiting) -> None:
+        for passed in waiting.behind:
+            self._behind_bytes -= passed.batch.nbytes
+            self._hand_on(waiting.connection, passed)
+        waiting.connection.publishing.committed(len(waiting.behind))
+
+    def _note_durable(self, name: str, sequence: int) -> None:
+        under_way = self._under_way[name]
+        if under_way.batches == 0:
+            sequence = under_way.taken  # with what no journal keeps and came behind it
+            del self._under_way[name]
+        if sequence:
+            self._publishers.note(name, sequence)
+
+    def _answer_repeats(self) -> None:
+        for connection, waiting in list(self._repeats.items()):
+            if self._publishers.get(connection.name, 0) >= waiting.last:
+                del self._repeats[connection]
+                connection.reply(replies.persisted(waiting.last))
+                for answer in waiting.answers:
+                    connection.reply(answer)
+                connection.publishing.committed(1)
 
     def failed(self, group: list[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
         self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
         self._frontier.stamped = self._frontier.durable
-        failed: dict[Member, list[int]] = {}
+        failed: dict[Member, list[int]] = {owner: [] for owner in self._repeats}
         for pending in group:
             waiting = pending.owner
             if waiting is not None:
                 numbers = failed.setdefault(waiting.connection, [])
                 if waiting.last_publisher_sequence:
                     numbers += (pending.batch.first_publisher_sequence, waiting.last_publisher_sequence)
+        # What was taken but not stored is no longer known: its republishing must not look like a repeat.
+        self._under_way.clear()
+        self._repeats.clear()
+        self._behind_bytes = 0
         for owner, numbers in failed.items():
-            # What was taken but not stored is no longer known: its republishing must not look like a repeat.
-            self._publishers.note(owner.name, self._journal.publishers.get(owner.name, 0))
             owner.reply(
                 replies.error_reply(
                     error, of="publish", first=min(numbers, default=None), sequence=max(numbers, default=None)
                 )
             )
             owner.close(error.code, error.sentence, error.fix)
+
+    def broken(self, error: JournalError) -> None:
+        """The log takes nothing more: the process has to end."""
+        if self.on_broken is not None:
+            self.on_broken(error)
 
     def _deliver(self, batch: Batch, position: Position | None, registry: Registry[Receiver]) -> None:
         found = registry.match(batch)

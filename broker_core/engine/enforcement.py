@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from broker_core.config.vocabulary import Action, Mode, Signal, Unit
+from broker_core.config.vocabulary import Action, Choice, Mode, Reason, Signal, Unit
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.delivery.account import NOTHING, Amount, Cause
@@ -24,7 +25,7 @@ from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool
 from broker_core.engine.decisions import Decisions
 from broker_core.engine.events import ClientEvents
-from broker_core.errors import OperatorError
+from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
@@ -98,6 +99,37 @@ class Enforcement:
                     "internal_error", "What a policy decided about this client couldn't be carried out."
                 )
 
+    def spool_failed(self, connection: Member, error: SluiceError) -> None:
+        """What waits for a client can't be written to its spool: by no rule's word, but with everything a decision has."""
+        backlog, pool = connection.backlog, self._guard.pool_of(connection.transport)
+        used = backlog.spool_bytes
+        log.error("spool_failed", client=connection.name, path=pool.limits.disk_path, why=error.sentence)
+        self.carry_out(
+            Decision(
+                at=self._clock.now_ns(),
+                client=connection.name,
+                transport=connection.transport,
+                pool=pool.name,
+                action=Action.DISCONNECT,
+                reason=Reason.SPOOL_FAILED,
+                rule="spool",
+                setting="message_disk_path",
+                revision=self._guard.revision_of(connection.name),
+                mode=Mode.ENFORCE,
+                choose=Choice.SELF,
+                signal=Signal.SPOOL_BYTES,
+                observed=used,
+                limit=pool.limits.disk,
+                unit=Unit.BYTES,
+                used=used,
+                chosen_over=None,
+                kept=0,
+                lost=0,
+                resume_bookmark="",
+                problem=error.sentence,
+            )
+        )
+
     # What is done to a backlog.
 
     def _conflate(self, connection: Member, act: UnderWay) -> None:
@@ -132,22 +164,14 @@ class Enforcement:
     def _offline(self, connection: Member, act: UnderWay) -> None:
         """Move what waits to the spool."""
         if connection.backlog.state is ClientState.LIVE:
-            try:
-                self.move_to_spool(connection)
-            except OSError as problem:
-                act.record()
-                connection.close(
-                    "disk_full", f"This client must be offlined, and its spool can't be made: {problem}."
-                )
-                return
+            self.move_to_spool(connection)
+        if connection.closed:
+            return  # the disk didn't take it, which is another decision
         spool = connection.backlog.spool
         act.record(kept=spool.messages if spool is not None else 0)  # what was on its way isn't in the spool
 
     def move_to_spool(self, connection: Member) -> None:
-        """Offline a live client: what of it is of the log is read there again, everything else waits in its spool.
-
-        Raises OSError when the spool can't be made.
-        """
+        """Offline a live client: what of it is of the log is read there again, everything else waits in its spool."""
         spool = self._new_spool(connection)
         for target in list(connection.subscriptions.values()):
             if target.returns_to_log:
@@ -161,7 +185,8 @@ class Enforcement:
     def _new_spool(self, connection: Member) -> Spool:
         self._spools += 1
         directory = Path(self._guard.pool_of(connection.transport).limits.disk_path)
-        directory.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # said when something has to be written there
+            directory.mkdir(parents=True, exist_ok=True)
         return Spool(
             directory / f"{self._services.facilities.instance}.{connection.name}.{self._spools}.spool"
         )
@@ -224,7 +249,6 @@ class Enforcement:
         for target in _targets(connection, act.decision):
             if target.durable:
                 self._services.durables.delete(connection.keeps_as(target.durable), target.durable)
-                target.durable = ""
         self._close(connection, act, RETRY_AFTER_MS)
 
     def _tell(self, connection: Member, act: UnderWay) -> None:
@@ -271,19 +295,14 @@ def resume(connection: Member, target: ClientSubscription) -> None:
 
 
 def offline_now(enforcement: Enforcement, connection: Member) -> None:
-    """An operator offlines a client, as policy would. OperatorError not_live, disk_full."""
+    """An operator offlines a client, as policy would. OperatorError not_live."""
     if connection.backlog.state is not ClientState.LIVE:
         raise OperatorError(
             "not_live",
             f"{connection.name} is {connection.backlog.state.value} already.",
             "Nothing is to be done.",
         )
-    try:
-        enforcement.move_to_spool(connection)
-    except OSError as problem:
-        raise OperatorError(
-            "disk_full", f"The spool can't be made: {problem}.", "Make room, or choose another path."
-        ) from None
+    enforcement.move_to_spool(connection)
 
 
 def _counted(connection: Member, target: ClientSubscription, signal: Signal) -> Amount:

@@ -7,7 +7,7 @@ record, the unit is the batch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +16,13 @@ import structlog
 
 from broker_core.clock import Clock
 from broker_core.config import PolicyDocument
+from broker_core.connections import heartbeats
+from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.connection import Connection
 from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
+from broker_core.connections.owners import Owners
 from broker_core.connections.ports import Services
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens, key_at
@@ -37,7 +40,7 @@ from broker_core.engine.subscribing import Subscriptions
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
-from broker_core.protocols import replies
+from broker_core.names import BROKER_NAME
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept_file import Earlier
@@ -51,6 +54,8 @@ from broker_core.subscriptions.journaled_topics import JournaledTopics
 log = structlog.get_logger("sluice.engine")
 TICK_MS: Final = 1_000
 """How often `tick` is called."""
+CLOCK_JUMP_NS: Final = 2_000_000_000
+"""The wall clock was set by more than this: it is told. Less is how clocks are kept right."""
 LOGON_WITHIN_MS: Final = 10_000
 """A connection that hasn't logged on by then is closed."""
 
@@ -72,13 +77,15 @@ class Engine:
         self.clock = clock
         self.policy = policy
         self.started_at = clock.now_ns()
+        self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores: asyncio.Task[None] | None = None
         state = spool_directory.parent / "state"
 
         self.ledger = Ledger()
         self.events = ClientEvents()
-        self.roster = Roster()
+        self.anteroom = Anteroom()
+        self.roster = Roster(self.anteroom)
         self.leases = Leases()
         self.reader = ReaderThread(clock)
         self.share = FairShare(clock)
@@ -109,7 +116,11 @@ class Engine:
             self.settle,
             JournaledTopics(policy.instance),
         )
-        self.logons = Logons(self.facilities, self.roster, policy)
+        self.dispatch.on_broken = self.broken
+        self.on_broken: Callable[[JournalError], None] | None = None
+        """The process has to end, and this is why; set by whoever runs it."""
+        self.owners = Owners(journal.directory / f"{self.instance}.owners")
+        self.logons = Logons(self.facilities, self.roster, policy, self.owners)
         self.services = self.subscriptions.services = Services(
             self.facilities,
             self.frontier,
@@ -156,24 +167,32 @@ class Engine:
     def tick(self) -> None:
         """Once a second: leases, logons that never came, heartbeats, what is to be stored."""
         now = self.clock.monotonic_ms()
+        self._look_at_the_clock()
         self.subscriptions.acknowledge()
         self.leases.expire(now)
         self.durables.look()
         self.managed.look()
         self.kept.save_soon()
         for connection in self.roster:
+            if not connection.listened_to:
+                connection.heard_at = now
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
-            elif connection.promised_ms and now - connection.heard_at > 2 * connection.promised_ms + 1_000:
-                connection.close(
-                    "heartbeat_timeout", f"Nothing was heard for {now - connection.heard_at} ms."
-                )
-            elif connection.heartbeat_ms and now - connection.spoke_at > connection.heartbeat_ms - TICK_MS:
-                connection.reply(replies.Heartbeat())
+            elif heartbeats.shortest(connection) >= heartbeats.FAST_MS:
+                heartbeats.look(connection, now, TICK_MS)
         self._publish_events()
         if self._chores is None or self._chores.done():
             self._chores = self.spawn(self._do_chores())
+
+    def _look_at_the_clock(self) -> None:
+        """A wall clock that was set is told: moments of records and ages of segments are by it."""
+        ahead = self.clock.now_ns() - self.clock.monotonic_ns()
+        jumped, self._clock_ahead = ahead - self._clock_ahead, ahead
+        if abs(jumped) > CLOCK_JUMP_NS:
+            seconds = jumped / 1_000_000_000
+            log.warning("clock_jumped", by_s=round(seconds, 3))
+            self.events.add(self.clock.now_ns(), BROKER_NAME, "clock_jumped", f"{seconds:+.3f} s")
 
     def _publish_events(self) -> None:
         self.decisions.close_second()
@@ -182,12 +201,32 @@ class Engine:
             self.dispatch.publish_own(topic, bodies)
 
     async def _do_chores(self) -> None:
-        """Have spare segments made and full ones closed, in a thread."""
+        """See in a thread that the journal is still ours, have spare segments made and full ones closed."""
         try:
+            await asyncio.to_thread(self.journal.check)
+            await self._save_owners()
             await asyncio.to_thread(self.journal.preallocate)
         except JournalError as error:
+            if self.journal.failed is not None:
+                self.broken(self.journal.failed)
+                return
             # The journal goes on without spares, and writing says so itself when the disk is full.
             log.warning("journal_chores_failed", code=error.code, why=error.sentence)
+
+    async def _save_owners(self) -> None:
+        if not self.owners.changed:
+            return
+        try:
+            await asyncio.to_thread(self.owners.write, self.owners.encoded())
+        except OSError as problem:
+            self.owners.changed = True  # the next second tries again
+            log.warning("owners_not_kept", why=str(problem))
+
+    def broken(self, error: JournalError) -> None:
+        """The log takes nothing more: what is on the disk, or whose it is, can't be known before it is opened again."""
+        log.critical("journal_broken", code=error.code, why=error.sentence, fix=error.fix)
+        if self.on_broken is not None:
+            self.on_broken(error)
 
     def apply(self, policy: PolicyDocument, stage: Stage | None = None) -> None:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
@@ -210,6 +249,7 @@ class Engine:
         self.logons.close()
         await self.dispatch.close()
         await self.kept.close()
+        await self._save_owners()
         self.reader.close()
         self.journal.close()
 

@@ -21,6 +21,7 @@ from broker_core.delivery.ports import Facilities
 from broker_core.engine.events import ClientEvents
 from broker_core.engine.subscription_view import LiveSubscription
 from broker_core.engine.watchdog import Watchdog
+from broker_core.errors import SluiceError
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.replay_control import ReplayControl
@@ -45,6 +46,9 @@ class Enforces(Protocol):
 
     def carry_out(self, decision: Decision) -> None:
         """Do what was decided, or in shadow only keep it."""
+
+    def spool_failed(self, connection: Member, error: SluiceError) -> None:
+        """End a client whose spool the disk doesn't take, by a decision."""
 
 
 class Settle:
@@ -95,6 +99,10 @@ class Settle:
         for target in connection.subscriptions.values():
             self._watched.pop((connection, target.stream), None)
         self.watchdog.forget(connection)
+
+    def spool_failed(self, connection: Member, error: SluiceError) -> None:
+        """What waits for a client can't be written to its spool."""
+        self.enforces.spool_failed(connection, error)
 
     def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
         """A subscription begins; before anything is offered to it."""
@@ -232,7 +240,7 @@ class Settle:
         """The same about a subscription that has a lane, and for which something has happened."""
         backlog, now = connection.backlog, self._clock.now_ns()
         lane = backlog.lanes.get(stream)
-        if lane is not None and lane.look(now):
+        if lane is not None and lane.look(now, backlog.on_disk(stream)):
             self._events.add(now, connection.name, "slow", backlog.state.value)
         view, watched = self._watched.get((connection, stream), (None, None))
         if view is None or watched is None or not watched.judged:

@@ -193,15 +193,32 @@ class Subscriptions:
             )
         instance, journal = self._instance, self.services.facilities.journal
         found = find_span(asked, Log(instance, journal.first_sequence, self.services.frontier.durable))
-        if found.missing is not None and command.on_gap == "error":
-            first, last = (f"{instance}|{sequence}|" for sequence in found.missing)
+        gap = self._gap(found) if command.on_gap == "error" else None
+        if gap is not None:
+            first, last = (f"{instance}|{sequence}|" for sequence in gap)
             raise ClientError(
                 "bookmark_gone",
-                f"The records {first} to {last} were removed from the log.",
+                f"The records {first} to {last} aren't in the log, or not any more.",
                 "Start from 0, the oldest record, or leave on_gap out.",
                 **{"from": first, "to": last, "oldest": f"{instance}|{journal.first_sequence}|"},
             )
         return found
+
+    def _gap(self, found: Found) -> tuple[int, int] | None:
+        """What of a span isn't there: removed, before its moment too as far as that can be told, or a hole further on."""
+        span, journal = found.span, self.services.facilities.journal
+        segments = journal.segments()
+        if found.missing is not None or not segments:
+            return found.missing
+        if span.not_before < segments[0].first_at and segments[0].first_sequence > 1 and span.not_before:
+            return 1, segments[0].first_sequence - 1
+        at = {one.first_sequence: one for one in segments}
+        for hole in journal.holes:
+            segment = at.get(hole.segment)
+            after = segment is not None and segment.last_at < span.not_before
+            if hole.last_sequence >= span.first and hole.first_sequence <= span.last and not after:
+                return max(hole.first_sequence, span.first), min(hole.last_sequence, span.last)
+        return None
 
     def _say_where(self, target: ClientSubscription, command: commands.Subscribe, found: Found) -> None:
         peer, span = target.peer, found.span

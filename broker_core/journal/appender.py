@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from broker_core.batch import Batch
 from broker_core.journal.files import Files, OpenFile, write_all
@@ -57,11 +58,12 @@ class Appender:
     """Writes batches at the tail. A failed append leaves nothing behind; the caller holds the journal's lock."""
 
     def __init__(
-        self, files: Files, directory: Path, instance: str, epoch: int, options: JournalOptions
+        self, files: Files, directory: Path, instance: str, log: UUID, epoch: int, options: JournalOptions
     ) -> None:
         self.files = files
         self.directory = directory
         self.instance = instance
+        self.log = log
         self.epoch = epoch
         self.options = options
         self.spares = Spares(files, directory, instance, options.segment_size, options.preallocated)
@@ -124,7 +126,7 @@ class Appender:
     def _open_segment(self, first: Batch) -> Tail:
         path = self.directory / segment_name(self.instance, first.first_sequence)
         file = self.spares.take(path)
-        header = new_header(self.instance, self.epoch, first.first_sequence, first.accepted_at)
+        header = new_header(self.instance, self.epoch, first.first_sequence, first.accepted_at, self.log)
         index = SegmentIndex(self.instance, first.first_sequence, self.epoch)
         tail = Tail(Segment(path, False, False, index, sealed=False), file, HEADER_SIZE)
         try:

@@ -10,7 +10,11 @@ the steps, and what breaks otherwise:
   3. Move the durable frontier and hand out, on the loop, only after fdatasync returned. Earlier, and a crash could
      take back what a subscriber has seen.
 When a write fails, the group and everything that has gathered behind it fail together: letting later batches
-through would leave a gap in a publisher's sequence that its republishing could not fill.
+through would leave a gap in a publisher's sequence that its republishing could not fill. A disk without room may have some
+later; after any other failure, and after whatever nobody foresaw, the log is `broken`: what is on the disk, or who has heard
+of it, can't be known, so nothing more comes out and the process must end.
+
+`accepted_at` never goes back: while a clock that was set back hasn't caught up, records bear the latest moment there was.
 """
 
 from __future__ import annotations
@@ -58,7 +62,10 @@ class Outlet(Protocol[Owner]):
         """A group is durable; where each of its batches stands in the journal. The order of the log."""
 
     def failed(self, group: list[Pending[Owner]], error: JournalError) -> None:
-        """Nothing of these is stored. Only the first of them may have been stamped."""
+        """Nothing of these is stored, as far as can be said. Only the first of them may have been stamped."""
+
+    def broken(self, error: JournalError) -> None:
+        """Nothing more will come out: the process must end. What is in the log is known when it is opened again."""
 
 
 class CommitLog(Protocol[Owner]):
@@ -78,7 +85,7 @@ class CommitLog(Protocol[Owner]):
         """Wait until everything appended before is durable or has failed, and the outlet has heard of it."""
 
     async def close(self) -> None:
-        """Finish what was appended, also while this waits, and take nothing more."""
+        """Finish what was appended, also while this waits, and take nothing more. What a broken log has is left."""
 
 
 class LocalLog(Generic[Owner]):
@@ -97,6 +104,7 @@ class LocalLog(Generic[Owner]):
         self._thread = thread or ThreadPoolExecutor(1, "journal")
         self._pending: list[Pending[Owner]] = []
         self._pending_bytes = 0
+        self._last_at = journal.last_at
         self._appended = self._settled = 0
         """Batches since the start; settled are those that are durable or have failed."""
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
@@ -132,28 +140,43 @@ class LocalLog(Generic[Owner]):
         self._thread.shutdown(wait=True)
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while self._pending:
-                group = self._take()
-                self._stamp(group)
-                self._outlet.stamped(group)
-                try:
-                    positions = await loop.run_in_executor(
-                        self._thread, self._write, [p.batch for p in group]
-                    )
-                except Exception as problem:
-                    # Whatever it was, nobody waits in silence for what isn't stored.
-                    group, self._pending = group + self._pending, []
-                    self._release(group)
-                    self._outlet.failed(group, _as_journal_error(problem))
-                else:
-                    self._release(group)
-                    self._outlet.applied(group, positions)
-                finally:
-                    self._settle(len(group))
+                await self._commit(self._take())
+        except Exception as problem:
+            self._break(problem)
         finally:
             self._task = None
+
+    async def _commit(self, group: list[Pending[Owner]]) -> None:
+        self._stamp(group)
+        self._outlet.stamped(group)
+        try:
+            positions = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._write, [p.batch for p in group]
+            )
+        except Exception as problem:
+            # Whatever it was, nobody waits in silence for what isn't stored.
+            group, self._pending = group + self._pending, []
+            self._release(group)
+            self._outlet.failed(group, _as_journal_error(problem))
+            self._settle(len(group))
+            if self._journal.failed is not None or not isinstance(problem, JournalError):
+                raise
+            return
+        # The law of every acknowledgement.
+        assert group[-1].batch.last_sequence <= self._journal.durable_sequence
+        self._release(group)
+        self._outlet.applied(group, positions)
+        self._settle(len(group))
+
+    def _break(self, problem: Exception) -> None:
+        error = _as_journal_error(problem)
+        self._journal.failed = self._journal.failed or error
+        self._release(self._pending)
+        self._pending = []
+        self._settle(self._appended - self._settled)
+        self._outlet.broken(error)
 
     def _take(self) -> list[Pending[Owner]]:
         size = 0
@@ -166,7 +189,8 @@ class LocalLog(Generic[Owner]):
         return group
 
     def _stamp(self, group: list[Pending[Owner]]) -> None:
-        sequence, at = self._journal.next_sequence, self._clock.now_ns()
+        sequence = self._journal.next_sequence
+        at = self._last_at = max(self._clock.now_ns(), self._last_at)
         origin, epoch = self._journal.origin, self._journal.epoch
         for pending in group:
             batch = pending.batch
@@ -195,6 +219,4 @@ def _as_journal_error(problem: Exception) -> JournalError:
     if isinstance(problem, JournalError):
         return problem
     log.error("group_commit_failed", exc_info=problem)
-    return JournalError(
-        "journal_failed", f"The log couldn't take the messages: {problem!r}.", "See the broker's log."
-    )
+    return JournalError("journal_failed", f"The log failed unforeseen: {problem!r}.", "See the broker's log.")

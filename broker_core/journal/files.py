@@ -108,8 +108,8 @@ def write_all(files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> 
     return offset
 
 
-def replace_durably(files: Files, path: Path, content: bytes, mode: int = 0o640) -> None:
-    """Put a whole small file in place; after a crash at any step the old or the new one is there, whole.
+def replace_durably(files: Files, path: Path, *content: Buffer, mode: int = 0o640) -> None:
+    """Put a whole file in place; after a crash at any step the old or the new one is there, whole.
 
     It is written beside, under a name that nobody else has, so that two who replace the same file don't mix their
     bytes; synced, renamed, and the directory synced. What a crash leaves beside is found by `temporary_of`.
@@ -119,7 +119,7 @@ def replace_durably(files: Files, path: Path, content: bytes, mode: int = 0o640)
     handle = OpenFile(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         try:
-            write_all(files, handle.fd, [content], 0)
+            write_all(files, handle.fd, content, 0)
             files.fsync(handle.fd)
         finally:
             handle.close()
@@ -144,9 +144,9 @@ def sweep_temporaries(files: Files, path: Path) -> None:
             files.unlink(beside)
 
 
-def journal_error(error: OSError, what: str) -> JournalError:
-    """The named error for a failed system call."""
-    if error.errno in NO_ROOM:
+def journal_error(error: OSError, what: str, *, final: bool = False) -> JournalError:
+    """The named error for a failed system call. `final`: it is no matter of room, what was written can't be known."""
+    if error.errno in NO_ROOM and not final:
         return JournalError(
             "disk_full",
             f"There is no room for {what}: {error.strerror}.",
@@ -156,7 +156,7 @@ def journal_error(error: OSError, what: str) -> JournalError:
     return JournalError(
         "journal_failed",
         f"The disk refused {what}: {error.strerror}.",
-        "Look at the disk and the system's log; restart the broker when the disk works again.",
+        "Look at the disk and the system's log. The broker ends and opens its log anew when it is started again.",
         errno=error.errno,
     )
 
@@ -175,6 +175,21 @@ def take_lock(path: Path) -> OpenFile:
             path=str(path),
             pid=owner,
         ) from None
+    if not is_at(handle, path):
+        raise OperatorError(
+            "journal_locked",
+            f"The lock {path} was replaced while it was taken.",
+            "Start one broker at a time, and leave its files alone.",
+            path=str(path),
+        )
     os.ftruncate(handle.fd, 0)
     os.pwrite(handle.fd, str(os.getpid()).encode(), 0)
     return handle
+
+
+def is_at(file: OpenFile, path: Path) -> bool:
+    """Whether a path still stands for an open file: nobody has removed, moved or replaced it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fd))
+    except FileNotFoundError:
+        return False

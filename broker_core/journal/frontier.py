@@ -1,17 +1,58 @@
-"""`<instance>.durable`: the durable frontier, for readers in other processes (Spark, `manage.py journal`).
+"""`<instance>.durable`: the durable frontier, and which log it is of.
 
-Twenty decimal digits and a newline: everything up to that sequence is on disk. Written after an fdatasync of the
-journal and not synced itself: after a power loss it may be behind, never ahead. At opening it tells whether records
-that were durable are missing from the log, so that their numbers are never given to others, also when every segment
-has been removed.
+    +------------------------------------------------------------------------------------+
+    | 0 magic "SLUICED1" | 8 crc u32 (CRC32C of what follows) | 12 epoch u32              |
+    | 16 sequence u64 | 24 given_up u64 | 32 log, a UUID's 16 bytes | 48 zeros to 512     |
+    | 512 the same 48 bytes once more                                                     |
+    +------------------------------------------------------------------------------------+
+
+Everything up to `sequence` is on disk. Written after an fdatasync of the journal and not synced itself: after a power
+loss it may be behind, never ahead. For readers in other processes (Spark, `manage.py journal`), and for opening: what
+stands behind it is trusted only when it has been written again, and a log that ends before it lacks records that were
+acknowledged. Up to `given_up` an operator knows of that and goes on; their numbers are never given to others. `epoch` is
+the newest opening's, so that it goes on when every segment has been removed.
+
+The copies stand in sectors of their own and are written in one go: of two that can be read the newer counts. Earlier
+releases wrote twenty decimal digits and a newline, which say nothing of the log.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
 
 from broker_core.journal.files import OpenFile
+
+MAGIC = b"SLUICED1"
+COPY_AT = 512
+"""Where the second copy stands: no sector holds both."""
+_HEAD = struct.Struct("<8sI")
+_REST = struct.Struct("<IQQ16s")
+SIZE = _HEAD.size + _REST.size
+NO_LOG = bytes(16)
+_TEXT_SIZE = 21
+MAX_SEQUENCE = 2**63 - 1
+
+
+class Mark(NamedTuple):
+    """What the file says. `log` is None in one that an earlier release wrote."""
+
+    sequence: int
+    log: UUID | None = None
+    epoch: int = 0
+    given_up: int = 0
+
+
+class Known(NamedTuple):
+    """What the control plane last heard of an instance's log: its identity, and how far it was durable."""
+
+    log: UUID | None
+    sequence: int
 
 
 def frontier_path(directory: Path, instance: str) -> Path:
@@ -19,27 +60,62 @@ def frontier_path(directory: Path, instance: str) -> Path:
     return directory / f"{instance}.durable"
 
 
-class FrontierFile:
-    """Keeps the file open; one small write when the frontier has moved."""
+def encode_mark(mark: Mark) -> bytes:
+    """The file's content."""
+    log = mark.log.bytes if mark.log is not None else NO_LOG
+    rest = _REST.pack(mark.epoch, mark.sequence, mark.given_up, log)
+    copy = _HEAD.pack(MAGIC, crc32c(rest)) + rest
+    return copy.ljust(COPY_AT, b"\0") + copy
 
-    def __init__(self, path: Path) -> None:
+
+def decode_mark(raw: bytes) -> Mark | None:
+    """The newer of the copies that can be believed; None when there is none."""
+    if len(raw) == _TEXT_SIZE and raw[:20].isdigit():
+        sequence = int(raw)
+        return Mark(sequence) if sequence <= MAX_SEQUENCE else None
+    copies = [mark for at in (0, COPY_AT) if (mark := _decode(raw[at : at + SIZE])) is not None]
+    return max(copies, key=lambda mark: mark.sequence, default=None)
+
+
+def _decode(raw: bytes) -> Mark | None:
+    if len(raw) != SIZE:
+        return None
+    magic, crc = _HEAD.unpack_from(raw)
+    if magic != MAGIC or crc32c(raw[_HEAD.size :]) != crc:
+        return None
+    epoch, sequence, given_up, log = _REST.unpack_from(raw, _HEAD.size)
+    if not given_up <= sequence <= MAX_SEQUENCE:
+        return None
+    return Mark(sequence, UUID(bytes=log) if log != NO_LOG else None, epoch, given_up)
+
+
+class FrontierFile:
+    """Keeps the file open; one small write when the frontier has moved. `first` is what it says from now on."""
+
+    def __init__(self, path: Path, first: Mark) -> None:
         self._file = OpenFile(path, os.O_RDWR | os.O_CREAT)
+        self._mark = first
         self._written = -1
 
     def write(self, sequence: int) -> None:
         """Note the frontier. OSError when the disk refuses."""
         if sequence != self._written:
-            os.pwrite(self._file.fd, b"%020d\n" % sequence, 0)
+            os.pwrite(self._file.fd, encode_mark(self._mark._replace(sequence=sequence)), 0)
             self._written = sequence
 
     def close(self) -> None:
         self._file.close()
 
 
-def read_frontier(directory: Path, instance: str) -> int | None:
-    """The durable frontier; None when there is no file or it can't be one."""
+def read_mark(directory: Path, instance: str) -> Mark | None:
+    """What the file says; None when there is none, or neither copy can be read."""
     try:
-        text = frontier_path(directory, instance).read_bytes()
+        return decode_mark(frontier_path(directory, instance).read_bytes())
     except OSError:
         return None
-    return int(text) if len(text) == 21 and text[:20].isdigit() else None
+
+
+def read_frontier(directory: Path, instance: str) -> int | None:
+    """The durable frontier; None as `read_mark`."""
+    mark = read_mark(directory, instance)
+    return None if mark is None else mark.sequence

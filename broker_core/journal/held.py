@@ -63,10 +63,14 @@ class Segment:
             return self._info
         index = self.index
         state = "archived" if self.archived else "sealed" if self.sealed else "current"
-        size = self.path.stat().st_size if self.compressed and self.path.exists() else index.end
+        try:
+            found = self.path.stat()
+        except OSError:
+            found = None  # a swap has just moved it
+        size = found.st_size if self.compressed and found is not None else index.end
         made = SegmentInfo(
             self.path.name, self.path, index.first_sequence, index.last_sequence, index.first_at, index.last_at,
-            size, state, self.compressed, index.records,
+            size, state, self.compressed, index.records, found.st_mtime_ns if found is not None else 0,
         )  # fmt: skip
         if self.sealed:
             self._info = made

@@ -9,7 +9,7 @@ that stay open for as long as somebody reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
@@ -20,9 +20,9 @@ from broker_core.batch import Batch, hash64
 from broker_core.documents.journals import Removal
 from broker_core.errors import JournalError
 from broker_core.journal.acks import Publishers
-from broker_core.journal.appender import Appender, JournalOptions, Part
-from broker_core.journal.files import Files, OpenFile, journal_error, take_lock
-from broker_core.journal.frontier import FrontierFile, frontier_path
+from broker_core.journal.appender import Appender, JournalOptions, Part, Tail
+from broker_core.journal.files import NO_ROOM, Files, OpenFile, is_at, journal_error, take_lock
+from broker_core.journal.frontier import FrontierFile, Known, Mark, frontier_path
 from broker_core.journal.held import Pin, Pins, Segment
 from broker_core.journal.index import Hole
 from broker_core.journal.log_reader import LogReader
@@ -43,11 +43,19 @@ class Journal:
     ) -> None:
         self.instance = found.instance
         self.origin = hash64(found.instance)
+        assert found.log is not None, "a recovery that ran knows its log"
+        self.identity = found.log
+        """Whose records these are, whatever the instance is called."""
         self.epoch = found.epoch
         self.directory = directory
         self.options = options
         self.recovery: RecoveryReport = found.report
         self.publishers: Publishers = found.publishers
+        """The newest numbers that are durable."""
+        self._written_publishers: dict[str, int] = {}
+        """Those of what is written and not durable yet."""
+        self.last_at = max((segment.index.last_at for segment in found.segments), default=0)
+        """The latest moment that a record found at opening bears."""
         self.next_sequence = found.next_sequence
         self.durable_sequence = found.next_sequence - 1
         self._files = files
@@ -57,12 +65,14 @@ class Journal:
         self._log = LogReader(found.instance, tuple(found.segments))
         note = partial(note_removal, files, directory, found.instance)
         self._swaps = Swaps(files, self._log, self._lock, found.archive_directory, self._pins.owners, note)
-        self._appender = Appender(files, directory, found.instance, found.epoch, options)
+        self._appender = Appender(files, directory, found.instance, found.log, found.epoch, options)
         self._sealer = Sealer(files, directory, found.instance)
         self._syncing = Lock()
-        self._failed: JournalError | None = None
+        self.failed: JournalError | None = None
+        """Why nothing more is taken: what is on the disk can't be known, or isn't this process's any more."""
         self._closed = False
-        self._frontier = FrontierFile(frontier_path(directory, found.instance))
+        mark = Mark(self.durable_sequence, found.log, found.epoch, found.given_up)
+        self._frontier = FrontierFile(frontier_path(directory, found.instance), mark)
         last = found.segments[-1] if found.segments else None
         if last is not None and not last.sealed:
             self._go_on(last)
@@ -84,13 +94,15 @@ class Journal:
         archive_directory: Path | None = None,
         options: JournalOptions = DEFAULT_OPTIONS,
         *,
+        known: Known | None = None,
         now_ns: int = 0,
         files: Files | None = None,
         stopwatch: Callable[[], float] | None = None,
     ) -> Journal:
         """Lock the directory, recover, and be ready to write. `.recovery` says what was found.
 
-        Raises OperatorError journal_locked, or JournalError when the disk refuses. `now_ns` and `stopwatch` (seconds)
+        `known` is what the control plane last heard of this log. Raises OperatorError journal_locked, journal_other or
+        journal_behind, or JournalError when the disk refuses. `now_ns` and `stopwatch` (seconds)
         are only for the report; the core doesn't read clocks.
         """
         files = files or Files()
@@ -101,7 +113,7 @@ class Journal:
                     place.mkdir(parents=True, exist_ok=True)
             lock = take_lock(directory / f"{instance}.lock")
             try:
-                found = Recovery(files, directory, instance, archive_directory)
+                found = Recovery(files, directory, instance, archive_directory, known)
                 found.run()
                 journal = cls(files, lock, directory, found, options)
             except BaseException:
@@ -119,20 +131,20 @@ class Journal:
         """Append stamped batches, in sequence order; where each stands. Nothing is durable before `sync`.
 
         All or none: a disk that is full raises JournalError disk_full, what was written of them is cut off again,
-        and the next write can succeed. Costs one pwritev for up to 1,024 batches.
+        and the next write can succeed. After any other refusal the journal takes nothing more (`failed`). Costs one pwritev for up to 1,024 batches.
         """
         if not batches:
             return []
         with self._lock:
-            if self._failed is not None:
-                raise self._failed
-            following = self._check(batches)
+            if self.failed is not None:
+                raise self.failed
+            following = self._following(batches)
             try:
                 parts = self._appender.append(batches)
             except OSError as error:
                 refused = journal_error(error, "the journal")
-                if self._appender.broken:
-                    self._failed = refused
+                if self._appender.broken or error.errno not in NO_ROOM:
+                    self.failed = refused
                 raise refused from error
             self._commit(parts)
             self.next_sequence = following
@@ -142,7 +154,7 @@ class Journal:
             Position(part.tail.segment.first_sequence, offset) for part in parts for offset in part.offsets
         ]
 
-    def _check(self, batches: Sequence[Batch]) -> int:
+    def _following(self, batches: Sequence[Batch]) -> int:
         expected = self.next_sequence
         for batch in batches:
             header = batch.header
@@ -152,19 +164,28 @@ class Journal:
         return expected
 
     def _commit(self, parts: Sequence[Part]) -> None:
-        publishers, log = self.publishers, self._log
+        written, log = self._written_publishers, self._log
         new = tuple(part.tail.segment for part in parts if part.tail is not self._appender.tail)
         # Publishers part by part: what is kept with a full segment must not know of later ones.
         for part in parts:
             for tail in self._appender.commit([part]):
-                self._sealer.add(tail, publishers)
+                self._sealer.add(tail, self._with_written())
             newest = {
                 batch.header.publisher: batch for batch in part.batches if batch.first_publisher_sequence
             }
             for batch in newest.values():
-                publishers.note(batch.publisher_name, batch.last_publisher_sequence)
+                name = batch.publisher_name
+                written.pop(name, None)  # the newest stands last, as in `Publishers`
+                written[name] = batch.last_publisher_sequence
         if new:
             log.replace((*log.segments, *new))
+
+    def _with_written(self) -> Publishers:
+        """Publishers as of what is written, for what is closed and synced before anybody reads it."""
+        noted = Publishers(self.publishers)
+        for name, sequence in self._written_publishers.items():
+            noted.note(name, sequence)
+        return noted
 
     def sync(self) -> None:
         """Make everything written so far durable; `durable_sequence` and the frontier file then say so.
@@ -174,9 +195,9 @@ class Journal:
         """
         with self._syncing:
             with self._lock:
-                if self._failed is not None:
-                    raise self._failed
-                written = self.next_sequence - 1
+                if self.failed is not None:
+                    raise self.failed
+                written, publishers = self.next_sequence - 1, dict(self._written_publishers)
                 tails = self._sealer.tails()
                 if self._appender.tail is not None:
                     tails.append(self._appender.tail)
@@ -189,13 +210,49 @@ class Journal:
                 if directory_changed:
                     self._files.sync_directory(self.directory)
             except OSError as error:
-                self._failed = journal_error(error, "a sync of the journal")
-                raise self._failed from error
-            self.durable_sequence = written
-            self.note_frontier()
+                self.failed = journal_error(error, "a sync of the journal", final=True)
+                raise self.failed from error
+            self._check(tails)
+            self._durable(written, publishers)
         if len(self._sealer) > 1:
             with suppress(JournalError):
-                self.finish_sealed()  # what is written is durable all the same; `preallocate` tries again
+                self.finish_sealed()  # what is written is durable all the same; the next write says what is wrong
+
+    def _durable(self, sequence: int, publishers: Mapping[str, int]) -> None:
+        with self._lock:
+            for name, number in publishers.items():
+                self.publishers.note(name, number)
+                if self._written_publishers.get(name) == number:
+                    del self._written_publishers[name]
+            self.durable_sequence = sequence
+        self.note_frontier()
+
+    def check(self) -> None:
+        """Whether this journal is still where others find it. For each second; every `sync` asks too.
+
+        JournalError journal_taken when somebody removed, moved or replaced the lock or a segment that is written: the
+        journal then takes nothing more, because another process may write there, or nobody would find the records.
+        """
+        with self._lock:
+            tails = self._sealer.tails()
+            if self._appender.tail is not None:
+                tails.append(self._appender.tail)
+        self._check(tails)
+
+    def _check(self, tails: Sequence[Tail]) -> None:
+        lock = self._directory_lock
+        places = [(lock, lock.path)]
+        # One that is sealed may have been moved by a swap.
+        places += [(tail.file, tail.segment.path) for tail in tails if not tail.segment.sealed]
+        for file, path in places:
+            if not is_at(file, path):
+                self.failed = JournalError(
+                    "journal_taken",
+                    f"{path} was removed, moved or replaced while the broker used it.",
+                    "Bring its files back, see that no second broker runs there, then start this one again.",
+                    path=str(path),
+                )
+                raise self.failed
 
     def note_frontier(self) -> None:
         """Tell other processes how far the log is durable. `sync` does; once more costs nothing."""
@@ -220,8 +277,15 @@ class Journal:
         self._appender.use(options)
 
     def finish_sealed(self) -> None:
-        """Close full segments (see sealing.py). Until then they count as current."""
-        self._sealer.finish()
+        """Close full segments (see sealing.py). Until then they count as current.
+
+        JournalError when the disk refuses; the journal then takes nothing more, as after a sync that failed.
+        """
+        try:
+            self._sealer.finish()
+        except JournalError as error:
+            self.failed = error
+            raise
 
     def close(self) -> None:
         """Sync, close what is open, note the publishers, and let go of the directory. Closing twice is harmless."""
@@ -229,7 +293,7 @@ class Journal:
             return
         self._closed = True
         try:
-            if self._failed is None:
+            if self.failed is None:
                 self.sync()
                 self.finish_sealed()
                 self._sealer.write_acks(self.durable_sequence, self.publishers)

@@ -6,24 +6,36 @@ Kept apart and never thrown away: the bytes of a torn tail (`<segment>.torn.<off
 A torn tail is what stands behind the last whole batch when no whole batch follows it. If one follows, the stretch
 between is a hole: reported with its exact interval, and reading goes on behind it. After a power loss a hole may
 stand among records that were never acknowledged as persisted; it is reported all the same.
+
+What stands behind the durable mark may be there only because the kernel still has it in memory: after a sync that failed
+it isn't written again by the next. So it is copied into a segment of its own, which is synced, and then cut off where it
+was; a crash between leaves it twice, and the later segment counts. Segments with a sidecar were synced before that was
+written.
+
+Nothing is changed before it is clear that this is the log that the instance wrote last, and nothing is appended to a log
+that lacks records which were acknowledged: both need an operator's word (`manage.py journal accept`).
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
 
+from broker_core.errors import JournalError, OperatorError
 from broker_core.journal import sidecar
 from broker_core.journal.acks import Publishers, acks_path, read_acks, write_acks
 from broker_core.journal.files import Files, OpenFile, replace_durably, temporary_of
-from broker_core.journal.frontier import read_frontier
+from broker_core.journal.frontier import Known, Mark, read_mark
 from broker_core.journal.held import Segment
 from broker_core.journal.index import Hole, SegmentIndex
-from broker_core.journal.reader import open_source
+from broker_core.journal.reader import CHUNK, open_source, read_header, walk
 from broker_core.journal.scan import Scan, scan
 from broker_core.journal.segment import (
     HEADER_SIZE,
@@ -36,12 +48,14 @@ from broker_core.journal.segment import (
     index_path,
     new_header,
     parse_name,
+    segment_name,
 )
 
 _ENDINGS = (
     ".lock",
     ".durable",
     ".clients.ack",
+    ".owners",
     ".prepared",
     ".kept.json",
     ".replays.json",
@@ -91,30 +105,96 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One opening. `segments`, `publishers`, `next_sequence` and `report` are its results."""
+    """One opening. `segments`, `publishers`, `next_sequence`, `log`, `given_up` and `report` are its results.
 
-    def __init__(self, files: Files, directory: Path, instance: str, archive_directory: Path | None) -> None:
+    `accept` is an operator's word that this log is to be the instance's, with what it has.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        instance: str,
+        archive_directory: Path | None,
+        known: Known | None = None,
+        *,
+        accept: bool = False,
+    ) -> None:
         self.files = files
         self.directory = directory
         self.instance = instance
         self.archive_directory = archive_directory
+        self._known = known
+        self._accept = accept
+        self._mark = read_mark(directory, instance) or Mark(0)
+        self.acknowledged = max(self._mark.sequence, known.sequence if known is not None else 0)
+        self.given_up = self._mark.given_up
         self.report = RecoveryReport()
         self.segments: list[Segment] = []
         self.publishers = Publishers()
         self.next_sequence = 1
         self.epoch = 1
+        self.log: UUID | None = None
+        self._scans: dict[int, Scan] = {}
 
     def run(self) -> None:
-        """Look at everything. Damage never stops it; OSError and JournalError from the disk do."""
+        """Look at everything. Damage never stops it; OSError and JournalError from the disk do.
+
+        OperatorError journal_other and journal_behind when the log isn't the one, or not all of it.
+        """
+        self.log = self._identity()
         self._note_foreign_files()
         self._sweep()
-        scans: dict[int, Scan] = {}
         found = self._segment_files()
         for number, file in enumerate(found):
-            self._take(file, number + 1 == len(found), scans)
+            self._take(file, number + 1 == len(found))
+        self._refuse_if_behind()
+        for segment in list(self.segments):
+            if segment.first_sequence in self._scans:
+                self._settle(segment)
         self._join()
-        self._recover_publishers(scans)
+        self._recover_publishers()
         self.report.kept_records = sum(segment.index.records for segment in self.segments)
+
+    def _identity(self) -> UUID:
+        """Which log this is: by its newest segment, its mark, and what the control plane knows. They must say the same."""
+        said: dict[UUID, str] = {}
+        for file in discover(self.directory, self.instance, self.archive_directory)[-1:]:
+            with suppress(JournalError, OSError):
+                log = read_header(open_source(file.path)).log
+                if log is not None:
+                    said[log] = file.path.name
+        if self._mark.log is not None:
+            said.setdefault(self._mark.log, f"{self.instance}.durable")
+        if self._known is not None and self._known.log is not None:
+            said.setdefault(self._known.log, "the control plane")
+        if len(said) > 1 and not self._accept:
+            raise OperatorError(
+                "journal_other",
+                f"This isn't the log that {self.instance} wrote last: "
+                + ", ".join(f"{who} says {log}" for log, who in said.items())
+                + ".",
+                "Give the instance its own journal directory, or bring its files back. If this log is to be its own from"
+                f" now on: `manage.py journal --instance {self.instance} accept`.",
+                logs=[str(log) for log in said],
+            )
+        return next(iter(said), None) or uuid4()
+
+    def _refuse_if_behind(self) -> None:
+        """Not without an operator's word: who published what is missing has let go of it."""
+        found = self.segments[-1].index.last_sequence if self.segments else 0
+        if found >= self.acknowledged or self.given_up >= self.acknowledged:
+            return
+        if not self._accept:
+            raise OperatorError(
+                "journal_behind",
+                f"The log of {self.instance} ends with record {found}, and {self.acknowledged} were acknowledged.",
+                f"Bring back the files that hold records {found + 1} to {self.acknowledged}. If they are lost:"
+                f" `manage.py journal --instance {self.instance} accept`; their numbers are never used again.",
+                found=found,
+                acknowledged=self.acknowledged,
+            )
+        self.given_up = self.acknowledged
 
     def _note_foreign_files(self) -> None:
         """Name what is of no journal; the files of other instances that share the directory aren't worth a word."""
@@ -143,7 +223,7 @@ class Recovery:
                     gone = indexes and path not in held
                 else:
                     small = (f"{self.instance}.clients.ack", f"{self.instance}.removed.json")
-                    gone = indexes or name in small or self._is_copy(name)
+                    gone = indexes or name in small or self._is_copy(name) or self._is_segment(name)
                 if gone:
                     self.files.unlink(path)
 
@@ -184,31 +264,55 @@ class Recovery:
         self.report.set_aside.append(target)
         self.report.because(f"{path.name} was set aside as {target.name}: {sentence}")
 
-    def _take(self, file: SegmentFile, last: bool, scans: dict[int, Scan]) -> None:
+    def _take(self, file: SegmentFile, last: bool) -> None:
         index = sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
         if index is not None and file.path.stat().st_size >= (0 if file.compressed else index.end):
             self.segments.append(Segment(file.path, file.archived, file.compressed, index, sealed=True))
             self.report.quarantined += index.holes
             return
-        made = self._scan(file, index)
-        scans[file.first_sequence] = made
+        made = self._scan(file.path, file.first_sequence, index)
         writable = last and index is None and not file.archived and not file.compressed
-        segment = Segment(file.path, file.archived, file.compressed, made.index, sealed=not writable)
-        self.segments.append(segment)
-        if made.torn is not None:
-            self._keep_torn(segment, made)
-        self._mend(segment, made)
+        self.segments.append(
+            Segment(file.path, file.archived, file.compressed, made.index, sealed=not writable)
+        )
 
-    def _scan(self, file: SegmentFile, sealed: SegmentIndex | None) -> Scan:
+    def _scan(self, path: Path, first: int, sealed: SegmentIndex | None = None) -> Scan:
         self.report.scanned_segments += 1
-        return scan(open_source(file.path), self.instance, file.first_sequence, sealed)
+        made = self._scans[first] = scan(open_source(path), self.instance, first, sealed)
+        return made
 
-    def _keep_torn(self, segment: Segment, made: Scan) -> None:
-        assert made.torn is not None
-        start, end = made.torn
-        self._copy_aside(segment.path, "torn", start, end - start)
-        self.report.truncated_bytes += end - start
-        self.report.because(f"{segment.path.name} was cut at byte {start}: {made.torn_why}.")
+    def _settle(self, segment: Segment) -> None:
+        """Put a segment without a sidecar in order: what can't be read aside, what isn't on disk for sure written again."""
+        made = self._scans[segment.first_sequence]
+        self._keep_aside(segment, made)
+        if segment.compressed:
+            self._write_sidecar(segment)
+            return
+        self._mend(segment, made)
+        number = self.segments.index(segment)
+        following = self.segments[number + 1] if number + 1 < len(self.segments) else None
+        if following is not None and following.first_sequence <= segment.index.last_sequence:
+            self.segments[number] = self._cut_before(segment, following)
+        elif segment.index.records and segment.index.last_sequence > self._mark.sequence:
+            self.segments[number : number + 1] = self._copied(segment)
+        for one in self.segments[number : number + 2]:
+            if one.sealed and one.first_sequence in self._scans and one is not following:
+                self._write_sidecar(one)
+
+    def _keep_aside(self, segment: Segment, made: Scan) -> None:
+        if made.torn is not None:
+            start, end = made.torn
+            self._copy_aside(segment.path, "torn", start, end - start)
+            self.report.truncated_bytes += end - start
+            self.report.because(f"{segment.path.name} was cut at byte {start}: {made.torn_why}.")
+        for hole in made.index.holes:
+            self.report.quarantined.append(hole)
+            self.report.because(
+                f"{segment.path.name}: records {hole.first_sequence} to {hole.last_sequence} can't be read"
+                f" ({hole.why})."
+            )
+            if hole.length:
+                self._copy_aside(segment.path, "damaged", hole.offset, hole.length)
 
     def _copy_aside(self, path: Path, why: str, start: int, length: int) -> None:
         if path.name.endswith(SUFFIX_COMPRESSED):
@@ -224,29 +328,56 @@ class Recovery:
         self.report.set_aside.append(target)
 
     def _mend(self, segment: Segment, made: Scan) -> None:
-        for hole in made.index.holes:
-            self.report.quarantined.append(hole)
-            self.report.because(
-                f"{segment.path.name}: records {hole.first_sequence} to {hole.last_sequence} can't be read"
-                f" ({hole.why})."
-            )
-            if hole.length:
-                self._copy_aside(segment.path, "damaged", hole.offset, hole.length)
-        if segment.compressed:
-            self._write_sidecar(segment)
-            return
         handle = OpenFile(segment.path, os.O_RDWR)
         if made.header_problem is not None:
             # Everything in the header is known from elsewhere; its bytes are kept before it is written anew.
             self._copy_aside(segment.path, "header", 0, HEADER_SIZE)
             self.report.because(f"{segment.path.name}: its header was written anew ({made.header_problem}).")
-            header = new_header(self.instance, made.index.epoch, segment.first_sequence, made.index.first_at)
-            os.pwrite(handle.fd, encode_header(header), 0)
+            index = made.index
+            header = new_header(self.instance, index.epoch, segment.first_sequence, index.first_at, self.log)
+            self.files.pwritev(handle.fd, [encode_header(header)], 0)
         if made.torn is not None or (segment.sealed and made.index.end < segment.path.stat().st_size):
             self.files.truncate(handle.fd, made.index.end)
         self.files.fsync(handle.fd)
-        if segment.sealed:
-            self._write_sidecar(segment)
+
+    # What isn't on disk for sure.
+
+    def _copied(self, segment: Segment) -> list[Segment]:
+        """The segment, up to the mark, and a new one with the rest of it."""
+        behind = [one for one in _batches(segment) if one.last_sequence > self._mark.sequence]
+        start, first = behind[0].start, behind[0].first_sequence
+        path = self.directory / segment_name(self.instance, first)
+        header = new_header(self.instance, segment.index.epoch, first, behind[0].accepted_at, self.log)
+        file = OpenFile(segment.path)
+        content = memoryview(mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ))
+        parts = (content[one.start : one.end] for one in behind)
+        replace_durably(self.files, path, encode_header(header), *parts)
+        made = Segment(path, False, False, self._scan(path, first).index, sealed=segment.sealed)
+        self.report.because(
+            f"Records {first} to {made.index.last_sequence} weren't known to be on disk and were written again."
+        )
+        return [made] if path == segment.path else [self._cut(segment, start), made]
+
+    def _cut_before(self, segment: Segment, following: Segment) -> Segment:
+        """A segment whose end a crash left also in the next one, which was synced before it got its name."""
+        start, end = next(
+            (one.start, segment.index.end)
+            for one in _batches(segment)
+            if one.last_sequence >= following.first_sequence
+        )
+        if following.index.last_sequence < segment.index.last_sequence:
+            self._copy_aside(segment.path, "torn", start, end - start)
+            self.report.because(
+                f"{segment.path.name} was cut at byte {start}: the next one holds these records."
+            )
+        return self._cut(segment, start)
+
+    def _cut(self, segment: Segment, end: int) -> Segment:
+        handle = OpenFile(segment.path, os.O_RDWR)
+        self.files.truncate(handle.fd, end)
+        self.files.fsync(handle.fd)
+        index = self._scan(segment.path, segment.first_sequence).index
+        return Segment(segment.path, False, False, index, sealed=True)
 
     def _write_sidecar(self, segment: Segment) -> None:
         replace_durably(self.files, index_path(segment.path), sidecar.encode(segment.index))
@@ -259,20 +390,19 @@ class Recovery:
                 self._missing(earlier, expected, later.first_sequence - 1)
         if self.segments:
             self.next_sequence = self.segments[-1].index.last_sequence + 1
-            self.epoch = max(segment.index.epoch for segment in self.segments) + 1
-        frontier = read_frontier(self.directory, self.instance)
-        if frontier is not None and frontier >= self.next_sequence:
+        self.epoch = max([self._mark.epoch, *(segment.index.epoch for segment in self.segments)]) + 1
+        if self.acknowledged >= self.next_sequence:
             if self.segments:
-                self._missing(self.segments[-1], self.next_sequence, frontier)
+                self._missing(self.segments[-1], self.next_sequence, self.acknowledged)
             # Their numbers were given out and persisted: they are never given to other records.
-            self.next_sequence = frontier + 1
+            self.next_sequence = self.acknowledged + 1
 
     def _missing(self, earlier: Segment, first: int, last: int) -> None:
         hole = Hole(earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there")
         self.report.quarantined.append(hole)
         self.report.because(f"Records {first} to {last} are missing behind {earlier.path.name}.")
 
-    def _recover_publishers(self, scans: dict[int, Scan]) -> None:
+    def _recover_publishers(self) -> None:
         """The file's word up to where it goes, then the log's; the whole log if the file is lost or ahead of it."""
         upto = 0
         kept = read_acks(acks_path(self.directory, self.instance))
@@ -280,10 +410,7 @@ class Recovery:
             upto, self.publishers = kept[0], Publishers(kept[1])
         behind = [segment for segment in self.segments if segment.index.last_sequence > upto]
         for segment in behind:
-            made = scans.get(segment.first_sequence)
-            if made is None:
-                self.report.scanned_segments += 1
-                made = scan(open_source(segment.path), self.instance, segment.first_sequence)
+            made = self._scans.get(segment.first_sequence) or self._scan(segment.path, segment.first_sequence)
             for name, sequence in made.publishers.items():
                 self.publishers.note(name, max(sequence, self.publishers.get(name, 0)))
         if len(behind) > 1:
@@ -299,3 +426,27 @@ def _free_name(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}.{number}")
     return free
+
+
+class _Stored(NamedTuple):
+    """A batch in a segment's file."""
+
+    start: int
+    end: int
+    first_sequence: int
+    last_sequence: int
+    accepted_at: int
+
+
+def _batches(segment: Segment) -> Iterator[_Stored]:
+    """The whole batches of a segment, over holes."""
+    source = open_source(segment.path)
+    offset, end = HEADER_SIZE, segment.index.end
+    while offset < end:
+        found = walk(source, offset, end, CHUNK)
+        for at, batch in zip(found.offsets, found.batches, strict=True):
+            yield _Stored(at, at + batch.nbytes, batch.first_sequence, batch.last_sequence, batch.accepted_at)
+        hole = segment.index.hole_at(found.stopped_at)
+        if not found.batches and hole is None:
+            return
+        offset = found.stopped_at + (hole.length if hole is not None else 0)

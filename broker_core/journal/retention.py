@@ -5,6 +5,8 @@
   all newer ones, and each is told why.
 * A segment that somebody still needs isn't removed: a replay, a spool, a managed replay, whoever has a pin. Queues
   and replication destinations, once there are any, are two more holders of pins.
+* A segment whose newest record bears a moment that is still to come was written under a clock that ran ahead: it is as
+  old as the first change of a file from it on that is plausible, since its records came before those behind it.
 * Archiving and compressing move nothing out of the log, so pins don't hold them back.
 """
 
@@ -51,7 +53,7 @@ def plan(
     chosen: list[SegmentInfo] = []
     skipped: list[SkippedSegment] = []
     blocked: SkippedSegment | None = None
-    for segment in sorted(segments, key=lambda one: one.first_sequence):
+    for segment in _plausible(segments, now_ns):
         stays = _why_not(action, segment, older_than_ns, now_ns)
         if action == "remove":
             stays = (
@@ -65,6 +67,17 @@ def plan(
             why = f"an older segment stays ({segment.name}), and the log may have no gaps"
             blocked = _left(segment, why, "gap")
     return Plan(chosen, skipped)
+
+
+def _plausible(segments: Sequence[SegmentInfo], now_ns: int) -> list[SegmentInfo]:
+    """Oldest first, none with a newest record of a moment that is still to come, where files tell of an earlier one."""
+    found: list[SegmentInfo] = []
+    written = now_ns
+    for segment in sorted(segments, key=lambda one: one.first_sequence, reverse=True):
+        if 0 < segment.written_at < written:
+            written = segment.written_at
+        found.append(segment._replace(last_at=written) if segment.last_at > now_ns else segment)
+    return found[::-1]
 
 
 def _why_not(

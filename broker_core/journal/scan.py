@@ -6,6 +6,7 @@ Used at opening, to rebuild a sidecar, and by `verify`; it changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from broker_core.batch import Batch, hash64
 from broker_core.errors import JournalError
@@ -24,6 +25,8 @@ class Scan:
     torn: tuple[int, int] | None = None
     torn_why: str = ""
     header_problem: str | None = None
+    log: UUID | None = None
+    """Whose it is, by its header."""
 
 
 def scan(source: Source, instance: str, first_sequence: int, sealed: SegmentIndex | None = None) -> Scan:
@@ -34,7 +37,7 @@ def scan(source: Source, instance: str, first_sequence: int, sealed: SegmentInde
     made = Scan(SegmentIndex(instance, first_sequence, 0))
     try:
         header = read_header(source)
-        made.index.epoch = header.epoch
+        made.index.epoch, made.log = header.epoch, header.log
         if (header.instance, header.first_sequence) != (instance, first_sequence):
             made.header_problem = (
                 f"it says {header.instance}.{header.first_sequence}, its name says otherwise"

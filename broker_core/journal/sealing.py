@@ -55,7 +55,7 @@ class Sealer:
             self._files.truncate(fd, segment.index.end)
             self._files.fsync(fd)
         except OSError as error:
-            raise journal_error(error, f"closing {segment.path.name}") from error
+            raise journal_error(error, f"closing {segment.path.name}", final=True) from error
         with suppress(OSError):
             # Both can be rebuilt from the segments; without room for them the journal goes on.
             self.write_acks(segment.index.last_sequence, one.publishers)

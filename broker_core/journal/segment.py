@@ -4,7 +4,7 @@
     <instance>.<first sequence, 20 digits>.journal.gz     the same bytes as gzip members (see compressed.py)
     <instance>.<first sequence, 20 digits>.index.gz       sidecar (see sidecar.py); can be rebuilt, is never trusted
     <instance>.clients.ack                                last publisher sequences (see acks.py)
-    <instance>.durable                                    newest sequence known to be on disk (see frontier.py)
+    <instance>.durable                                    newest sequence known to be on disk, and of which log (see frontier.py)
     <instance>.lock                                       held by the one writer
     <instance>.spare.<number>                             zeros, to become the next segment
 
@@ -14,7 +14,7 @@ Little-endian. A segment starts with 4,096 bytes:
     | 0  magic "SLUICEJ1" | 8 version u32 = 1 | 12 header_crc u32                        |
     | 16 origin u64 | 24 epoch u32 | 28 zero u32 | 32 first_sequence u64                 |
     | 40 created_at i64 | 48 name_length u16 | 50 instance name, 64 bytes, zero-padded   |
-    | 114 zeros to 4,096                                                                 |
+    | 114 log, a UUID's 16 bytes | 130 zeros to 4,096                                     |
     +-----------------------------------------------------------------------------------+
 
 * header_crc is the CRC32C of the 4,096 bytes with its own field zero.
@@ -22,6 +22,7 @@ Little-endian. A segment starts with 4,096 bytes:
   should start end the content: a preallocated file is zeros behind it, and zeros are never data.
 * epoch is one more at each opening of the journal, so that a log that was wiped and regrown to the same sequence
   doesn't look like the one before.
+* log is the identity of the whole log, made at its first opening. Segments of earlier releases have zeros there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from crc32c import crc32c
 
@@ -38,7 +40,8 @@ from broker_core.errors import JournalError, OperatorError
 MAGIC = b"SLUICEJ1"
 VERSION = 1
 HEADER_SIZE = 4_096
-_HEADER = struct.Struct("<8sIIQIIQqH64s")
+_HEADER = struct.Struct("<8sIIQIIQqH64s16s")
+_NO_LOG = bytes(16)
 _CRC_AT = 12
 SUFFIX = ".journal"
 SUFFIX_COMPRESSED = ".journal.gz"
@@ -63,10 +66,14 @@ class SegmentHeader(NamedTuple):
     epoch: int
     first_sequence: int
     created_at: int
+    log: UUID | None = None
 
 
 class SegmentInfo(NamedTuple):
-    """One segment as operators see it. `current` is being written or closed; times are nanoseconds UTC, 0 unknown."""
+    """One segment as operators see it. `current` is being written or closed; times are nanoseconds UTC, 0 unknown.
+
+    `written_at` is when its file was last changed.
+    """
 
     name: str
     path: Path
@@ -78,6 +85,7 @@ class SegmentInfo(NamedTuple):
     state: str
     compressed: bool
     records: int
+    written_at: int = 0
 
 
 class SegmentFile(NamedTuple):
@@ -106,6 +114,7 @@ def encode_header(header: SegmentHeader) -> bytes:
         header.created_at,
         len(name),
         name,
+        _NO_LOG if header.log is None else header.log.bytes,
     )
     struct.pack_into("<I", whole, _CRC_AT, crc32c(whole))
     return bytes(whole)
@@ -115,7 +124,7 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     """The header in the first 4,096 bytes; JournalError journal_damaged says what is wrong with it."""
     if len(raw) < HEADER_SIZE:
         raise damaged(path, 0, f"its header has {len(raw)} of {HEADER_SIZE} bytes")
-    magic, version, crc, origin, epoch, _, first, created_at, length, name = _HEADER.unpack_from(raw)
+    magic, version, crc, origin, epoch, _, first, created_at, length, name, log = _HEADER.unpack_from(raw)
     if magic != MAGIC:
         raise damaged(path, 0, "it doesn't start with SLUICEJ1")
     if version != VERSION:
@@ -124,12 +133,15 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     plain[_CRC_AT : _CRC_AT + 4] = bytes(4)
     if crc32c(plain) != crc:
         raise damaged(path, _CRC_AT, "its header's checksum doesn't fit")
-    return SegmentHeader(name[:length].decode(), origin, epoch, first, created_at)
+    identity = UUID(bytes=log) if log != _NO_LOG else None
+    return SegmentHeader(name[:length].decode(), origin, epoch, first, created_at, identity)
 
 
-def new_header(instance: str, epoch: int, first_sequence: int, created_at: int) -> SegmentHeader:
+def new_header(
+    instance: str, epoch: int, first_sequence: int, created_at: int, log: UUID | None = None
+) -> SegmentHeader:
     """The header of a segment of this instance."""
-    return SegmentHeader(instance, hash64(instance), epoch, first_sequence, created_at)
+    return SegmentHeader(instance, hash64(instance), epoch, first_sequence, created_at, log)
 
 
 def damaged(path: Path, offset: int, why: str) -> JournalError:

@@ -16,11 +16,11 @@ MAX_SUBSCRIPTION_ID = 128
 
 def check_client_name(name: str) -> str:
     """The name itself when a client may have it, else ClientError bad_client_name."""
-    if not is_name(name):
+    if not is_name(name) or not name.strip("."):
         raise ClientError(
             "bad_client_name",
             f"{name[:80]!r} can't be a client's name.",
-            f"Use 1 to {MAX_NAME} of the letters A-Z a-z 0-9 _ . -",
+            f"Use 1 to {MAX_NAME} of the letters A-Z a-z 0-9 _ . -, not dots alone.",
         )
     return name
 

@@ -31,6 +31,8 @@ FROM_BROKER = frozenset({COMMAND, DELIVER})
 
 MAX_FRAME = MAX_BATCH_BYTES
 """Payload bytes of one frame."""
+BEFORE_LOGON = 64 * 1024
+"""Payload bytes of a frame from somebody who hasn't logged on."""
 MAX_COMMAND = 1024 * 1024
 """Bytes of one JSON command."""
 FIRST_BUFFER = 4 * 1024
@@ -75,19 +77,30 @@ def _bad_frame(sentence: str, position: int, **details: Any) -> ClientError:
 class FrameReader:
     """Cuts a byte stream into frames, for asyncio's BufferedProtocol. `kinds` are the kinds this side takes.
 
-    `error` is set once the stream is broken. The call that meets the bad frame raises it, or, when good frames came
+    `max_frame` may be changed at any time, as after logon. `error` is set once the stream is broken. The call that meets the bad frame raises it, or, when good frames came
     before it, returns those; then `error` says so at once and the next call raises.
     """
 
-    __slots__ = ("_buffer", "_end", "_kinds", "_position", "_view", "error")
+    __slots__ = ("_buffer", "_end", "_kinds", "_position", "_view", "error", "max_frame")
 
-    def __init__(self, kinds: frozenset[int] = ALL_KINDS) -> None:
+    def __init__(self, kinds: frozenset[int] = ALL_KINDS, max_frame: int = MAX_FRAME) -> None:
+        self.max_frame = max_frame
         self.error: ClientError | None = None
         self._kinds = kinds
         self._buffer = bytearray(FIRST_BUFFER)
         self._view = memoryview(self._buffer)
         self._end = 0
         self._position = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory beyond what every connection has."""
+        return len(self._buffer) - FIRST_BUFFER
+
+    def release(self) -> None:
+        """Nothing more will come: let go of the memory now, whoever still knows this reader."""
+        self._end = 0
+        self._grow(FIRST_BUFFER)
 
     def get_buffer(self, hint: int = -1) -> memoryview:
         """Where the next bytes go. Never empty."""
@@ -101,7 +114,7 @@ class FrameReader:
         self._end += received
         size = len(self._buffer)
         full = self._end == size
-        frames, used, self.error = _cut(self._view[: self._end], self._kinds, self._position)
+        frames, used, self.error = _cut(self._view[: self._end], self._kinds, self._position, self.max_frame)
         self._position += used
         if used:
             rest = self._end - used
@@ -130,7 +143,7 @@ class FrameReader:
 
 def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Frame]:
     """The frames of one WebSocket binary message, which must be whole; ClientError otherwise, and none of them."""
-    frames, used, error = _cut(memoryview(data), kinds, 0)
+    frames, used, error = _cut(memoryview(data), kinds, 0, MAX_FRAME)
     if error is not None:
         raise error
     if used != len(data) or not frames:
@@ -139,15 +152,15 @@ def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Frame]
 
 
 def _cut(
-    view: memoryview, kinds: frozenset[int], position: int
+    view: memoryview, kinds: frozenset[int], position: int, max_frame: int
 ) -> tuple[list[Frame], int, ClientError | None]:
     """The whole frames, the bytes they take, and why nothing behind them can be trusted. `position`: of the first byte."""
     frames: list[Frame] = []
     at, end = 0, len(view)
     while end - at >= FRAME_HEADER_SIZE:
         length, kind, flags, stream = _unpack_from(view, at)
-        if kind not in kinds or flags or length > MAX_FRAME or (kind == COMMAND and length > MAX_COMMAND):
-            return frames, at, _refusal(length, kind, flags, kinds, position + at)
+        if kind not in kinds or flags or length > max_frame or (kind == COMMAND and length > MAX_COMMAND):
+            return frames, at, _refusal(length, kind, flags, kinds, position + at, max_frame)
         stop = at + FRAME_HEADER_SIZE + length
         if stop > end:
             break
@@ -156,12 +169,14 @@ def _cut(
     return frames, at, None
 
 
-def _refusal(length: int, kind: int, flags: int, kinds: frozenset[int], position: int) -> ClientError:
+def _refusal(
+    length: int, kind: int, flags: int, kinds: frozenset[int], position: int, max_frame: int
+) -> ClientError:
     if kind not in kinds:
         return _bad_frame(f"Frame kind {kind} isn't one this side takes", position, kind=kind)
     if flags:
         return _bad_frame(f"Frame flags {flags:#x} aren't known", position, flags=flags)
-    limit = MAX_COMMAND if kind == COMMAND else MAX_FRAME
+    limit = min(max_frame, MAX_COMMAND) if kind == COMMAND else max_frame
     return ClientError(
         "frame_too_large",
         f"A frame of {length} bytes is over the limit of {limit} (at byte {position}).",

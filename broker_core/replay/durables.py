@@ -117,8 +117,12 @@ class Durables:
                 "See the list of durable subscriptions.",
             )
         self._drop(durable)
-        self._active.pop((client, name), None)
         self.sent_upto.pop((client, name), None)
+        subscribed = self._active.pop((client, name), None)
+        if subscribed is not None:
+            subscribed.durable = (
+                ""  # it goes on as any other; whoever ends or deletes it has nothing to delete here
+            )
         return durable
 
     async def stored(self) -> None:

@@ -1,9 +1,10 @@
 """The file `<instance>.kept.json`: everything that is kept for clients that are away, as one JSON object.
 
-    {"version": 1, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
+    {"version": 2, "crc": 1234, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
 
-Earlier releases kept durable subscriptions and managed replays in two files, each {"version": 1} with a list under
-`durables` or `replays`. They are read when the one file isn't there yet, and renamed when it is on disk.
+`crc` is the CRC32C of the list as it stands there, without white space around it: a flipped bit in a position would be a
+position still. Version 1, of earlier releases, has none. Releases before it kept durable subscriptions and managed replays
+in two files, each {"version": 1} with a list under `durables` or `replays`. They are read when the one file isn't there yet, and renamed when it is on disk.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
+from crc32c import crc32c
 
 from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
 from broker_core.replay.kept import Durable, ManagedReplay
 
-VERSION: Final = 1
+VERSION: Final = 2
+UNCHECKED: Final = 1
+"""The version without a checksum, and that of the two files before it."""
 MIGRATED: Final = ".migrated"
 """What is put behind the name of an earlier release's file when it was taken over."""
 
 Entry = Durable | ManagedReplay
 E = TypeVar("E", bound=Entry)
+_MISSING: Final = msgspec.Raw(b"null")
 
 
 class Earlier(NamedTuple):
@@ -35,7 +40,8 @@ class Earlier(NamedTuple):
 
 def encode(entries: Iterable[Entry]) -> bytes:
     """The file's content."""
-    return msgspec.json.encode({"version": VERSION, "kept": list(entries)})
+    kept = msgspec.json.encode(list(entries))
+    return msgspec.json.encode({"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)})
 
 
 def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
@@ -47,7 +53,8 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
     for one in (path, *earlier):
         if one.parent.is_dir():
             sweep_temporaries(files, one)
-    found = _read(path, "kept", list[Entry], "bad_kept_positions", "nothing is kept of clients that are away")
+    without = "nothing is kept of clients that are away"
+    found = _read(path, "kept", list[Entry], "bad_kept_positions", without, (UNCHECKED, VERSION))
     if found is None:
         durables = _read(
             earlier.durables, "durables", list[Durable], "bad_durables", "no durable subscription is known"
@@ -66,15 +73,23 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
     return found
 
 
-def _read(path: Path, field: str, of: type[list[E]], code: str, without: str) -> list[E] | None:
+def _read(
+    path: Path, field: str, of: type[list[E]], code: str, without: str, versions: Sequence[int] = (UNCHECKED,)
+) -> list[E] | None:
     """What the file has in that field; None when there is no file."""
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
-        if content.get("version") != VERSION:
-            raise ValueError(f"version {content.get('version')}")
-        return msgspec.convert(content.get(field), of)
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
+    try:
+        found = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        version, crc = (msgspec.json.decode(found.get(name, _MISSING)) for name in ("version", "crc"))
+        kept = found.get(field, _MISSING)
+        if version not in versions:
+            raise ValueError(f"version {version}")
+        if version != UNCHECKED and crc != crc32c(kept):
+            raise ValueError("its checksum doesn't fit")
+        return msgspec.json.decode(kept, type=of)
     except ValueError as problem:
         raise OperatorError(
             code, f"{path} can't be read: {problem}.", f"Restore it, or move it away: then {without}."

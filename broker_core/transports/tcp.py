@@ -14,9 +14,11 @@ from broker_core.config import TransportSettings
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols.native import (
+    BEFORE_LOGON,
     DELIVER,
     FRAME_HEADER_SIZE,
     FROM_CLIENT,
+    MAX_FRAME,
     FrameReader,
     encode_command,
     encode_frame_header,
@@ -38,7 +40,9 @@ class TcpProtocol(TcpConnection):
 
     def __init__(self, engine: Engine, transport_name: str) -> None:
         super().__init__(engine, transport_name)
-        self._reader = FrameReader(kinds=FROM_CLIENT)
+        self._reader = FrameReader(FROM_CLIENT, BEFORE_LOGON)
+        self._trusted = False
+        self._held = 0
 
     def _connected(self) -> None:
         self._connection = self._engine.connected(self._transport_name, self)
@@ -48,14 +52,30 @@ class TcpProtocol(TcpConnection):
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._connection is not None
+        items: list[Item] = []
         try:
-            items: list[Item] = [*self._reader.buffer_updated(nbytes)]
+            items += self._reader.buffer_updated(nbytes)
             if self._reader.error is not None:
                 items.append(self._reader.error)
+            if self._reader.held != self._held:
+                self._hold(self._reader.held)
         except ClientError as error:
-            items = [error]
+            items.append(error)
         if items:
             self._connection.receive(items)
+
+    def _hold(self, nbytes: int) -> None:
+        more, self._held = nbytes - self._held, nbytes
+        self._engine.anteroom.hold(more, logged_on=self._trusted)
+
+    def logged_on(self) -> None:
+        self._engine.anteroom.logged_on(self._held)
+        self._trusted, self._reader.max_frame = True, MAX_FRAME
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reader.release()
+        self._hold(0)
+        super().connection_lost(exc)
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         assert self._transport is not None

@@ -34,10 +34,12 @@ class IntervalField(forms.CharField):
     """Milliseconds; empty means no limit."""
 
     def to_python(self, value: Any) -> Any:
-        """ "30s" → 30000."""
+        """ "30s" → 30000; a bare number is seconds."""
         text = super().to_python(value)
         if not text:
             return None
+        if text.strip().replace(".", "", 1).isascii() and text.strip().replace(".", "", 1).isdigit():
+            text = f"{text.strip()}s"
         try:
             return parse_interval(text)
         except ValueError as problem:

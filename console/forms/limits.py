@@ -43,12 +43,8 @@ class PolicyForm(forms.Form):
     client_message_age_limit_ms = IntervalField(
         label="Oldest message", required=False, help_text=AMPS["client_message_age_limit_ms"].help_text
     )
-    reason = forms.CharField(
-        label="Reason for this change",
-        max_length=500,
-        help_text="Stands in the revision and the audit.",
-    )
-    expected_revision = forms.IntegerField(widget=forms.HiddenInput)
+    partial = False
+    """Whether only what was sent is changed: a row of a table has some of the fields."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,9 +76,29 @@ class PolicyForm(forms.Form):
     def changes(self) -> dict[str, Any]:
         """What services take: pool and client policy."""
         clean = self.cleaned_data
-        pool = {name: clean[name] or None for name in self.GROUPS[-2][1]}
-        client = {name: clean[name] for name in self.GROUPS[-1][1]}
-        return {"pool": pool, "client_policy": client}
+        pool, client = (
+            [name for name in group if not self.partial or name in self.data] for _, group in self.GROUPS[-2:]
+        )
+        return {
+            "pool": {name: clean[name] or None for name in pool},
+            "client_policy": {name: clean[name] for name in client},
+        }
+
+
+class LimitsRow(PolicyForm):
+    """The limits of one pool as a row of a table."""
+
+    partial = True
+    COLUMNS = (
+        "message_memory_limit",
+        "message_disk_limit",
+        "client_max_capacity",
+        "client_message_age_limit_ms",
+    )
+
+    def cells(self) -> list[forms.BoundField]:
+        """The fields in the table's order."""
+        return [self[name] for name in self.COLUMNS]
 
 
 class InstancePolicyForm(PolicyForm):
@@ -147,8 +163,6 @@ class InstancePolicyForm(PolicyForm):
 class DraftLimitsForm(InstancePolicyForm):
     """The instance's limits and what it journals, in a draft."""
 
-    reason = None
-    expected_revision = None
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
 
 

@@ -105,7 +105,7 @@ class RuleForm(PartForm):
             text = clean.get(name)
             if text:
                 try:
-                    clean[name] = _measure(self._signal()).to_python(text)
+                    clean[name] = measured(self._signal()).to_python(text)
                 except forms.ValidationError as problem:
                     self.add_error(name, problem)
         return clean
@@ -156,10 +156,10 @@ def signals_of(rules: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def written(amount: Any, signal: str) -> str:
     """A limit in its signal's unit, as the form takes it."""
-    return str(_measure(signal).prepare_value(amount))
+    return str(measured(signal).prepare_value(amount))
 
 
-def _measure(signal: str) -> forms.Field:
+def measured(signal: str) -> forms.Field:
     unit = SIGNALS[Signal(signal)].unit if signal in set(Signal) else None
     return (
         _BY_UNIT[unit](required=False)

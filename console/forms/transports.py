@@ -43,8 +43,6 @@ class DraftTransportForm(TransportPolicyForm):
         ("Access", ("authentication", "restricted", "certificate", "key", "client_ca")),
         *TransportPolicyForm.GROUPS,
     )
-    reason = None
-    expected_revision = None
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
     name = forms.CharField(label="Name", max_length=64)
     kind = forms.ChoiceField(label="Kind", choices=[(kind, kind) for kind in TRANSPORT_KINDS])

@@ -13,6 +13,7 @@ from console.models.policy import BrokerUser, Entitlement, PolicyEntry
 from console.models.replay import ManagedReplay
 from console.models.revision import PolicyRevision, RevisionReport
 from console.models.run import ActionRun
+from console.models.tray import TrayItem
 
 __all__ = [
     "Action",
@@ -38,4 +39,5 @@ __all__ = [
     "RevisionReport",
     "RunHold",
     "Transport",
+    "TrayItem",
 ]

@@ -80,6 +80,8 @@ class Instance(models.Model):
     archive_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)  # when its broker last started
+    log = models.UUIDField(null=True, blank=True)  # the identity of the log that its broker last reported
+    frontier = models.BigIntegerField(default=0)  # and how far that was durable
 
     class Meta:
         ordering = ["name"]

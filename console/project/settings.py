@@ -110,6 +110,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "console.views.common.what_they_may",
+                "console.views.tray.context",
             ],
         },
     },

@@ -14,3 +14,5 @@ urlpatterns = [
     path("api/v1/", include(("api.urls", "api"), namespace="v1")),
     path("", include("console.views.urls")),
 ]
+handler404 = "console.views.errors.not_found"
+handler500 = "console.views.errors.failed"

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from console.access.policy_secrets import SET
 from console.units.format import as_json, duration, size
+from console.units.words import OF_RULES, SIGNALS_BY_CODE
 
 _MISSING = object()
+GONE = "not there"
 _NAMED = {
     "transports": ("name",),
     "rules": ("name", "scope"),
@@ -42,6 +44,36 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
         for path in paths
         if path != "revision" and old.get(path, _MISSING) != new.get(path, _MISSING)
     ]
+
+
+def gathered(found: Sequence[Change]) -> list[Change]:
+    """The same with an entry of a list that comes or goes whole as one line, for a page that has little room."""
+    made: list[Change] = []
+    for change in found:
+        title, _, field = change.path.rpartition(".")
+        whole = title.partition(" ")[0] in _NAMED and (change.before == GONE) != (change.after == GONE)
+        if whole and made and made[-1].path == title:
+            before, after = made[-1][1:]
+            made[-1] = Change(
+                title,
+                *(
+                    _joined(part, field, value)
+                    for part, value in ((before, change.before), (after, change.after))
+                ),
+            )
+        elif whole:
+            made.append(Change(title, *(_joined("", field, value) for value in change[1:])))
+        else:
+            made.append(change)
+    return made
+
+
+def _joined(text: str, field: str, value: str) -> str:
+    return (
+        GONE
+        if value == GONE
+        else ", ".join(part for part in (text, f"{OF_RULES.get(field, field)} {value}") if part)
+    )
 
 
 def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
@@ -83,7 +115,7 @@ def _after(path: str, old: Any, new: Any) -> str:
 
 def _text(path: str, value: Any) -> str:
     if value is _MISSING:
-        return "not there"
+        return GONE
     if path.endswith(_SECRETS) and value:
         return SET
     if isinstance(value, int) and not isinstance(value, bool):
@@ -100,4 +132,4 @@ def _text(path: str, value: Any) -> str:
         )
     if isinstance(value, Mapping):
         return " ".join(f"{key} {_text(key, part)}" for key, part in value.items())
-    return as_json(value)
+    return SIGNALS_BY_CODE.get(str(value), as_json(value)) if path.endswith(".signal") else as_json(value)

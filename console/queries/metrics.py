@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from django.db.models import Count
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from broker_core.documents.clients import ClientEntry
+from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.instance import InstanceStatus
 from broker_core.documents.requests import GetStatus, PageClients
 from broker_core.errors import OperatorError
@@ -55,11 +55,15 @@ class _Instances(Collector):
                 link = link_to(name)
                 status = link.call(GetStatus(), timeout_s=2.0)
                 slowest = link.call(PageClients(sort="-lag_ms", limit=SLOWEST), timeout_s=2.0).clients
+                healths = {
+                    health: link.call(PageClients(health=health, limit=1), timeout_s=2.0).total
+                    for health in Health
+                }
             except OperatorError:
                 up.add_metric([name], 0)
                 continue
             up.add_metric([name], 1)
-            for family in (*_broker(name, status), *_clients(name, slowest)):
+            for family in (*_broker(name, status), _healths(name, healths), *_clients(name, slowest)):
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples += family.samples
@@ -71,7 +75,7 @@ def _broker(instance: str, status: InstanceStatus) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"sluice_{key}", words, labels=["instance"])
         counter.add_metric([instance], float(getattr(status.totals, key)))
         yield counter
-    clients = GaugeMetricFamily("sluice_clients", "Clients by state", labels=["instance", "state"])
+    clients = GaugeMetricFamily("sluice_clients", "Clients by delivery", labels=["instance", "state"])
     for state, number in status.clients_by_state.items():
         clients.add_metric([instance, state], number)
     yield clients
@@ -90,6 +94,17 @@ def _broker(instance: str, status: InstanceStatus) -> Iterator[Metric]:
         gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance"])
         gauge.add_metric([instance], value)
         yield gauge
+
+
+def _healths(instance: str, healths: Mapping[Health, int]) -> Metric:
+    clients = GaugeMetricFamily(
+        "sluice_clients_health",
+        "Clients by what they do with what they are sent",
+        labels=["instance", "health"],
+    )
+    for health, number in healths.items():
+        clients.add_metric([instance, health.value], number)
+    return clients
 
 
 def _clients(instance: str, slowest: Sequence[ClientEntry]) -> Iterator[Metric]:

@@ -57,5 +57,6 @@ def _broker() -> Part:
     try:
         link_to(settings.SLUICE_INSTANCE).call(GetStatus(), timeout_s=2.0)
     except SluiceError as problem:
-        return {"name": "broker", "ok": False, "problem": problem.code}
+        # By what it ended, if it said so.
+        return {"name": "broker", "ok": False, "problem": problem.details.get("ended", problem.code)}
     return {"name": "broker", "ok": True, "problem": ""}

@@ -61,6 +61,31 @@ def take_away(actor: Actor, draft: PolicyDraft, part: str, place: int, version: 
     return drafts.edit(actor, draft.pk, _changes(part, entries), expected_version=version)
 
 
+def about_transport(document: Mapping[str, Any], name: str) -> list[str]:
+    """What of a document is for one transport alone, and goes nowhere without it: its limits, rules, entries, entitlements."""
+    found = []
+    for one in document.get("transports") or []:
+        limits = [value for part in ("pool", "client_policy") for value in (one.get(part) or {}).values()]
+        if one.get("name") == name and any(value is not None for value in limits):
+            found.append("its own limits")
+    for part, word in (
+        ("rules", "rule"),
+        ("xap", "XAP entry"),
+        ("activemq", "ActiveMQ entry"),
+        ("qpid", "Qpid entry"),
+    ):
+        entries = document.get(part) or []
+        number = sum(
+            name in (one.get("transport"), (one.get("scope") or {}).get("transport")) for one in entries
+        )
+        found += (
+            [f"{number} {word if number == 1 else f'{word}s'.replace('entrys', 'entries')}"] if number else []
+        )
+    entitlements = (document.get("access") or {}).get("entitlements") or []
+    number = sum(list(one.get("transports") or []) == [name] for one in entitlements)
+    return [*found, f"{number} entitlement{'' if number == 1 else 's'}"] if number else found
+
+
 def save(actor: Actor, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> PolicyDraft:
     """Lay a form's changes over a draft. A form brings no new problem: bad_policy names those it would.
 

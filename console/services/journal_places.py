@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from django.conf import settings
 from django.db import DatabaseError
@@ -14,6 +15,7 @@ from django.db import DatabaseError
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from broker_core.filters import DecoderOf
+from broker_core.journal.frontier import Known
 from broker_core.journal.segment import discover
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from console.models import Instance, PolicyRevision
@@ -85,6 +87,19 @@ def directories_to_open(instance_name: str) -> Directories:
                 wanted=str(wanted.journal), found=str(earlier),
             )  # fmt: skip
     return wanted
+
+
+def known_log(instance_name: str) -> Known | None:
+    """What was last heard of an instance's log; None for an instance that this database doesn't know."""
+    instance = Instance.objects.filter(name=instance_name).first()
+    return None if instance is None else Known(instance.log, instance.frontier)
+
+
+def record_log(instance_name: str, log: UUID, frontier: int) -> None:
+    """Note what an instance's log is and how far it goes. It is compared with what the broker finds when it starts."""
+    Instance.objects.filter(name=instance_name).exclude(log=log, frontier=frontier).update(
+        log=log, frontier=frontier
+    )
 
 
 def _earlier(instance_name: str) -> list[Path]:

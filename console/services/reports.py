@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
+from uuid import UUID
 
 import msgspec
 import redis
@@ -24,6 +25,7 @@ from console.live import ring
 from console.live.places import places
 from console.models import ClientSample, Decision, Instance, PlaceSample, RevisionReport
 from console.services import replays
+from console.services.journal_places import record_log
 
 SAMPLE_MS = 10_000
 IDLE_SAMPLE_MS = 60_000
@@ -58,6 +60,8 @@ def record_report(snapshot: Snapshot) -> None:
         heard = _heard[instance.name] = _Heard(instance.pk)
     record_revision(instance, status.revision, _moment(at_ms), status.pid)
     if heard.slot != slot:
+        if status.log:
+            record_log(instance.name, UUID(status.log), status.durable_sequence)
         record_samples(instance, heard, snapshot.clients, slot)
         record_places(instance, snapshot, slot)
         if snapshot.replays is not None:

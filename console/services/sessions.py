@@ -11,7 +11,7 @@ from console.access import last_used
 
 LOGIN_AT = "login_at"
 """Where a session keeps the second of its login."""
-ASKED_BY_PAGES = frozenset({"client_slow", "policies_in_force", "replays_list", "runs_list"})
+ASKED_BY_PAGES = frozenset({"client_slow", "policies_in_force", "replays_list", "runs_list", "standing"})
 """Names of addresses that open pages ask by themselves, every few seconds."""
 
 

@@ -6,11 +6,15 @@ from typing import Any, NamedTuple
 
 from django import template
 from django.conf import settings
+from django.template.loader import render_to_string
 from django.templatetags.static import static
 from django.utils.html import format_html, json_script
 from django.utils.safestring import SafeString
 
+from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import Delivery, Health
+from console.queries.standing import standings as standings_now
+from console.units import words
 from console.units.format import size
 
 register = template.Library()
@@ -32,25 +36,25 @@ DELIVERIES = {
     ),
     Delivery.DRAINING: Word("Draining", "progress-down", "Reads again: its spool is being sent, in order"),
     Delivery.REPLAYING: Word("Replaying", "history", "Reads the journal from a bookmark; will join live"),
-    Delivery.LIVE: Word("Live", "circle-check", "Receives records as they are accepted"),
+    Delivery.LIVE: Word("Live", "arrow-right", "Receives records as they are accepted"),
     Delivery.PAUSED: Word("Paused", "player-pause", "Nothing is sent until it is resumed"),
 }
 GONE = Word("Not connected", "plug-x", "It has logged off")
+# Keeping up is a dot and never a tick: nothing that could go on being shown while nobody looks promises anything.
 HEALTHS = {
-    Health.STALLED: Word(
-        "Stalled", "alert-triangle", "It takes or acknowledges nothing of what waits for it"
-    ),
-    Health.FLAPPING: Word("Flapping", "refresh", "It is offlined again and again"),
-    Health.FALLING_BEHIND: Word("Falling behind", "arrow-down", "More comes for it than it takes"),
+    Health.STALLED: Word("Stalled", "alert-octagon", "It takes or acknowledges nothing of what waits for it"),
+    Health.FLAPPING: Word("Flapping", "activity", "It is offlined again and again"),
+    Health.FALLING_BEHIND: Word("Falling behind", "alert-triangle", "More comes for it than it takes"),
     Health.UNKNOWN: Word(
         "Not known yet", "help", "It hasn't been looked at for long enough, or the broker is late"
     ),
     Health.PAUSED: Word("Paused", "player-pause", "Nothing is sent to it"),
-    Health.KEEPS_UP: Word("Keeps up", "circle-check", "Nothing waits for it, or it comes nearer"),
+    Health.KEEPS_UP: Word("Keeps up", "point", "Nothing waits for it, or it comes nearer"),
 }
 # Word and icon of every state that a page shows.
 STATES: dict[str, tuple[str, str]] = {
     **{key.value: one[:2] for key, one in (*DELIVERIES.items(), *HEALTHS.items())},
+    **{key.value: (one.done, one.icon) for key, one in words.ACTS.items()},
     "gone": GONE[:2],
     "current": ("Current", "activity"),
     "sealed": ("Sealed", "lock"),
@@ -59,16 +63,16 @@ STATES: dict[str, tuple[str, str]] = {
     "approval": ("Awaiting approval", "lock"),
     "running": ("Running", "loader"),
     "succeeded": ("Succeeded", "circle-check"),
-    "following": ("Following", "circle-check"),
+    "following": ("Following", "arrow-right"),
     "completed": ("Completed", "circle-check"),
     "failed": ("Failed", "circle-x"),
     "cancelled": ("Cancelled", "player-pause"),
     "lost": ("Lost", "alert-triangle"),
-    "offline": ("Offlined", "database-import"),
-    "disconnect": ("Disconnected", "plug-x"),
     "done": ("Done", "circle-check"),
     "denied": ("Denied", "lock"),
 }
+NAME_TAIL = 6
+"""Characters of a long name that are never cut away: twins differ at their ends."""
 
 
 @register.simple_tag
@@ -101,11 +105,50 @@ def state(name: Any) -> SafeString:
 @register.simple_tag
 def client_words() -> SafeString:
     """The words of deliveries and healths for the scripts, in the order in which an operator looks at them."""
-    told = {
+    told: dict[str, Any] = {
         kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(words.items())}
         for kind, words in (("delivery", {**DELIVERIES, "gone": GONE}), ("health", HEALTHS))
     }
+    told["acts"] = {str(key): one._asdict() for key, one in words.ACTS.items()}
     return json_script(told, "client-words")
+
+
+@register.simple_tag
+def act(action: object, mode: object = "") -> SafeString:
+    """What was done to a client; what was only recorded says "would", and looks it."""
+    told = words.act(action)
+    if mode == Mode.SHADOW:
+        return format_html(
+            '<span class="state would" data-state="{}">{}{}</span> <span class="tag shadow">recorded only</span>',
+            action, icon(told.icon), told.would,
+        )  # fmt: skip
+    return format_html('<span class="state" data-state="{}">{}{}</span>', action, icon(told.icon), told.done)
+
+
+@register.simple_tag
+def name(text: object) -> SafeString:
+    """A name from outside: isolated from the direction around it, and cut in its middle where it is too long."""
+    whole = str(text)
+    if len(whole) <= 3 * NAME_TAIL:
+        return format_html("<bdi>{}</bdi>", whole)
+    return format_html(
+        '<bdi class="mid" title="{}"><span>{}</span><span>{}</span></bdi>',
+        whole,
+        whole[:-NAME_TAIL],
+        whole[-NAME_TAIL:],
+    )
+
+
+@register.simple_tag
+def standings() -> SafeString:
+    """What is wrong now, for the top of the page."""
+    return SafeString(render_to_string("components/standings.html", {"found": standings_now()}))
+
+
+@register.simple_tag
+def site_zone() -> str:
+    """The installation's own zone."""
+    return str(settings.SLUICE_LOCAL_ZONE)
 
 
 @register.simple_tag

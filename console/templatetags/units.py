@@ -10,19 +10,28 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from console.units import format as formats
+from console.units import words
 
 register = template.Library()
 
 for plain in (
     formats.size, formats.number, formats.number_exact, formats.duration, formats.seconds, formats.percent, formats.with_unit,
-    formats.as_json, formats.share, formats.moment_in,
+    formats.as_json, formats.in_words, formats.share, formats.moment_in,
 ):  # fmt: skip
     register.filter(plain)
+for code in (words.signal, words.reason, words.cause, words.mode, words.pool, words.setting, words.path):
+    register.filter(f"{code.__name__}_word", code)
+
+
+@register.filter
+def act_does(code: object) -> str:
+    """An action as the operator chooses it: "offline it"."""
+    return words.act(code).does
 
 
 @register.filter
 def moment(value: Any, form: str = "clock") -> SafeString | str:
-    """A <time> that the page turns into the operator's own clock; UTC until then. form: "clock" or "ago"."""
+    """A <time> that the page turns into the operator's own clock; UTC until then. form: "clock", "zone" (with its zone) or "ago"."""
     ms = formats.epoch_ms(value)
     if ms is None:
         return formats.NONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -60,6 +61,18 @@ def duration(ms: float | None) -> str:
     return f"{seconds // 86_400} d {seconds // 3600 % 24} h"
 
 
+_MEASURED = re.compile(r"(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b")
+
+
+def in_words(sentence: str | None) -> str:
+    """A broker's sentence with its durations as people read them: "nothing for 885730 ms" is "nothing for 14 min 45 s"."""
+
+    def written(found: re.Match[str]) -> str:
+        return duration(float(found[1].replace(",", "")) * (1 if found[2] == "ms" else 1_000))
+
+    return _MEASURED.sub(written, sentence or "")
+
+
 def seconds(value: float | None) -> str:
     """Seconds as a duration."""
     return duration(None if value is None or value == "" else 1_000 * float(value))
@@ -80,6 +93,8 @@ def with_unit(value: Any, unit: str) -> str:
         return size(value)
     if unit == "ms":
         return duration(value)
+    if unit == "bytes/s":
+        return f"{size(value)}/s"
     if unit in ("percent", "%"):
         return percent(value)
     return f"{number(value)} {unit}".rstrip()

@@ -5,53 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.clients import ClientEntry
 from broker_core.errors import SluiceError
 from console.broker_link import BrokerAway
-from console.choices import Permission
-from console.forms.clients import DisconnectForm
+from console.choices import Permission, TrayKind
+from console.live.places import SPOOLED
 from console.models import Instance
 from console.queries import clients as read
 from console.queries import history, ledger, pipeline_history
-from console.services import clients as service
-from console.views import common
+from console.services import audit
+from console.services import tray as service
+from console.units.format import number, size
+from console.views import common, tray
 
 DECISIONS = 20
 LOSSES = 20
-DONE = {
-    "pause": "The subscriptions of {} are paused.",
-    "resume": "The subscriptions of {} go on.",
-    "offline": "{} was offlined.",
-}
 
 
 @common.permitted(Permission.VIEW, client="name")
 @require_GET
 def client(request: HttpRequest, name: str) -> HttpResponse:
     """A client's page; also of one that has logged off, as long as its history is kept."""
-    return _show(request, name, DisconnectForm())
-
-
-@common.permitted(Permission.ACT_ON_CLIENTS, client="name")
-@require_POST
-def disconnect(request: HttpRequest, name: str) -> HttpResponse:
-    """Disconnect it, with the reason it is told."""
-    form = DisconnectForm(request.POST)
-    if not form.is_valid():
-        return _show(request, name, form, status=422)
-    try:
-        service.disconnect(common.actor_of(request), name, form.cleaned_data["reason"])
-    except SluiceError as problem:
-        common.tell(request, problem)
-    else:
-        messages.success(request, f"{name} was disconnected and told why.")
-    return redirect("client", name=name)
+    return _show(request, name)
 
 
 @common.permitted(Permission.VIEW, client="name")
@@ -65,29 +46,35 @@ def slow(request: HttpRequest, name: str) -> HttpResponse:
 
 @common.permitted(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
-def act(request: HttpRequest, name: str, word: str) -> HttpResponse:
-    """Pause or resume its subscriptions, or offline it."""
+def act(request: HttpRequest, name: str, kind: TrayKind) -> HttpResponse:
+    """Put pausing, resuming, offlining or disconnecting it into the tray: nothing happens yet."""
+    audit.changes_nothing(request)
     try:
-        service.act(common.actor_of(request), service.ACTS[word](name=name))
+        service.put(common.actor_of(request), kind, name)
     except SluiceError as problem:
         common.tell(request, problem)
-    else:
-        messages.success(request, DONE[word].format(name))
-    return redirect("client", name=name)
+    return tray.answer(request)
 
 
 def _paused(found: ClientEntry | None) -> list[str]:
     return [one.id for one in found.subscriptions if one.paused] if found else []
 
 
-def _show(request: HttpRequest, name: str, form: DisconnectForm, status: int = 200) -> HttpResponse:
+def _show(request: HttpRequest, name: str) -> HttpResponse:
     instance = common.own_instance()
     found, problem = _ask(name)
+    kept = _history(instance, name)
+    hourly = pipeline_history.client_hours(name)
+    # While the broker can't say, nobody can know that a client never was.
+    if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
+        return common.page(request, "client_unknown.html", {"name": name}, 404)
+    last = kept["samples"][-1]["at"] if kept["samples"] else None
     context = {
-        "name": name, "client": found, "broker_problem": problem, "disconnect_form": form, "paused": _paused(found),
-        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": pipeline_history.client_hours(name), **_history(instance, name),
+        "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "acts": _acts(name, found),
+        "history_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS, "hourly": hourly, **kept,
+        "last_seen_ms": last and last * 1_000,
     }  # fmt: skip
-    return common.page(request, "client.html", context, status)
+    return common.page(request, "client.html", context)
 
 
 def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
@@ -98,6 +85,33 @@ def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
         return None, away
     except SluiceError:
         return None, None
+
+
+def _durables(name: str) -> bool:
+    """Whether something is kept for a client of that name while it is away."""
+    try:
+        return any(one.client == name for one in ledger.durables())
+    except SluiceError:
+        return False
+
+
+def _acts(name: str, found: ClientEntry | None) -> list[tuple[str, str, str, str]]:
+    """What can be done to it: address, icon, word, and what it costs."""
+    if found is None:
+        return []
+    waits = f"{number(found.waiting_messages)} messages wait"
+    stopped = len(_paused(found))
+    acts = [
+        (TrayKind.RESUME, "player-play", f"{stopped} paused subscriptions go on", stopped > 0),
+        (TrayKind.PAUSE, "player-pause", f"It gets nothing more; {waits}", stopped < len(found.subscriptions)),
+        (TrayKind.OFFLINE, "database-import", f"{size(found.outbox_bytes)} move from memory to its spool", found.delivery not in SPOOLED),
+        (TrayKind.DISCONNECT, "plug-x", f"{waits}; of topics no journal keeps they are lost", True),
+    ]  # fmt: skip
+    return [
+        (reverse(f"client_{kind}", args=[name]), picture, kind.label, cost)
+        for kind, picture, cost, possible in acts
+        if possible
+    ]
 
 
 def _history(instance: Instance | None, name: str) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from console.choices import Permission
 from console.models import Decision
 from console.queries import history
 from console.queries.filters import DecisionFilter
+from console.units import words
 from console.views import common
 
 PAGE = 50
-ACTIONS = ((Action.OFFLINE.value, "Offlined"), (Action.DISCONNECT.value, "Disconnected"))
+ACTIONS = tuple((action.value, words.act(action).done) for action in Action)
 REASONS = tuple(reason.value for reason in Reason)
 
 

@@ -115,17 +115,17 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
-    """Take a transport out of the draft: publishing switches it off."""
-    return _changed(
-        request,
-        draft_id,
-        lambda draft: drafts.edit(
-            common.actor_of(request),
-            draft.pk,
-            {"transports": {name: None}},
-            expected_version=version_of(request),
-        ),
-    )
+    """Take a transport out of the draft: publishing switches it off. Says what was for it alone."""
+
+    def take_out(draft: PolicyDraft) -> str:
+        lost = draft_parts.about_transport(draft.document, name)
+        drafts.edit(
+            common.actor_of(request), draft.pk, {"transports": {name: None}}, expected_version=version_of(request)
+        )  # fmt: skip
+        also = f" So are, being for it alone: {', '.join(lost)}." if lost else ""
+        return f"Transport {name} is taken out of the draft.{also} The preview says whom it cuts off."
+
+    return _changed(request, draft_id, take_out)
 
 
 def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> PartForm:
@@ -165,10 +165,10 @@ def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], 
 
 def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
     try:
-        change(own(draft_id))
+        said = change(own(draft_id))
     except SluiceError as problem:
         return _told(request, draft_id, problem)
-    messages.success(request, "Taken out of the draft.")
+    messages.success(request, said if isinstance(said, str) else "Taken out of the draft.")
     return redirect("drafts_one", draft_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -14,10 +15,13 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.errors import OperatorError, SluiceError
 from console.choices import Permission
 from console.forms.drafts import ImportForm, NewDraftForm, PublishForm
+from console.forms.rule import signals_of
 from console.models import PolicyDraft
+from console.queries import effect
 from console.queries import policies as read
 from console.services import audit, drafts, policies, policy_files
-from console.views import common, draft_tables
+from console.services import tray as tray_service
+from console.views import common, draft_tables, tray
 from console.views.rollouts import rollout_shown
 
 PAGE = 30
@@ -100,10 +104,30 @@ def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
     except OperatorError as problem:
         common.tell(request, problem)
         return redirect("drafts")
-    context = {"preview": drafts.visible(drafts.preview(draft), common.patterns(request))}
+    context = shown_preview(request, drafts.preview(draft), draft.document)
     if request.headers.get("HX-Request"):
         return render(request, "components/draft_preview.html", context)
     return show(request, draft, context)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def plan(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """Have the tray hold this draft."""
+    audit.changes_nothing(request)
+    try:
+        tray_service.put_draft(common.actor_of(request), own(draft_id))
+    except SluiceError as problem:
+        common.tell(request, problem)
+    return tray.answer(request)
+
+
+def shown_preview(request: HttpRequest, found: drafts.Preview, document: Mapping[str, Any]) -> dict[str, Any]:
+    """A preview for a page: whom they may see of it, in lines."""
+    seen = drafts.visible(found, common.patterns(request))
+    rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
+    told = effect.lines(seen.effect, signals_of(rules)) if seen.effect is not None else None
+    return {"preview": seen, "effect": told}
 
 
 @common.permitted(Permission.EDIT_POLICIES)

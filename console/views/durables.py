@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.replays import DurableEntry
 from broker_core.errors import SluiceError
 from console.broker_link import BrokerAway
-from console.choices import Permission
+from console.choices import Permission, TrayKind
 from console.queries import ledger as read
-from console.services import clients as service
-from console.views import common
+from console.services import audit
+from console.services import tray as service
+from console.views import common, tray
 
 PAGE = 50
 
@@ -39,14 +38,13 @@ def durables(request: HttpRequest) -> HttpResponse:
 @common.permitted(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
 def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
-    """Delete one: nothing is kept for it any more."""
+    """Put deleting one into the tray."""
+    audit.changes_nothing(request)
     try:
-        service.delete_durable(common.actor_of(request), name, durable)
+        service.put(common.actor_of(request), TrayKind.DURABLE, f"{name}/{durable}")
     except SluiceError as problem:
         common.tell(request, problem)
-    else:
-        messages.success(request, f"The durable subscription {durable} of {name} was deleted.")
-    return redirect("client_durables")
+    return tray.answer(request)
 
 
 def _known(patterns: list[str] | None) -> tuple[list[DurableEntry], SluiceError | None]:

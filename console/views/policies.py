@@ -6,23 +6,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.conf import settings
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
+from broker_core.config.vocabulary import Mode
 from broker_core.documents.instance import PoolEntry
 from broker_core.errors import SluiceError
 from console.choices import Permission, TransportKind
-from console.forms.limits import InstancePolicyForm, PolicyForm, flatten
+from console.forms.limits import InstancePolicyForm, LimitsRow, PolicyForm, flatten
 from console.forms.transports import TransportPolicyForm
 from console.models import PolicyRevision
 from console.queries import live
 from console.queries import policies as read
 from console.queries.document_diff import Change, changes
+from console.services import audit
 from console.services import policies as service
-from console.views import common
+from console.services import tray as tray_service
+from console.units import words
+from console.views import common, tray
 from console.views.rollouts import rollout_shown
 
 REVISIONS = 30
@@ -45,85 +48,103 @@ def in_force(request: HttpRequest) -> HttpResponse:
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def change_instance(request: HttpRequest) -> HttpResponse:
-    """Save the instance's policy as a new revision."""
-    form = InstancePolicyForm(request.POST)
-
-    def save(clean: Mapping[str, Any]) -> service.Change:
-        return service.change_instance_policy(
-            common.actor_of(request), form.changes(),
-            reason=clean["reason"], expected_revision=clean["expected_revision"],
-        )  # fmt: skip
-
-    return _save(request, form, save, "")
+    """Put a change of the instance's policy into the tray. With `row` it is the table's row: its fields alone."""
+    form = LimitsRow(request.POST) if "row" in request.POST else InstancePolicyForm(request.POST)
+    return _plan(request, form, form.changes, "")
 
 
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def change_transport(request: HttpRequest, name: str) -> HttpResponse:
-    """Save one transport's policy as a new revision."""
-    form = TransportPolicyForm(request.POST)
-
-    def save(clean: Mapping[str, Any]) -> service.Change:
-        return service.change_transport(
-            common.actor_of(request), name, form.changes(),
-            reason=clean["reason"], expected_revision=clean["expected_revision"],
-        )  # fmt: skip
-
-    return _save(request, form, save, name)
+    """Put a change of one transport into the tray; `row` as above."""
+    form = LimitsRow(request.POST) if "row" in request.POST else TransportPolicyForm(request.POST)
+    return _plan(request, form, lambda: {"transports": {name: form.changes()}}, name)
 
 
-def _save(
-    request: HttpRequest,
-    form: PolicyForm,
-    save: Callable[[Mapping[str, Any]], service.Change],
-    transport: str,
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def roll_back(request: HttpRequest, number: int) -> HttpResponse:
+    """Put bringing back an older revision into the tray."""
+    audit.changes_nothing(request)
+    try:
+        tray_service.roll_back(common.actor_of(request), number)
+    except SluiceError as problem:
+        common.tell(request, problem)
+    return tray.answer(request)
+
+
+def _plan(
+    request: HttpRequest, form: PolicyForm, changes: Callable[[], Mapping[str, Any]], transport: str
 ) -> HttpResponse:
-    """Save a valid form and go back to the page; otherwise show it again with what is wrong."""
+    """Lay a valid form's changes over the tray's draft; otherwise show the page with what is wrong."""
+    audit.changes_nothing(request)
     if form.is_valid():
         try:
-            _report(request, save(form.cleaned_data), int(form.cleaned_data["expected_revision"]))
-            return redirect("policies")
+            tray_service.put_policy(common.actor_of(request), changes())
+            return tray.answer(request)
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}".strip())
+    if request.headers.get("HX-Request"):
+        return tray.shown(request, tray.wrong(form))
     return _show(request, form, transport, status=422)
-
-
-def _report(request: HttpRequest, change: service.Change, before: int) -> None:
-    number = change.revision.number
-    if number == before:
-        messages.info(request, "Nothing differs from the newest revision, so none was made.")
-    elif change.applied:
-        messages.success(request, f"Revision {number} is saved and in force.")
-    else:
-        messages.warning(
-            request, f"Revision {number} is saved. The broker doesn’t run it yet: {change.problem}"
-        )
 
 
 def _show(
     request: HttpRequest, failed: PolicyForm | None = None, transport: str = "", status: int = 200
 ) -> HttpResponse:
-    document = service.document_in_force(settings.SLUICE_INSTANCE)
-    number = document["revision"]
+    in_force = service.document_in_force(settings.SLUICE_INSTANCE)
+    document = tray_service.planned_document(common.actor_of(request)) or in_force
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
-    own = InstancePolicyForm(initial={**flatten(parts), "expected_revision": number}, auto_id="instance_%s")
+    own = InstancePolicyForm(initial=flatten(parts), auto_id="instance_%s")
     pools = _pools_now()
     own.show_now(pools.get("instance"))
     forms = [
         _transport(
             item,
-            number,
-            failed if transport == item["name"] else None,
+            failed if transport == item["name"] and isinstance(failed, TransportPolicyForm) else None,
             pools.get(f"transport {item['name']}"),
         )
         for item in document["transports"]
     ]
     context = {
-        "instance_form": failed if failed is not None and not transport else own,
+        "newest": in_force["revision"], "rules": _rules(document), "rows": _rows(document, pools, failed, transport),
+        "instance_form": failed if isinstance(failed, InstancePolicyForm) else own,
         "instance_url": reverse("policies_instance"), "transport_forms": forms,
         "revisions": _revisions(), **common.in_force(), **rollout_shown(common.own_instance()),
     }  # fmt: skip
     return common.page(request, "policies.html", context, status)
+
+
+def _rules(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The operators' own rules as sentences."""
+    return [
+        {
+            "place": place, "name": str(rule.get("name")), "sentence": words.rule_sentence(rule),
+            "recorded_only": str(rule.get("mode") or Mode.SHADOW) == Mode.SHADOW,
+        }
+        for place, rule in enumerate(document.get("rules") or [])
+    ]  # fmt: skip
+
+
+def _rows(
+    document: Mapping[str, Any], pools: Mapping[str, PoolEntry], failed: PolicyForm | None, transport: str
+) -> list[dict[str, Any]]:
+    """The limits of the instance and of each transport, as a table whose cells are fields."""
+    made = []
+    for name, part in (("", document), *((one["name"], one) for one in document["transports"])):
+        limits = flatten({key: part[key] for key in ("pool", "client_policy")})
+        wrong = isinstance(failed, LimitsRow) and transport == name
+        form = failed if isinstance(failed, LimitsRow) and wrong else LimitsRow(initial=limits)
+        form.auto_id = f"row_{name}_%s"
+        pool = pools.get(f"transport {name}" if name else "instance")
+        if name:
+            for field in LimitsRow.COLUMNS:
+                form.fields[field].widget.attrs["placeholder"] = "as the instance"
+        else:
+            form.show_now(pool)
+        url = reverse("policies_transport", args=[name]) if name else reverse("policies_instance")
+        made.append({"name": name, "form": form, "url": url, "pool": pool, "wrong": wrong})
+    return made
 
 
 def _pools_now() -> dict[str, PoolEntry]:
@@ -136,11 +157,9 @@ def _pools_now() -> dict[str, PoolEntry]:
     return {**by_transport, **{pool.name: pool for pool in pools}}
 
 
-def _transport(
-    item: Mapping[str, Any], number: int, failed: PolicyForm | None, pool: PoolEntry | None
-) -> dict[str, Any]:
+def _transport(item: Mapping[str, Any], failed: PolicyForm | None, pool: PoolEntry | None) -> dict[str, Any]:
     name = item["name"]
-    form = failed or TransportPolicyForm(initial={**flatten(item), "expected_revision": number})
+    form = failed or TransportPolicyForm(initial=flatten(item))
     form.auto_id = f"{name}_%s"
     form.show_now(pool)
     kind = TransportKind(item["kind"]).label

@@ -16,11 +16,13 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.requests import CreateReplay, RateReplay
 from broker_core.errors import SluiceError
-from console.choices import Permission
+from console.choices import Permission, TrayKind
 from console.queries import replays as read
+from console.services import audit
 from console.services import replays as service
+from console.services import tray as tray_service
 from console.services.actors import access_of_request
-from console.views import common
+from console.views import common, tray
 
 PAGE = 50
 ENDED = ("completed", "cancelled")
@@ -35,11 +37,11 @@ FIELDS = (
     "conflation",
     "conflation_key",
 )
+PLANNED = {"pause": TrayKind.REPLAY_PAUSE, "cancel": TrayKind.REPLAY_CANCEL}
+"""What stops a delivery goes to the tray."""
 DONE = {
-    "pause": "paused",
     "resume": "resumed",
     "rate": "given another rate",
-    "cancel": "cancelled",
     "forget": "taken off the list",
 }
 
@@ -77,10 +79,14 @@ def create(request: HttpRequest) -> HttpResponse:
 @common.permitted(Permission.VIEW)
 @require_POST
 def steer(request: HttpRequest, name: str, word: str) -> HttpResponse:
-    """Pause, resume, re-rate, cancel or forget one."""
+    """Resume, re-rate or forget one; pausing and cancelling go to the tray."""
     try:
         common.allow(request, Permission.ACT_ON_CLIENTS, client=read.replay(name).client)
         actor = common.actor_of(request)
+        if word in PLANNED:
+            audit.changes_nothing(request)
+            tray_service.put(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
+            return tray.answer(request)
         if word == "forget":
             service.forget(actor, name)
         elif word == "rate":

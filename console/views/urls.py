@@ -20,22 +20,31 @@ from console.views import (
     policies,
     replays,
     rollouts,
+    rules,
     runs,
+    standing,
+    tray,
 )
 
 ENTRIES = "|".join(draft_parts.FORMS)
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
+    path("standing/", standing.standing, name="standing"),
+    path("tray/", tray.tray, name="tray"),
+    path("tray/clients/", tray.clients, name="tray_clients"),
+    path("tray/clear/", tray.clear, name="tray_clear"),
+    path("tray/apply/", tray.apply, name="tray_apply"),
+    path("tray/<int:item_id>/drop/", tray.drop, name="tray_drop"),
     path("login/", access.login, name="login"),
     path("logout/", access.logout, name="logout"),
     path("clients/", clients.clients, name="clients"),
     path("clients/<str:name>/", client.client, name="client"),
-    path("clients/<str:name>/disconnect/", client.disconnect, name="client_disconnect"),
     path("clients/<str:name>/slow/", client.slow, name="client_slow"),
-    path("clients/<str:name>/pause/", client.act, {"word": "pause"}, name="client_pause"),
-    path("clients/<str:name>/resume/", client.act, {"word": "resume"}, name="client_resume"),
-    path("clients/<str:name>/offline/", client.act, {"word": "offline"}, name="client_offline"),
+    *(
+        path(f"clients/<str:name>/{kind}/", client.act, {"kind": kind}, name=f"client_{kind}")
+        for kind in tray.OF_CLIENTS
+    ),
     path("clients/<str:name>/durables/<str:durable>/delete/", durables.delete, name="client_durable_delete"),
     path("durables/", durables.durables, name="client_durables"),
     path("decisions/", decisions.decisions, name="decisions"),
@@ -43,6 +52,10 @@ urlpatterns = [
     path("policies/in-force/", policies.in_force, name="policies_in_force"),
     path("policies/instance/", policies.change_instance, name="policies_instance"),
     path("policies/transports/<str:name>/", policies.change_transport, name="policies_transport"),
+    path("policies/rules/new/", rules.new, name="policies_rule_new"),
+    path("policies/rules/try/", rules.attempt, name="policies_rule_try"),
+    path("policies/rules/<int:place>/remove/", rules.remove, name="policies_rule_remove"),
+    path("policies/revisions/<int:number>/roll-back/", policies.roll_back, name="policies_roll_back"),
     path("policies/rollout/promote/", rollouts.promote, name="rollout_promote"),
     path("policies/rollout/stop/", rollouts.stop, name="rollout_stop"),
     path("policies/drafts/", drafts.listing, name="drafts"),
@@ -51,6 +64,7 @@ urlpatterns = [
     path("policies/drafts/<int:draft_id>/", drafts.one, name="drafts_one"),
     path("policies/drafts/<int:draft_id>/preview/", drafts.preview, name="drafts_preview"),
     path("policies/drafts/<int:draft_id>/publish/", drafts.publish, name="drafts_publish"),
+    path("policies/drafts/<int:draft_id>/plan/", drafts.plan, name="drafts_plan"),
     path("policies/drafts/<int:draft_id>/delete/", drafts.delete, name="drafts_delete"),
     path("policies/drafts/<int:draft_id>/limits/", draft_parts.limits, name="drafts_limits"),
     path(
@@ -75,7 +89,6 @@ urlpatterns = [
     ),
     path("journals/", journals.journals, name="journals"),
     path("journals/plan/", journals.plan, name="journals_plan"),
-    path("journals/apply/", journals.apply, name="journals_apply"),
     path("actions/", actions.actions, name="actions"),
     path("actions/new/", actions.new, name="actions_new"),
     path("actions/draft/", actions.draft, name="actions_draft"),

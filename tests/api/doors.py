@@ -17,6 +17,7 @@ from console.choices import Permission as P
 from console.models import Action
 
 NO_RUN = "00000000-0000-0000-0000-000000000000"
+SENTENCE = {"signal": "oldest_age", "limit": "20s", "action": "warn", "mode": "shadow"}
 AGE = {"action": "archive", "age": "7d"}
 
 
@@ -140,13 +141,25 @@ DOORS = [
     Door("POST", "/logout/", Open.OWN_ACCOUNT),
     Door("GET", "/clients/", P.VIEW),
     Door("GET", "/clients/board-jfk/", P.VIEW),
-    Door("POST", "/clients/board-jfk/disconnect/", P.ACT_ON_CLIENTS, {"reason": "x"}),
+    Door("POST", "/clients/board-jfk/disconnect/", P.ACT_ON_CLIENTS, {}, looks=True),
+    Door("GET", "/standing/", P.VIEW),
+    Door("GET", "/tray/", P.VIEW),
+    Door("POST", "/tray/clients/", P.ACT_ON_CLIENTS, {"kind": "pause", "client": "board-jfk"}, looks=True),
+    Door("POST", "/tray/1/drop/", P.VIEW, {}, looks=True),
+    Door("POST", "/tray/clear/", P.VIEW, {}, looks=True),
+    Door("POST", "/tray/apply/", P.VIEW, {"reason": "x"}),
+    Door("GET", "/policies/rules/new/", P.EDIT_POLICIES),
+    Door("POST", "/policies/rules/new/", P.EDIT_POLICIES, SENTENCE),
+    Door("POST", "/policies/rules/try/", P.EDIT_POLICIES, SENTENCE, looks=True),
+    Door("POST", "/policies/rules/0/remove/", P.EDIT_POLICIES, {}, looks=True),
+    Door("POST", "/policies/revisions/1/roll-back/", P.EDIT_POLICIES, {}),
+    Door("POST", "/policies/drafts/1/plan/", P.EDIT_POLICIES, {}, looks=True),
     Door("GET", "/clients/board-jfk/slow/", P.VIEW),
-    Door("POST", "/clients/board-jfk/pause/", P.ACT_ON_CLIENTS, {}),
-    Door("POST", "/clients/board-jfk/resume/", P.ACT_ON_CLIENTS, {}),
-    Door("POST", "/clients/board-jfk/offline/", P.ACT_ON_CLIENTS, {}),
+    Door("POST", "/clients/board-jfk/pause/", P.ACT_ON_CLIENTS, {}, looks=True),
+    Door("POST", "/clients/board-jfk/resume/", P.ACT_ON_CLIENTS, {}, looks=True),
+    Door("POST", "/clients/board-jfk/offline/", P.ACT_ON_CLIENTS, {}, looks=True),
     Door("GET", "/durables/", P.VIEW),
-    Door("POST", "/clients/board-jfk/durables/orders/delete/", P.ACT_ON_CLIENTS, {}),
+    Door("POST", "/clients/board-jfk/durables/orders/delete/", P.ACT_ON_CLIENTS, {}, looks=True),
     Door("GET", "/decisions/", P.VIEW),
     Door("GET", "/policies/", P.VIEW),
     Door("GET", "/policies/in-force/", P.VIEW),
@@ -171,7 +184,6 @@ DOORS = [
     Door("POST", "/policies/drafts/1/users/0/delete/", P.EDIT_POLICIES, {}),
     Door("GET", "/journals/", P.VIEW),
     Door("POST", "/journals/plan/", P.RUN_ACTIONS, AGE, looks=True),
-    Door("POST", "/journals/apply/", P.RUN_ACTIONS, AGE),
     Door("GET", "/actions/", P.VIEW),
     Door("GET", "/actions/new/", P.EDIT_POLICIES),
     Door("POST", "/actions/draft/", P.EDIT_POLICIES, {"edit": "add.when"}, looks=True),
@@ -190,7 +202,7 @@ DOORS = [
         {"name": "audit", "client": "board-jfk", "topic": "flights.>"},
         also=P.ACT_ON_CLIENTS,
     ),
-    Door("POST", "/replays/nightly/pause/", P.VIEW, also=P.ACT_ON_CLIENTS),
+    Door("POST", "/replays/nightly/pause/", P.VIEW, looks=True, also=P.ACT_ON_CLIENTS),
     Door("GET", "/runs/", P.VIEW),
     Door("GET", "/runs/list/", P.VIEW),
     Door("POST", "/runs/pipeline/", P.RUN_ACTIONS, {}),

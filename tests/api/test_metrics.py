@@ -28,6 +28,8 @@ def test_prometheus_reads_what_the_broker_says(broker: FakeBroker) -> None:
     assert found[("sluice_client_lag_messages", "board-jfk", "sluice-1")] == 184_220
     assert ("sluice_client_lag_messages", "carrier-aa", "sluice-1") not in found
     assert found[("sluice_policy_revision", "sluice-1", "wanted")] == 1
+    assert found[("sluice_clients_health", "stalled", "sluice-1")] == 1
+    assert found[("sluice_clients_health", "flapping", "sluice-1")] == 0
 
 
 def test_a_broker_that_is_away_is_down_and_not_an_error(instance: Instance) -> None:

@@ -52,9 +52,12 @@ def test_a_range_has_two_points_and_says_by_its_brackets_whether_they_belong_to_
     assert parse_bookmark(text) == found
 
 
-@given(st.integers(0, 4 * 10**15))
-def test_a_moment_survives_its_text_to_the_microsecond(microseconds: int) -> None:
-    assert parse_bookmark(moment_text(microseconds * 1_000)) == Moment(microseconds * 1_000)
+@given(st.integers(0, 4 * 10**18))
+def test_a_moment_survives_its_text_to_the_nanosecond(at: int) -> None:
+    assert parse_bookmark(moment_text(at)) == Moment(at)
+    assert parse_bookmark(f"[{moment_text(at)}:{moment_text(at)}]") == Range(
+        Moment(at), True, Moment(at), True
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ def test_from_a_new_draft_to_a_rollout_and_back(page: Page) -> None:
     page.get_by_role("button", name="Show what it would do").focus()
     page.keyboard.press("Enter")
     preview = page.locator("#preview")
-    expect(preview).to_contain_text("client_policy.client_max_capacity")
+    expect(preview).to_contain_text("ClientMaxCapacity")
     expect(preview).to_contain_text("board-jfk would be over its capacity.")
     expect(preview).to_contain_text(
-        re.compile(r"Whom it touches: (\d+) of \1 clients")
+        re.compile(r"Whose settings change: (\d+) of \1 clients")
     )  # other tests disconnect some
     page.get_by_label("Reason for this change").fill("ticket 7")
     page.get_by_label("In force", exact=True).select_option("client")

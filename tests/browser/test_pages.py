@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ PAGES = (
     "/",
     "/clients/",
     "/clients/board-jfk/",
+    "/durables/",
     "/decisions/",
     "/policies/",
     "/policies/drafts/",
@@ -20,6 +22,8 @@ PAGES = (
     "/actions/1/",
     "/actions/new/",
     "/runs/",
+    "/audit/",
+    "/access/",
 )
 AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
 RUN_AXE = """async () => {
@@ -45,6 +49,37 @@ def test_a_page_is_accessible(page: Page, path: str, theme: str) -> None:
     assert page.evaluate(RUN_AXE) == []
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_without_a_session_and_addresses_that_arent_there_are_accessible(
+    context: BrowserContext, theme: str
+) -> None:
+    page = context.new_page()  # a refusal is an error on the browser's console, which is no fault here
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    for path in ("/no/such/page/", "/clients/nobody-at-all/", "/login/"):
+        if path == "/login/":
+            context.clear_cookies()
+        page.goto(path)
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        assert page.evaluate(RUN_AXE) == [], path
+
+
+def test_moments_are_told_by_the_clock_that_one_chooses(page: Page) -> None:
+    open_page(page, "/decisions/")
+    first = page.locator("main time").first
+    page.get_by_label("Times by the clock of").select_option("utc")
+    expect(page.locator("#now")).to_contain_text("UTC")
+    expect(first).to_have_attribute("title", re.compile(r" UTC \("))
+    page.reload()
+    expect(page.get_by_label("Times by the clock of")).to_have_value("utc")
+
+
+def test_a_session_that_ended_is_said_at_the_top_and_rows_are_dimmed(page: Page) -> None:
+    open_page(page, "/clients/")
+    page.context.clear_cookies()
+    expect(page.locator("#standings")).to_contain_text("Your session ended", timeout=12_000)
+    expect(page.locator("body.blind")).to_have_count(1)
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_fits_a_telephone(page: Page, path: str) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
@@ -65,13 +100,13 @@ def test_the_theme_follows_the_system_until_one_is_chosen(page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     open_page(page, "/")
     html = page.locator("html")
-    expect(html).to_have_attribute("data-bs-theme", "dark")
+    expect(html).to_have_attribute("data-theme", "dark")
     page.emulate_media(color_scheme="light")
-    expect(html).to_have_attribute("data-bs-theme", "light")
+    expect(html).to_have_attribute("data-theme", "light")
     page.get_by_role("button", name="Dark").click()
-    expect(html).to_have_attribute("data-bs-theme", "dark")
+    expect(html).to_have_attribute("data-theme", "dark")
     page.reload()
-    expect(html).to_have_attribute("data-bs-theme", "dark")
+    expect(html).to_have_attribute("data-theme", "dark")
     expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
 
 

@@ -10,9 +10,14 @@ import pytest
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.journal.files import Files
-from broker_core.journal.leases import Lease, drop_lease, write_lease
+from broker_core.journal.leases import Lease, drop_lease, leases_path, write_lease
+from broker_core.journal.maintenance import compress_segment
 from broker_core.journal.removals import read_removals
-from tests.support.brokers import address_of, ask, running_broker
+from sluice_spark.lease import leased
+from sluice_spark.log import examine
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, plan_log, read_span
+from tests.support.brokers import address_of, ask, running_broker, until
 
 MINUTE = 60_000_000_000
 
@@ -46,3 +51,41 @@ async def test_a_lease_is_seen_in_needed_by_and_holds_back_removal(tmp_path: Pat
         (told,) = read_removals(journal.directory, "test-1")
         assert (told.first, told.last, told.records) == (1, gone["last_sequence"], gone["records"])
         assert abs(told.removed_at - time.time_ns()) < 10 * MINUTE
+
+
+async def test_a_job_holds_what_it_reads_renews_and_lets_go(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await publish(broker, 3)
+        journal, notes = broker.engine.journal, list[str]()
+        place = LogPlace(journal.directory, tmp_path / "archive", "test-1")
+        log = examine(place)
+        file = leases_path(journal.directory, "test-1")
+        with leased(place, "lake", log.first, notes.append, renew_s=0.01):
+            plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+            assert plan["chosen"] == []
+            assert plan["skipped"][0]["why"].startswith("needed by pipeline lake on ")
+            (held,) = file.iterdir()
+            before = held.read_bytes()
+            await until(lambda: held.read_bytes() not in (b"", before))
+            # What is read can be moved meanwhile: archive and compress take nothing away.
+            names = [one.name for one in journal.segments() if one.state != "current"]
+            compress_segment(journal.directory / names[0], journal.directory / f"{names[0]}.gz.prepared")
+            prepared = str(journal.directory / f"{names[0]}.gz.prepared")
+            await ask(broker, "journal_swap", action="compress", name=names[0], prepared=prepared)
+            read = [
+                batch for span in plan_log(log, Request()) for batch in read_span(log.place, span, Request())
+            ]
+            assert sum(batch.num_rows for batch in read) == log.frontier
+        assert not file.exists()
+        assert notes == []
+        assert len((await ask(broker, "journal_plan", action="remove", age_s=0))["chosen"]) == len(names)
+
+
+async def test_where_a_lease_cannot_be_written_the_job_says_so_and_goes_on(tmp_path: Path) -> None:
+    place = LogPlace(tmp_path / "journal", None, "test-1")
+    place.directory.mkdir()
+    leases_path(place.directory, "test-1").touch()
+    notes: list[str] = []
+    with leased(place, "lake", 1, notes.append):
+        pass
+    assert notes[0].startswith("The log can't be held while it is read")

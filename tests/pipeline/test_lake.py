@@ -21,12 +21,25 @@ from pipeline.config import Settings
 from pipeline.jobs import Reporter, lake, lake_check
 from pipeline.lakefiles import one_writer, write_parquet
 from pipeline.manifest import read_manifest
-from pipeline.transforms.lake import file_name, missing, parse_file_name
-from sluice_spark.log import Log
+from pipeline.transforms.lake import file_name, missing, parse_file_name, tag_of
+from sluice_spark.log import Log, examine
 from sluice_spark.segments import Span
-from tests.pipeline.support import NOON, SECOND, Told, append, fill, identify, numbered, opened, settings_in
+from tests.pipeline.support import (
+    NOON,
+    SECOND,
+    Told,
+    append,
+    fill,
+    identify,
+    numbered,
+    opened,
+    place_in,
+    settings_in,
+)
 
 HOUR = 3_600 * SECOND
+NOBODY = UUID(int=0)
+"""What stands in the segments of a release that gave logs no identity."""
 
 
 def arguments(**given: object) -> argparse.Namespace:
@@ -66,6 +79,11 @@ def files_of(home: Path) -> list[str]:
     return sorted(str(path.relative_to(records)) for path in records.glob("day=*/*.parquet"))
 
 
+def tag(home: Path) -> str:
+    """How the names of this log's files end; nothing while logs have no identity."""
+    return tag_of(examine(place_in(home)).place.log)
+
+
 def lake_of(home: Path) -> pa.Table:
     return ds.dataset(settings_in(home).records, partitioning="hive", exclude_invalid_files=False).to_table()
 
@@ -80,7 +98,7 @@ def test_files_are_sorted_by_topic_and_bookmark_and_named_by_their_interval(tmp_
         keys = list(zip(table["topic"].to_pylist(), table["sequence"].to_pylist(), strict=True))
         assert keys == sorted(keys)
         found = parse_file_name(Path(name).name, "sluice-1")
-        assert found == (min(key[1] for key in keys), max(key[1] for key in keys), "")
+        assert found == (min(key[1] for key in keys), max(key[1] for key in keys), tag(tmp_path))
     table = lake_of(tmp_path)
     assert sorted(table["sequence"].to_pylist()) == list(range(1, last + 1))
     assert (
@@ -94,8 +112,8 @@ def test_midnight_parts_the_files(tmp_path: Path) -> None:
         append(journal, numbered(5, 6), at=NOON + 12 * HOUR)
     run_here(tmp_path)
     assert files_of(tmp_path) == [
-        f"day=2026-11-21/{file_name('sluice-1', 1, 5)}",
-        f"day=2026-11-22/{file_name('sluice-1', 6, 10)}",
+        f"day=2026-11-21/{file_name('sluice-1', 1, 5, tag(tmp_path))}",
+        f"day=2026-11-22/{file_name('sluice-1', 6, 10, tag(tmp_path))}",
     ]
 
 
@@ -108,7 +126,7 @@ def test_a_second_run_writes_only_what_is_new(tmp_path: Path) -> None:
     assert last == first + 15
     assert run_here(tmp_path)["records"] == 15
     assert set(files_of(tmp_path)) - set(before) == {
-        f"day=2026-11-21/{file_name('sluice-1', first + 1, last)}"
+        f"day=2026-11-21/{file_name('sluice-1', first + 1, last, tag(tmp_path))}"
     }
     assert sorted(lake_of(tmp_path)["sequence"].to_pylist()) == list(range(1, last + 1))
 
@@ -222,30 +240,44 @@ def test_another_log_of_the_same_name_is_never_taken_for_this_one(tmp_path: Path
 def test_files_from_before_logs_had_identities_are_taken_when_they_are_proven_this_logs(
     tmp_path: Path,
 ) -> None:
-    last = fill(tmp_path, [50] * 12)
-    run_here(tmp_path)
+    last = fill(tmp_path, [50] * 40)
+    identify(tmp_path, NOBODY)
+    assert run_here(tmp_path, end=500)["log"] is None
     mine = identify(tmp_path, UUID("12345678-0000-4000-8000-000000000001"))
-    assert run_here(tmp_path)["records"] == 0
-    fill(tmp_path, [50])
-    identify(tmp_path, UUID(mine))
-    assert run_here(tmp_path)["records"] == 50
-    assert lake_of(tmp_path).num_rows == last + 50
+    result = run_here(tmp_path)
+    assert (result["records"], result["log"]) == (last - 500, mine)
+    assert {parse_file_name(Path(name).name, "sluice-1").tag for name in files_of(tmp_path)} == {
+        "",
+        "12345678",
+    }  # type: ignore[union-attr]
+    assert lake_of(tmp_path).num_rows == last
 
 
 def test_a_log_without_an_identity_is_known_by_what_it_holds(tmp_path: Path) -> None:
     fill(tmp_path, [50] * 12)
+    identify(tmp_path, NOBODY)
     run_here(tmp_path)
     other = tmp_path / "other"
     with opened(other) as journal:
         append(journal, [("x", b"other")] * 600)
+    identify(other, NOBODY)
     settings = replace(settings_in(other), lake=settings_in(tmp_path).lake)
     with pytest.raises(SluiceError, match=r"other_log: The lake has records .* and holds other records"):
         lake.run(settings, arguments(), Told())
-    with opened(tmp_path / "third"):
-        pass
-    empty = replace(settings_in(tmp_path / "third"), lake=settings_in(tmp_path).lake)
+    shorter = tmp_path / "third"
+    fill(shorter, [10])
+    identify(shorter, NOBODY)
+    settings = replace(settings_in(shorter), lake=settings_in(tmp_path).lake)
     with pytest.raises(SluiceError, match="other_log"):
-        lake.run(empty, arguments(), Told())
+        lake.run(settings, arguments(), Told())
+
+
+def test_a_log_that_holds_nothing_yet_has_nothing_to_refuse(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        pass
+    assert run_here(tmp_path)["records"] == 0
+    fill(tmp_path, [10])
+    assert run_here(tmp_path)["records"] == 10
 
 
 def check(home: Path, **given: object) -> dict[str, Any]:

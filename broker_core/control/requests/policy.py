@@ -24,10 +24,14 @@ class PolicyRequests:
     """Answers about policies. A document that can't be used is refused with bad_policy and all that is wrong with it."""
 
     def __init__(
-        self, engine: Engine, apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]]
+        self,
+        engine: Engine,
+        apply: Callable[[PolicyDocument, Stage | None], Awaitable[None]],
+        check: Callable[[PolicyDocument], Awaitable[None]],
     ) -> None:
         self._engine = engine
         self._apply = apply
+        self._check = check
 
     async def apply(self, asked: requests.Apply) -> Running:
         """Put it in force, whole."""
@@ -38,6 +42,7 @@ class PolicyRequests:
     async def preview(self, asked: requests.Preview) -> PolicyEffect:
         """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""
         policy, stage, guard = _policy(asked.policy), _stage(asked.staged), self._engine.guard
+        await self._check(policy)
         subjects = guard.subjects()
         first = [subject for subject in subjects if stage is not None and stage.covers(subject.client)]
         others = [subject for subject in subjects if stage is None or not stage.covers(subject.client)]

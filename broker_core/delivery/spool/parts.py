@@ -20,6 +20,8 @@ from broker_core.journal.files import Files, OpenFile, journal_error, write_all
 PART_BYTES = 16 * 1024 * 1024
 FLUSH_BYTES = 16 * 1024
 READ_BYTES = 64 * 1024
+MEMORY_BYTES = 1024 * 1024
+"""References that may wait in memory for a disk that doesn't take them: some 26,000 batches, or runs of them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +43,7 @@ class Parts:
         self._parts: deque[_Part] = deque()
         self._made = 0
         self._unwritten = bytearray()
+        self._flush_at = FLUSH_BYTES
         self._read_at = 0
         self._window = memoryview(b"")
         self._window_at = 0
@@ -57,13 +60,20 @@ class Parts:
         self._unwritten += raw
         self.disk_bytes += len(raw)
 
-    def append(self, raw: bytes) -> None:
-        """Put bytes behind the others. JournalError disk_full or journal_failed: these aren't there then, the others are."""
+    def append(self, raw: bytes, *, small: bool = False) -> None:
+        """Put bytes behind the others. JournalError disk_full or journal_failed: these aren't there then, the others are.
+
+        What is `small` may wait in memory for a disk that doesn't take it, up to MEMORY_BYTES.
+        """
         self.put(raw)
-        if len(self._unwritten) >= FLUSH_BYTES:
+        if len(self._unwritten) >= self._flush_at:
             try:
                 self._flush()
+                self._flush_at = FLUSH_BYTES
             except JournalError:
+                if small and len(self._unwritten) <= MEMORY_BYTES:
+                    self._flush_at = len(self._unwritten) + FLUSH_BYTES
+                    return
                 del self._unwritten[len(self._unwritten) - len(raw) :]
                 self.disk_bytes -= len(raw)
                 raise
@@ -109,7 +119,7 @@ class Parts:
         """What isn't written yet is the next part, and is never written."""
         self._parts.append(_Part(None, len(self._unwritten), bytes(self._unwritten)))
         self.disk_bytes -= len(self._unwritten)
-        self._unwritten = bytearray()
+        self._unwritten, self._flush_at = bytearray(), FLUSH_BYTES
 
     def front(self, size: int) -> memoryview:
         """The next `size` bytes; they stay. JournalError spool_damaged when there are fewer."""

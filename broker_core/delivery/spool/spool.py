@@ -121,14 +121,16 @@ class Spool:
         """Queue `count` records of the journaled batch of `length` bytes at `position`: all, or the given rows.
 
         `nbytes` is what it counts for in the backlog; by default the batch's length. JournalError disk_full when
-        the disk takes no more: the entry isn't queued then, and those before it stay.
+        the disk takes no more and too many wait in memory: the entry isn't queued then, and those before it stay.
         """
         counted = length if nbytes is None else nbytes
         if rows is None and counted == length:
-            self._append(b"")
+            self._append(b"", small=True)
             self._run = Run(stream, position, length, count, accepted_at)
         else:
-            self._append(encode_reference(stream, position, length, count, counted, accepted_at, rows))
+            self._append(
+                encode_reference(stream, position, length, count, counted, accepted_at, rows), small=True
+            )
         self._enter(first_sequence)
         self._count(stream, count, counted, first_sequence, last_sequence or first_sequence + count - 1)
 
@@ -139,10 +141,10 @@ class Spool:
         self._enter(0)
         self.copied_messages += batch.count
 
-    def _append(self, entry: bytes) -> None:
+    def _append(self, entry: bytes, *, small: bool = False) -> None:
         """Put an entry behind everything before it; b"" when a run is to begin there."""
         self._end_run()
-        self._parts.append(entry)
+        self._parts.append(entry, small=small)
 
     def _end_run(self) -> None:
         run, self._run = self._run, None

@@ -16,7 +16,7 @@ import numpy as np
 from broker_core.errors import OperatorError
 from broker_core.journal import sidecar
 from broker_core.journal.files import Files, journal_error, replace_durably, take_lock
-from broker_core.journal.frontier import read_frontier
+from broker_core.journal.frontier import Known, Mark, encode_mark, frontier_path, read_frontier
 from broker_core.journal.held import Segment
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.maintenance import VerifyReport, verify_segment
@@ -107,22 +107,39 @@ def dump(
                 yield from lines(batch, np.arange(batch.count) if rows is None else rows, instance)
 
 
-def repair(directory: Path, instance: str, archive_directory: Path | None = None) -> dict[str, Any]:
+def repair(
+    directory: Path,
+    instance: str,
+    archive_directory: Path | None = None,
+    known: Known | None = None,
+    *,
+    accept: bool = False,
+) -> dict[str, Any]:
     """Do what opening does, and check every sealed segment besides.
 
     Opening cuts a torn tail, keeps its bytes, and rebuilds what is missing. Sidecars that don't say what their segment holds are written anew, so that damage found is known from then on.
-    Raises OperatorError journal_locked while a broker runs, no_journal when there is nothing.
+    With `accept` the log is the instance's from now on with what it has, although it isn't the one that was written last,
+    or lacks records that were acknowledged. Raises OperatorError journal_locked while a broker runs, no_journal when there
+    is nothing; journal_other and journal_behind.
     """
     segment_files(directory, instance, archive_directory)
     files = Files()
     try:
         with closing(take_lock(directory / f"{instance}.lock")):
-            found = Recovery(files, directory, instance, archive_directory)
+            found = Recovery(files, directory, instance, archive_directory, known, accept=accept)
             found.run()
+            if accept:
+                mark = Mark(found.next_sequence - 1, found.log, found.epoch - 1, found.given_up)
+                replace_durably(files, frontier_path(directory, instance), encode_mark(mark))
             rebuilt = [one.path.name for one in found.segments if one.sealed and _renew(files, one.path)]
     except OSError as error:
         raise journal_error(error, "the repair") from error
-    return {**found.report.as_dict(), "next_sequence": found.next_sequence, "rebuilt_indexes": rebuilt}
+    return {
+        **found.report.as_dict(),
+        "log": str(found.log),
+        "next_sequence": found.next_sequence,
+        "rebuilt_indexes": rebuilt,
+    }
 
 
 def _renew(files: Files, path: Path) -> bool:

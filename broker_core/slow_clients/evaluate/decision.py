@@ -70,3 +70,5 @@ class Decision:
     times: int = 1
     """How often it was done within the second: `lost` is of all of them. Only DISCARD_OLDEST is done more than once."""
     shape: Shape = Shape.HARD
+    problem: str = ""
+    """What the disk said, where that and no limit is why."""

@@ -46,6 +46,8 @@ def _did(decision: Decision) -> str:
 
 
 def _why(decision: Decision) -> str:
+    if decision.problem:
+        return f"what waits for it can't be written to its spool ({decision.problem.rstrip('.')})"
     unit = decision.unit
     observed, limit = quantity(decision.observed, unit), quantity(decision.limit, unit)
     subject = READINGS[decision.signal].subject.format(pool=decision.pool)

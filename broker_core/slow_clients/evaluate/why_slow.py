@@ -114,6 +114,7 @@ def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ..
     """Read from the top; the first that applies is the verdict."""
     stopped, unacked, silence_ms = seen.stopped, seen.unacked_messages, seen.ack_silence_ms
     taken = f"{seen.taken_rate:,} bytes/s"
+    blocked = f"its connection has taken nothing for {seen.write_blocked_ms} ms"
     return (
         (not seen.waiting_messages and not unacked, Cause.KEEPS_UP, "Nothing waits for it.", ("waiting_messages",)),
         (seen.paused, Cause.PAUSED, "It is paused: what waits for it is held back here, and it isn't behind by itself.",
@@ -127,7 +128,7 @@ def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ..
          f"The disk is busy: what it waits for is read from there, and that takes {seen.disk_ms} ms.",
          ("disk_ms", "waiting_messages")),
         (stopped, Cause.NOT_READING,
-         f"It doesn't read: its connection has taken nothing for {seen.write_blocked_ms} ms.",
+         f"It doesn't read: {blocked}.",
          ("write_blocked_ms", "waiting_messages", "taken_rate", "sure_rate", "lump_bytes")),
         (seen.network_limited, Cause.SLOW_NETWORK,
          f"The network to it is slow: {taken} get through, with room in its own buffer.",
@@ -136,7 +137,8 @@ def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ..
          f"Its application hangs: it has room in its window, owes {unacked} acknowledgements and has given none for {silence_ms} ms.",
          ("unacked_messages", "ack_silence_ms", "window_full_ms")),
         (seen.window_full_ms > 0 or (unacked > 0 and silence_ms >= SLOW_ACK_MS), Cause.SLOW_ACKS,
-         f"It reads, but acknowledges slowly: {unacked} messages are unacknowledged.",
+         f"It reads, but acknowledges slowly: {unacked} messages are unacknowledged." if silence_ms < HANGS_MS else
+         f"It reads, but has acknowledged nothing for {silence_ms} ms: {unacked} messages are unacknowledged.",
          ("unacked_messages", "ack_silence_ms", "window_full_ms")),
         (seen.replaying, Cause.REPLAYING,
          "It reads an older part of the journal, at its own speed, and isn't at the newest messages yet.",
@@ -146,7 +148,9 @@ def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ..
          f"usually do, and it takes {taken}, as before.",
          ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "waiting_messages")),
         (seen.waiting_messages > 0 and (seen.offlined or seen.taken_rate < seen.arrival_rate), Cause.READING_SLOWLY,
-         f"A slow network, or slow reading: it takes {taken}, and {seen.arrival_rate:,} bytes/s come for it.",
-         ("taken_rate", "arrival_rate", "waiting_messages")),
+         f"A slow network, or slow reading: it takes {taken}, and {seen.arrival_rate:,} bytes/s come for it."
+         if seen.taken_rate or seen.write_blocked_ms < BLOCKED_MS else
+         f"A slow network, slow reading, or none: {blocked}, and {seen.arrival_rate:,} bytes/s come for it.",
+         ("taken_rate", "arrival_rate", "waiting_messages", "write_blocked_ms")),
         (True, Cause.KEEPS_UP, "It takes messages as fast as they come.", ("taken_rate", "arrival_rate", "waiting_messages")),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from broker_core import headers as record_headers
+from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import refuse
 from broker_core.connections.inbox import Hold
 from broker_core.delivery.entry import OutboxEntry
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from broker_core.engine.engine import Engine
 
 LEAST_BEAT_MS: Final = 1_000
-"""The broker looks once a second, so it neither promises nor asks for more than that."""
+"""Neither promised nor asked for oftener."""
 MOST_BEAT_MS: Final = 24 * 3_600_000
 MOST_SENDS: Final = 128
 """SENDs of one read that become one batch."""
@@ -157,6 +158,8 @@ class Session:
         self._temporary: set[str] = set()
         """Those that it hears without having subscribed to them."""
         self._cancelled: replies.Cancelled | None = None
+        self._held = 0
+        self._trusted = False
         self._leaving = self._ended = self._broken = False
 
     @property
@@ -179,11 +182,31 @@ class Session:
         if self._leaving or self.connection.closed:
             return
         items: list[Item] = [*self._deeds(self.reader.feed(data))]
+        try:
+            self._hold(self.reader.holds)
+        except ClientError as error:
+            self._broken = True
+            items.append(error)
         if self.reader.error is not None and not self._broken:
             self._broken = True
             items.append(self.reader.error)
         if items or self.connection.logged_on:  # before, only whole frames put off the end of its patience
             self.connection.receive(items)
+
+    def _hold(self, nbytes: int) -> None:
+        """So much of what was read isn't a whole frame yet. ClientError when all connections' are too much."""
+        more, self._held = nbytes - self._held, nbytes
+        if more:
+            self._engine.anteroom.hold(more, logged_on=self._trusted)
+
+    def logged_on(self) -> None:
+        """It is known who this is."""
+        self._engine.anteroom.logged_on(self._held)
+        self._trusted = True
+
+    def gone(self) -> None:
+        """What carries it is gone."""
+        self._hold(0)
 
     def _deeds(self, frames: Iterable[Frame]) -> Iterator[_Sends | _Spoken]:
         """SENDs that came together are one batch, as one of a native publisher is."""
@@ -272,9 +295,10 @@ class Session:
         )
         self._receipt = ""
 
-    def _logged_on(self) -> None:
+    def _say_connected(self) -> None:
         says, hears = self._beats
         self.connection.heartbeat_ms, self.connection.promised_ms = says, hears
+        heartbeats.begin(self.connection, self._engine.clock.monotonic_ms)
         self._out.say(connected_frame(self.version, self.connection.name, self._engine.instance, says, hears))
 
     # Publishing.
@@ -483,7 +507,7 @@ class Session:
             case replies.Ack(of="publish", id=str(key)):
                 self._out.say(self._receipt_frames(self._receipts.pop(key)))
             case replies.Ack(of="logon"):
-                self._logged_on()
+                self._say_connected()
             case replies.Ack(of="subscribe", ack="processed"):
                 self._subscribed(reply)
             case replies.Ack(of="subscribe", ended=True):

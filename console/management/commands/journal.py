@@ -7,28 +7,32 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from broker_core.errors import SluiceError
+from broker_core.journal.frontier import Known
 from broker_core.journal.segment import SegmentInfo
 from broker_core.journal.tools import inspect
 from broker_core.journal.tools.search import LogPlace
 from console.management.journal import searching
 from console.management.journal.places import add_place, place_of
+from console.services.journal_places import known_log, record_log
 
 
 class Command(BaseCommand):
     """Thin: the work is in `broker_core.journal`, grep, find and stat in `console.management.journal.searching`."""
 
-    help = "List, search, count, verify, dump or repair the journal of an instance."
+    help = "List, search, count, verify, dump, repair or accept the journal of an instance."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One sub-command each; all name the journal in the same way."""
         commands = parser.add_subparsers(
-            dest="command", required=True, metavar="ls|grep|find|stat|verify|dump|repair"
+            dest="command", required=True, metavar="ls|grep|find|stat|verify|dump|repair|accept"
         )
         ls = commands.add_parser("ls", help="segments with their sequences, times and sizes")
         verify = commands.add_parser(
@@ -38,15 +42,20 @@ class Command(BaseCommand):
         repair = commands.add_parser(
             "repair", help="cut a torn tail (its bytes are kept) and rebuild indexes"
         )
+        accept = commands.add_parser(
+            "accept",
+            help="take the log as the instance's with what it has, where a broker refuses to start with it",
+        )
         for sub in (
             ls,
             verify,
             dump,
             repair,
+            accept,
             *searching.add_parsers(searching.SubCommands(commands.add_parser)),
         ):
             add_place(sub)
-        for sub in (ls, verify, repair):
+        for sub in (ls, verify, repair, accept):
             sub.add_argument("--json", action="store_true", help="JSON instead of text")
         dump.add_argument("--from", type=int, default=1, dest="first", metavar="SEQUENCE")
         dump.add_argument(
@@ -69,6 +78,7 @@ class Command(BaseCommand):
             "verify": self._verify,
             "dump": self._dump,
             "repair": self._repair,
+            "accept": self._accept,
         }
         try:
             run[options["command"]](place_of(options), options)
@@ -137,7 +147,24 @@ class Command(BaseCommand):
             self.stdout.write(line.decode())
 
     def _repair(self, place: LogPlace, options: dict[str, Any]) -> None:
-        report = inspect.repair(*place)
+        self._told(inspect.repair(*place, self._known(options)), options)
+
+    def _accept(self, place: LogPlace, options: dict[str, Any]) -> None:
+        report = inspect.repair(*place, self._known(options), accept=True)
+        if options["directory"] is None:
+            record_log(place.instance, UUID(report["log"]), report["next_sequence"] - 1)
+        self._told(report, options)
+
+    def _known(self, options: dict[str, Any]) -> Known | None:
+        """What the control plane knows of the log; nothing of a copy elsewhere, or without a database."""
+        if options["directory"] is not None:
+            return None
+        try:
+            return known_log(options["instance"])
+        except DatabaseError:
+            return None
+
+    def _told(self, report: dict[str, Any], options: dict[str, Any]) -> None:
         if options["json"]:
             self._line(report)
             return

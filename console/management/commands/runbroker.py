@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from argparse import ArgumentParser
 from pathlib import Path
@@ -12,7 +13,9 @@ import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from broker_core.clock import SYSTEM
 from broker_core.config import PolicyDocument
+from broker_core.control import last_words
 from broker_core.errors import SluiceError
 from broker_core.slow_clients.rules.staging import read_stage
 
@@ -28,6 +31,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
+        os.umask(0o027)  # journals hold what not everybody on the machine may read
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
@@ -40,9 +44,14 @@ class Command(BaseCommand):
         try:
             loop.run_until_complete(_run(instance))
         except SluiceError as error:
+            last_words.note(_control(instance), error, SYSTEM.now_ns())
             raise CommandError(f"{error.sentence} {error.fix}") from None
         finally:
             loop.close()
+
+
+def _control(instance: str) -> Path:
+    return Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance}.sock"
 
 
 async def _run(instance: str) -> None:
@@ -51,7 +60,7 @@ async def _run(instance: str) -> None:
     from broker_core.engine.collector import spare_the_loop
     from console.reporters.broker import BrokerReporter
     from console.reporters.events import EventReporter
-    from console.services.journal_places import directories_to_open
+    from console.services.journal_places import directories_to_open, known_log
     from console.services.policies import orders
 
     wanted = await asyncio.to_thread(orders, instance)
@@ -61,13 +70,13 @@ async def _run(instance: str) -> None:
         directories.journal,
         directories.archive,
         settings.SLUICE_SPOOL_DIRECTORY,
-        Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance}.sock",
+        _control(instance),
     )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    broker = Broker(policy, paths, WebSocketListener)
+    broker = Broker(policy, paths, WebSocketListener, await asyncio.to_thread(known_log, instance))
     broker.on_shut_down = stopping.set
     reporter, events = BrokerReporter(broker), EventReporter(broker)
 

@@ -1,14 +1,14 @@
 // One client's page: its figures and lag live, its history from the database, its hours from the pipeline.
 import { data, make, one, setText } from "./dom.js";
-import { bytes, clock, count, duration, percent, rate } from "./format.js";
+import { bytes, clock, count, duration, moment, percent, rate } from "./format.js";
 import { timePlot } from "./plot.js";
 import { feed } from "./shell.js";
 import { chip } from "./states.js";
 
 const name = one("#figures").dataset.client;
 const LAG = [
-  { label: "Messages behind", colour: "--s-in", scale: "messages", format: count },
-  { label: "Lag", colour: "--s-out", scale: "time", format: duration },
+  { label: "Messages behind", colour: "--data-1", scale: "messages", format: count },
+  { label: "Lag", colour: "--data-2", scale: "time", format: duration },
 ];
 const livePlot = timePlot(one("#live-plot"), LAG, { height: 220, live: true });
 
@@ -31,9 +31,12 @@ function update() {
   const now = client?.delivery ?? "gone", fares = client?.health ?? "";
   if (fares !== health) { health = fares; one("#health").replaceChildren(fares ? chip(fares, "health") : ""); }
   if (now !== state) { state = now; one("#state").replaceChildren(chip(now)); }
-  setText(one("#state-note"), client?.offlined_since ? `since ${clock(client.offlined_since)}` : "");
-  const button = one("#disconnect-button");
+  setText(one("#state-note"), client?.offlined_since ? `since ${moment(client.offlined_since)}` : "");
+  const button = one("#acts");
   if (button) button.hidden = !client;
+  const note = one("#gone-note");
+  if (note) note.hidden = Boolean(client);
+  for (const id of ["#figures", "#live-section", "#connection-section", "#subscriptions-section"]) one(id).hidden = !client;
   if (!client) return;
   for (const [key, text] of Object.entries(FIGURES)) setText(one(`[data-figure="${key}"]`), text(client) ?? "–");
   drawLive();
@@ -63,7 +66,7 @@ const stepOf = (samples) => samples.slice(1).reduce((least, sample, index) => Ma
 export function spans(samples, step = stepOf(samples)) {
   const found = [];
   for (const sample of samples) {
-    const colour = { offlined: "--s-offlined", draining: "--s-draining", replaying: "--s-replaying" }[sample.state];
+    const colour = { offlined: "--amber-mark", draining: "--data-2", replaying: "--data-2" }[sample.state];
     if (!colour) continue;
     const last = found.at(-1);
     if (last && last[2] === colour && sample.at - last[1] <= step * 1.5) last[1] = sample.at + step;
@@ -100,7 +103,7 @@ function history() {
 function hourly() {
   const hours = data("hourly", []);
   if (!hours?.length) return;
-  const marked = hours.filter((h) => h.offline_ms > 0).map((h) => [h.at / 1000 - 1800, h.at / 1000 + 1800, "--s-offlined"]);
+  const marked = hours.filter((h) => h.offline_ms > 0).map((h) => [h.at / 1000 - 1800, h.at / 1000 + 1800, "--amber-mark"]);
   timePlot(one("#hourly-plot"), LAG, { height: 190, hours: true, bands: () => marked })
     .setData([hours.map((h) => h.at / 1000), hours.map((h) => h.lag_messages_max), hours.map((h) => h.lag_ms_max)]);
 }

@@ -1,5 +1,7 @@
 // Numbers as an operator reads them. The same rules as console/units/format.py, which writes them on the server.
 
+import { dayAndTime, zoneWord } from "./zone.js";
+
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 export const NONE = "–";
 
@@ -43,14 +45,15 @@ export function percent(value) {
   return value === null || value === undefined ? NONE : `${Number(value).toFixed(value < 10 && value > 0 ? 1 : 0)} %`;
 }
 
-/** Local clock time of an epoch in milliseconds; the date too when it isn't today. */
+/** Clock time of an epoch in milliseconds, by the chosen zone; the date too when it isn't today there. */
 export function clock(ms) {
   if (ms === null || ms === undefined) return NONE;
-  const at = new Date(Number(ms));
-  const time = [at.getHours(), at.getMinutes(), at.getSeconds()].map((part) => String(part).padStart(2, "0")).join(":");
-  if (at.toDateString() === new Date().toDateString()) return time;
-  return `${at.getFullYear()}-${String(at.getMonth() + 1).padStart(2, "0")}-${String(at.getDate()).padStart(2, "0")} ${time}`;
+  const at = dayAndTime(Number(ms));
+  return at.day === dayAndTime(Date.now()).day ? at.time : `${at.day} ${at.time}`;
 }
+
+/** The same with its zone: where a moment stands in a sentence. */
+export const moment = (ms) => (ms === null || ms === undefined ? NONE : `${clock(ms)} ${zoneWord(ms)}`);
 
 /** "12 s ago"; coarse on purpose, the exact time stands in the title. */
 export function ago(ms, now = Date.now()) {
@@ -61,10 +64,14 @@ export function ago(ms, now = Date.now()) {
   return `${Math.floor(seconds / 86_400)} d ago`;
 }
 
+/** A broker's sentence with its durations as people read them: "nothing for 885730 ms" is "nothing for 14 min 45 s". */
+export const inWords = (sentence) => String(sentence ?? "").replace(/(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b/g, (_, amount, unit) => duration(Number(amount.replaceAll(",", "")) * (unit === "ms" ? 1 : 1000)));
+
 /** A value with the unit a decision or signal names. */
 export function withUnit(value, unit) {
   if (unit === "bytes") return bytes(value);
   if (unit === "ms") return duration(value);
+  if (unit === "bytes/s") return `${bytes(value)}/s`;
   if (unit === "percent" || unit === "%") return percent(value);
   return unit ? `${count(value)} ${unit}` : count(value);
 }

@@ -1,13 +1,13 @@
 // The overview: rates as a plot, pools as gauges with their numbers, clients by state, newest decisions on top.
-import { icon, make, one, setAttribute, setText, svg } from "./dom.js";
-import { bytes, clock, count, duration, percent, rate } from "./format.js";
+import { icon, make, named, one, setAttribute, setText, svg } from "./dom.js";
+import { bytes, clock, count, duration, inWords, percent, rate } from "./format.js";
 import { timePlot } from "./plot.js";
 import { feed, times } from "./shell.js";
-import { DELIVERIES, chip } from "./states.js";
+import { DELIVERIES, act, chip } from "./states.js";
 
 const plot = timePlot(one("#rates"), [
-  { label: "Messages in /s", colour: "--s-in", scale: "messages", format: rate },
-  { label: "Messages out /s", colour: "--s-out", scale: "messages", format: rate },
+  { label: "Messages in /s", colour: "--data-1", scale: "messages", format: rate },
+  { label: "Messages out /s", colour: "--data-2", scale: "messages", format: rate },
 ], { live: true });
 
 // What was before this tab, from the server's own history: [at in ms, messages in, messages out].
@@ -124,8 +124,8 @@ function addDecision(event) {
   one("#decisions-none")?.remove();
   const at = decision.at;
   list.prepend(make("li", {}, make("div", { class: "when" }, make("time", { "data-ms": String(Math.round(at)) }, clock(at)),
-    make("span", { class: `state state-${decision.action}` }, icon(decision.action === "offline" ? "database-import" : "plug-x"), decision.action === "offline" ? "Offlined" : "Disconnected"),
-    make("a", { href: `/clients/${encodeURIComponent(decision.client)}/` }, decision.client)), make("div", {}, decision.sentence ?? decision.reason ?? "")));
+    ...act(decision.action, decision.mode), make("a", { href: `/clients/${encodeURIComponent(decision.client)}/` }, named(decision.client))),
+    make("div", {}, inWords(decision.sentence ?? decision.reason))));
   while (list.children.length > 8) list.lastElementChild.remove();
   times(list);
 }

@@ -1,5 +1,7 @@
 // uPlot with the console's colours. Every plot redraws its colours when the theme changes and its width when the page does.
+import { colour } from "./dom.js";
 import { clock, count } from "./format.js";
+import { zone } from "./zone.js";
 import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
 
 const LIVE_SPAN_S = 120;
@@ -9,7 +11,7 @@ const RANGES = {
   plain: undefined,
 };
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const AXIS_FONT = "11px system-ui, sans-serif";
 
 // Milliseconds fall on whole seconds, minutes and hours.
 const TIME_STEPS = [1, 5, 10, 50, 100, 500, 1e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
@@ -21,8 +23,8 @@ const short = (text) => text.replace(/ 00 (s|min)$/, "").replace(/^0 ms$/, "0").
 
 function axis(label, format, side) {
   return {
-    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : format === count ? WHOLE_STEPS : undefined, font: "12px system-ui, sans-serif",
-    stroke: () => colour("--s-muted"), grid: { show: side === 3, stroke: () => colour("--s-grid"), width: 1 },
+    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : format === count ? WHOLE_STEPS : undefined, font: AXIS_FONT,
+    stroke: () => colour("--ink-3"), grid: { show: side === 3, stroke: () => colour("--grid"), width: 1 },
     ticks: { show: false }, values: (plot, values) => onceEach(values.map((value) => short(format(value)))),
   };
 }
@@ -35,11 +37,12 @@ function axis(label, format, side) {
 export function timePlot(element, series, { height = 240, bands = () => [], live = false, hours = false } = {}) {
   const scales = [...new Set(series.map((one) => one.scale))];
   const options = {
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone()),
     width: Math.max(200, element.clientWidth), height, padding: [10, 8, 0, 0],
     cursor: { points: { size: 6 }, drag: { x: !live, y: false } }, legend: { live: true },
     scales: { x: { time: true, range: RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
     axes: [
-      { stroke: () => colour("--s-muted"), size: 42, grid: { show: false }, ticks: { stroke: () => colour("--s-line"), size: 4 }, font: "12px system-ui, sans-serif", space: 70,
+      { stroke: () => colour("--ink-3"), size: 42, grid: { show: false }, ticks: { stroke: () => colour("--line"), size: 4 }, font: AXIS_FONT, space: 70,
         values: [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
       ...scales.map((name, index) => axis(name, series.find((one) => one.scale === name).format, index === 0 ? 3 : 1)),
     ],
@@ -55,7 +58,7 @@ export function timePlot(element, series, { height = 240, bands = () => [], live
   };
   const plot = new uPlot(options, [[], ...series.map(() => [])], element);
   new ResizeObserver(() => plot.setSize({ width: Math.max(200, element.clientWidth), height })).observe(element);
-  document.addEventListener("sluice:theme", () => plot.redraw(false, true));
+  for (const event of ["sluice:theme", "sluice:zone"]) document.addEventListener(event, () => plot.redraw(false, true));
   return plot;
 }
 

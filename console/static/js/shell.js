@@ -1,11 +1,14 @@
 // What every page has: theme switch, menu, keyboard, feed badge, times. The live feed runs on every page.
 import { all, one, setAttribute, setText, typing } from "./dom.js";
 import { Feed } from "./feed.js";
-import { ago, clock } from "./format.js";
+import { ago, clock, duration, moment } from "./format.js";
+import { watchStanding } from "./standing.js";
+import { choice, choices, choose, dayAndTime, zoneWord } from "./zone.js";
 
+// What is said of the connection, not of any page's figures.
 const WORDS = {
-  connecting: ["Connecting", "loader"], live: ["Live", "broadcast"], stale: ["Stale", "alert-triangle"],
-  reconnecting: ["Reconnecting", "wifi-off"], paused: ["Paused", "player-pause"], refused: ["Not live", "circle-x"],
+  connecting: ["Connecting to the broker", "loader"], live: ["Connected to the broker", "point"], stale: ["Nothing heard from the broker", "alert-triangle"],
+  reconnecting: ["Connection lost, trying again", "wifi-off"], paused: ["What moves is paused", "player-pause"], refused: ["Session ended", "lock"],
 };
 
 export const feed = document.body.dataset.feed ? new Feed(document.body.dataset.feed, document.body.dataset.instance) : null;
@@ -28,17 +31,32 @@ function menu() {
 function badge() {
   const element = one("#feed");
   if (!feed || !element) return;
+  const age = () => {
+    // The age is not announced each second: only the word stands in the live region.
+    const known = feed.at ?? null, late = known === null ? null : Math.max(0, Date.now() - known);
+    setText(one(".age", element), known === null ? "" : feed.status === "live" ? `newest sample ${duration(Math.round(late / 100) * 100)} ago` : `since ${moment(known)}`);
+  };
   const show = () => {
     const [word, icon] = WORDS[feed.status];
     setAttribute(element, "data-status", feed.status);
     setText(one(".word", element), word);
     one("use", element).setAttribute("href", `${document.body.dataset.icons}#${icon}`);
-    // The age is not announced each second: only the word stands in the live region.
-    setText(one(".age", element), feed.status === "stale" || feed.status === "reconnecting" || feed.status === "paused"
-      ? `since ${clock(feed.at ?? feed.opened)}` : "");
+    age();
   };
   feed.addEventListener("status", show);
+  feed.addEventListener("change", age);
+  setInterval(age, 1000);
   show();
+}
+
+function clocks() {
+  const select = one("#zone"), now = one("#now");
+  if (!select) return;
+  select.replaceChildren(...choices().map(([key, words]) => new Option(words, key, key === choice(), key === choice())));
+  const tick = () => setText(now, `${dayAndTime(Date.now()).time} ${zoneWord(Date.now())}`);
+  select.addEventListener("change", () => { choose(select.value); tick(); times(); });
+  setInterval(tick, 1000);
+  tick();
 }
 
 function pause() {
@@ -58,8 +76,9 @@ function pause() {
 export function times(root = document) {
   for (const element of all("time[data-ms]", root)) {
     const ms = Number(element.dataset.ms);
-    setText(element, element.dataset.as === "ago" ? ago(ms) : clock(ms));
-    setAttribute(element, "title", `${new Date(ms).toLocaleString("en-GB")} (${new Date(ms).toISOString()})`);
+    setText(element, element.dataset.as === "ago" ? ago(ms) : element.dataset.as === "zone" ? moment(ms) : clock(ms));
+    const at = dayAndTime(ms);
+    setAttribute(element, "title", `${at.day} ${at.time} ${zoneWord(ms)} (${new Date(ms).toISOString()})`);
   }
 }
 
@@ -96,7 +115,22 @@ function dialogs() {
   all("dialog[data-open-now]").forEach((dialog) => dialog.showModal());
 }
 
-themes(); menu(); badge(); dialogs(); keyboard(pause()); times();
+/** A field that was refused takes the focus, so that nobody has to look for it. */
+function focusOnWrong() {
+  const wrong = one('[data-focus], [aria-invalid="true"]');
+  if (wrong) { wrong.focus({ preventScroll: false }); wrong.scrollIntoView({ block: "center" }); }
+}
+
+function copying() {
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest?.("[data-copy]");
+    if (!button) return;
+    try { await navigator.clipboard.writeText(button.dataset.copy); setText(one(".visually-hidden", button), "Copied"); } catch { /* not allowed here */ }
+  });
+}
+
+themes(); menu(); badge(); clocks(); dialogs(); keyboard(pause()); times(); copying(); focusOnWrong();
+watchStanding(feed);
 setInterval(times, 10_000);
-document.addEventListener("htmx:after:swap", () => times());
+for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());
 feed?.start();

@@ -15,3 +15,10 @@ export function chip(name, kind = "delivery") {
   const shown = String(name).replaceAll(" ", "-");
   return make("span", { class: `state state-${shown}`, title: known.help, "data-state": name }, icon(known.icon), known.word);
 }
+
+/** What was done to a client; what was only recorded says "would", and looks it. */
+export function act(action, mode) {
+  const told = WORDS.acts?.[action] ?? { done: action, would: `Would: ${action}`, icon: "bolt" };
+  if (mode !== "shadow") return [make("span", { class: "state", "data-state": action }, icon(told.icon), told.done)];
+  return [make("span", { class: "state would", "data-state": action }, icon(told.icon), told.would), " ", make("span", { class: "tag shadow" }, "recorded only")];
+}

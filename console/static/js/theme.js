@@ -9,7 +9,7 @@
   function apply() {
     var wanted = choice();
     var theme = wanted === "auto" ? (dark.matches ? "dark" : "light") : wanted;
-    document.documentElement.setAttribute("data-bs-theme", theme);
+    document.documentElement.setAttribute("data-theme", theme);
     document.documentElement.setAttribute("data-theme-choice", wanted);
     document.dispatchEvent(new CustomEvent("sluice:theme", { detail: theme }));
   }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -107,6 +110,33 @@ async def test_who_does_not_trust_the_broker_or_speaks_plain_is_turned_away(door
     assert await refused(door.address(name), tls=door.other.certificate, **proof) == "broker_away"
     plain = door.address(name).replace("wss:", "ws:").replace("tcps:", "tcp:")
     assert await refused(plain, **proof) == "broker_away"
+
+
+def suites_of(door: Door, name: str) -> set[str]:
+    """What of TLS 1.2 a transport agrees to, asked one by one."""
+    agreed = set()
+    everything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    everything.set_ciphers("ALL:@SECLEVEL=0")
+    for suite in everything.get_ciphers():
+        context = ssl.create_default_context(cafile=door.authority.certificate)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        if suite["protocol"] == "TLSv1.3":
+            continue
+        context.set_ciphers(f"{suite['name']}:@SECLEVEL=0")
+        with (
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", door.ports[name])) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as made,
+        ):
+            cipher = made.cipher()
+            assert cipher is not None
+            agreed.add(cipher[0])
+    return agreed
+
+
+def test_every_transport_agrees_to_the_same_suites(door: Door) -> None:
+    offered = suites_of(door, "tcp")
+    assert offered and suites_of(door, "ws") == offered
 
 
 async def test_a_certificate_says_who_it_is_over_a_websocket(door: Door) -> None:

@@ -121,6 +121,29 @@ async def test_a_wrong_first_command_closes_with_its_own_code(broker: RunningBro
         assert caught.value.rcvd.code == 4100
 
 
+@pytest.mark.parametrize("message", [b"\0" * 80_000, "x" * 80_000], ids=["frames", "text"])
+async def test_a_large_message_before_the_logon_is_not_taken(
+    broker: RunningBroker, message: bytes | str
+) -> None:
+    async with websockets.connect(broker.url) as client:
+        with pytest.raises(websockets.ConnectionClosed) as caught:
+            await client.send(message)
+            await client.recv()
+        assert caught.value.rcvd is None or caught.value.rcvd.code == 1009, "too big"
+
+
+async def test_after_the_logon_a_message_may_be_large(broker: RunningBroker) -> None:
+    async with AsyncClient(broker.url, "large") as client:
+        await client.publish_many("large", [b"x" * 3_000_000])
+        await client.flush()
+
+
+async def test_others_on_the_machine_may_not_look_into_its_files(broker: RunningBroker) -> None:
+    home = broker.control.parent.parent
+    made = [path for path in home.rglob("*") if path.name.startswith("sluice-1.") or path.is_dir()]
+    assert made and not [path for path in made if not path.is_socket() and path.stat().st_mode & 0o007]
+
+
 async def test_half_a_frame_in_a_binary_message_closes_the_connection(broker: RunningBroker) -> None:
     async with websockets.connect(broker.url) as client:
         await client.send(b"\x10\0\0\0\x01\0")

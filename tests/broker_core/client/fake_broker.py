@@ -79,6 +79,7 @@ class Peer:
                         version=1,
                         sequence=self.broker.publishers.get(command.name, 0),
                         max_frame=MAX_FRAME,
+                        heartbeat_ms=command.heartbeat_ms,
                     )
                 )
             case commands.Subscribe():

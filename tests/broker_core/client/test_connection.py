@@ -11,7 +11,8 @@ from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.client.addresses import parse_address, parse_addresses
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
-from tests.broker_core.client.fake_broker import INSTANCE, FakeBroker
+from broker_core.protocols.native import COMMAND, encode_frame_header
+from tests.broker_core.client.fake_broker import INSTANCE, FakeBroker, Peer
 
 QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.01)
 
@@ -112,15 +113,45 @@ async def test_without_reconnect_a_lost_connection_is_the_end(broker: FakeBroker
 
 
 @pytest.mark.asyncio
-async def test_bytes_that_are_no_protocol_end_the_connection_with_their_code(broker: FakeBroker) -> None:
-    client = AsyncClient(broker.address, "me", reconnect=QUICK)
-    async with client:
-        broker.peers[0].write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await client._connector.link.lost  # type: ignore[union-attr]
-        await asyncio.wait([client._task])  # type: ignore[list-item]
-        with pytest.raises(ClientError) as caught:
-            await client.publish("a", b"x")
-        assert caught.value.code == "bad_frame"
+@pytest.mark.parametrize(
+    "garbage",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 64, encode_frame_header(COMMAND, 0, 4) + b"{\xff]}"],
+)
+async def test_bytes_that_are_no_protocol_are_a_reconnect_and_not_the_end(
+    broker: FakeBroker, garbage: bytes
+) -> None:
+    async with AsyncClient(broker.address, "me", reconnect=QUICK) as client:
+        broker.peers[0].write(garbage)
+        await broker.until(lambda: len(broker.peers) == 2)
+        await client.publish_many("a", [b"x"])
+        await client.flush()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_is_silent_from_its_logon_on_is_left(broker: FakeBroker) -> None:
+    async with AsyncClient(broker.address, "me", reconnect=QUICK, heartbeat_ms=100) as client:
+        link = client._connector.link
+        assert link is not None
+        broker.silent = True  # before its first heartbeat, as a half-open connection is
+        await link.lost
+        broker.silent = False
+        await broker.until(lambda: len(broker.peers) == 2)
+
+
+@pytest.mark.asyncio
+async def test_a_logon_that_is_answered_late_is_a_logon(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Peer.command
+
+    def late(peer: Peer, command: commands.Command) -> None:
+        delay = 0.3 if isinstance(command, commands.Logon) else 0.0
+        asyncio.get_running_loop().call_later(delay, take, peer, command)
+
+    monkeypatch.setattr(Peer, "command", late)
+    policy = ReconnectPolicy(connect_timeout=0.2, first_connect_timeout=0.2)
+    async with AsyncClient(broker.address, "me", reconnect=policy) as client:
+        assert client.connections == len(broker.commands) == 1
 
 
 @pytest.mark.asyncio

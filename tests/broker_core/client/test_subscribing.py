@@ -203,6 +203,26 @@ async def test_a_subscriber_that_does_not_read_stops_reading_its_socket_and_goes
         assert not held.reading_paused
 
 
+async def test_what_nobody_reads_of_a_closed_subscription_does_not_hold_up_the_others(
+    broker: FakeBroker,
+) -> None:
+    async with client(broker, max_held=100_000) as subscriber:
+        left = await subscriber.subscribe("a", bookmark=EPOCH)
+        other = await subscriber.subscribe("b", bookmark=EPOCH)
+        link = subscriber._connector.link
+        assert link is not None
+        while not link.reading_paused:
+            await publish(broker, "x" * 20_000)
+            await asyncio.sleep(0)
+        await left.close()
+        assert subscriber._subscriptions.held == 0 and not link.reading_paused
+        await publish(broker, "1", topic="b")
+        assert [message.body for message in await asyncio.wait_for(take(aiter(other), 1), 10)] == [b"1"]
+        waits = left.received_messages
+        assert len([message async for message in left]) == waits, "and they can still be read"
+        assert subscriber._subscriptions.held == 0
+
+
 async def test_a_damaged_delivery_is_not_handed_out_and_comes_again(broker: FakeBroker) -> None:
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH)

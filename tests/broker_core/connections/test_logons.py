@@ -156,11 +156,30 @@ async def test_tokens(tmp_path: Path) -> None:
         address = address_of(broker)
         async with AsyncClient(address, "c", token="maria"):
             assert broker.engine.roster.clients["c"].user == "maria"
-        async with AsyncClient(address, "c", user="vera", token="vera"):
-            assert broker.engine.roster.clients["c"].user == "vera"
+        async with AsyncClient(address, "v", user="vera", token="vera"):
+            assert broker.engine.roster.clients["v"].user == "vera"
         assert await refused(address, user="vera", token="maria") == "bad_logon"
         assert await refused(address, token="nobody") == "bad_logon"
         assert await refused(address) == "bad_logon"
+
+
+async def test_a_right_token_is_taken_although_others_at_its_address_guess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Attempts.failed
+
+    def failed(self: Attempts, remote: str, user: str, now: int) -> int:
+        original(self, remote, user, now)
+        return 0
+
+    monkeypatch.setattr(Attempts, "failed", failed)
+    async with running_broker(tmp_path, policy(user("maria"), restricted=False)) as broker:
+        address = address_of(broker)
+        for _ in range(10):
+            assert await refused(address, token="guessed") == "bad_logon"
+        assert await refused(address, token="guessed") == "too_many_attempts"
+        async with AsyncClient(address, "c", token="maria", reconnect=ONCE):
+            assert broker.engine.roster.clients["c"].user == "maria"
 
 
 async def test_another_users_client_is_not_replaced(tmp_path: Path) -> None:
@@ -176,6 +195,25 @@ async def test_another_users_client_is_not_replaced(tmp_path: Path) -> None:
         assert await refused(address, "screen", token="kept") == "bad_client_name"
         async with AsyncClient(address, "kept-1", token="kept"):
             pass
+
+
+async def test_a_name_stays_its_users_with_its_numbers_and_durables_when_that_is_away(tmp_path: Path) -> None:
+    made = policy(user("maria"), user("vera"), restricted=False)
+    async with running_broker(tmp_path, made) as broker:
+        async with AsyncClient(address_of(broker), "feed", token="maria", reconnect=ONCE) as client:
+            await client.publish_many("a", [b"1", b"2"])
+            await client.flush()
+        assert await refused(address_of(broker), "feed", token="vera") == "name_taken"
+    async with running_broker(tmp_path, made) as broker:
+        assert await refused(address_of(broker), "feed", token="vera") == "name_taken", "also after a restart"
+        async with AsyncClient(address_of(broker), "feed", token="maria", reconnect=ONCE) as client:
+            await client.publish_many("a", [b"3"])
+            await client.flush()
+        assert broker.engine.dispatch.publisher_sequence("feed") == 3
+        without = replace(policy(user("vera"), restricted=False), revision=2)
+        await broker.apply(replace(made, access=without.access, revision=2))
+        async with AsyncClient(address_of(broker), "feed", token="vera", reconnect=ONCE):
+            assert broker.engine.owners.of("feed") == "vera", "there is no maria any more"
 
 
 async def test_what_a_user_may_not_publish_is_refused_and_the_rest_goes_through(tmp_path: Path) -> None:

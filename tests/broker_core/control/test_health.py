@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.control.health import FLAPPING_NS, LOOKS, Lags, Seen, health_of, worst
+from broker_core.control.health import FLAPPING_NS, LOOKS, Lags, Look, Seen, health_of, worst
 from broker_core.documents.clients import Health
 from broker_core.slow_clients.evaluate.why_slow import Cause
 
@@ -24,6 +24,9 @@ SECOND = 1_000_000_000
         (Seen(9, None, cause=Cause.READING_SLOWLY), Health.UNKNOWN),
         (Seen(8, 9, cause=Cause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
         (Seen(12, 9, cause=Cause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
+        (Seen(110_000, 101_000, 10_000, cause=Cause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
+        (Seen(101_900, 101_000, 10_000, cause=Cause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
+        (Seen(110_000, 101_000, 10_000, cause=Cause.SLOW_ACKS), Health.FALLING_BEHIND),
         (Seen(9, 9, cause=Cause.BURST), Health.FALLING_BEHIND),
         (Seen(12, 9, cause=Cause.BROKER_BUSY, blocked_ms=2_000), Health.UNKNOWN),
         (Seen(0, None, in_flight=3, unacked=3, cause=Cause.BROKER_BUSY), Health.KEEPS_UP),
@@ -54,26 +57,26 @@ def test_a_client_is_as_well_as_its_worst_subscription() -> None:
 def test_what_shrinks_tells_when_it_is_gone() -> None:
     lags = Lags()
     for second in range(4):
-        lags.note("c", second * SECOND, {"s": 1_000 - 100 * second})
+        lags.note("c", second * SECOND, {"s": Look(1_000 - 100 * second, 0)})
     assert lags.caught_up_in_s("c", "s") == 7.0
-    assert lags.before("c", "s") == 1_000
+    assert lags.before("c", "s") == (1_000, 0)
 
 
 @pytest.mark.parametrize("lags_seen", [[500], [500, 500, 500], [500, 600, 700], [500, 400, 500]])
 def test_what_does_not_come_nearer_tells_nothing(lags_seen: list[int]) -> None:
     lags = Lags()
     for second, lag in enumerate(lags_seen):
-        lags.note("c", second * SECOND, {"s": lag})
+        lags.note("c", second * SECOND, {"s": Look(lag, 0)})
     assert lags.caught_up_in_s("c", "s") is None
 
 
 def test_only_the_last_seconds_count_and_what_has_caught_up_is_forgotten() -> None:
     lags = Lags()
     for second in range(LOOKS + 5):
-        lags.note("c", second * SECOND, {"s": 10_000 - second, "t": 5})
-    assert lags.before("c", "s") == 10_000 - 5
-    lags.note("c", 99 * SECOND, {"s": 0, "t": 5})
-    assert lags.before("c", "s") is None and lags.before("c", "t") == 5
+        lags.note("c", second * SECOND, {"s": Look(10_000 - second, 0), "t": Look(5, 0)})
+    assert lags.before("c", "s") == (10_000 - 5, 0)
+    lags.note("c", 99 * SECOND, {"s": Look(0, 0), "t": Look(5, 0)})
+    assert lags.before("c", "s") is None and lags.before("c", "t") == (5, 0)
     lags.note("c", 100 * SECOND, {})
     assert lags.before("c", "t") is None
 
@@ -87,3 +90,13 @@ def test_three_times_offlined_within_ten_minutes_flaps() -> None:
     assert not lags.flaps("c", FLAPPING_NS)
     lags.forget({})
     assert not lags.flaps("c", 3 * SECOND)
+
+
+def test_a_lag_that_grows_steadily_is_never_called_noise() -> None:
+    lags = Lags()
+    for second in range(1_000):
+        lag, matched = 900 * second, 1_000 * second
+        lags.note("c", second * SECOND, {"s": Look(lag, matched)})
+        if (before := lags.before("c", "s")) is not None:
+            seen = Seen(lag, before.lag, matched - before.matched, cause=Cause.REPLAYING)
+            assert health_of(seen) is Health.FALLING_BEHIND

@@ -105,7 +105,7 @@ class Scene:
     """One client with three subscriptions: with a window, plain, and of a topic that no journal keeps."""
 
     def __init__(self, directory: Path) -> None:
-        self.socket, self.now, self.offered = Socket(), 1, 0
+        self.socket, self.now, self.offered, self.reads = Socket(), 1, 0, 0
         self.log: dict[int, Batch] = {}
         self._log_end = 4_096
         self.subscribers = {stream: Subscriber(stream) for stream in (WINDOWED, PLAIN, SCRATCH)}
@@ -134,6 +134,9 @@ class Scene:
     def fail(self, error: Exception) -> None:
         raise error
 
+    def spool_failed(self, error: Exception) -> None:
+        raise error
+
     def close(self, code: str, message: str) -> None:
         raise AssertionError(f"{code}: {message}")
 
@@ -149,6 +152,7 @@ class Scene:
         return task
 
     async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        self.reads += 1
         await asyncio.sleep(0)  # others have their turn while the disk is read
         return work(*arguments)
 
@@ -349,4 +353,55 @@ def test_every_message_is_sent_given_up_or_waiting(
             assert scene.backlog.waiting().outbox_messages == 0 and not scene.backlog.account.owed.messages
 
     with patch.object(offline_module, "STALLED_AFTER_S", stalled_after_s):
+        asyncio.run(run())
+
+
+def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_window() -> None:
+    """Its socket takes everything; what its window lets nothing through of isn't read from the disk again and again."""
+
+    async def run() -> None:
+        with TemporaryDirectory() as directory:
+            scene = Scene(Path(directory))
+            backlog, lane = scene.backlog, scene.backlog.lanes[WINDOWED]
+            scene.socket.room = 1 << 20
+            scene.publish(WINDOWED, 4)
+            scene.publish(WINDOWED, 1)
+            lane.look(full_since := scene.now)
+            scene.offline()
+            reads = 0
+            for _ in range(20):
+                scene.now += 1_000_000_000
+                scene.publish(WINDOWED, 1)
+                await scene.settle()
+                lane.look(scene.now, backlog.on_disk(WINDOWED))
+                assert (lane.full_since, lane.times_full) == (full_since, 1)
+                reads += scene.reads
+                scene.reads = 0
+            assert backlog.state is ClientState.OFFLINED and not backlog.messages and reads == 1
+            await drained(scene)
+            assert scene.socket.got[WINDOWED] == list(range(1, 26)) and lane.full_since == 0
+            backlog.close()
+
+    with patch.multiple(offline_module, STALLED_AFTER_S=0.0, PULL_BYTES=1):
+        asyncio.run(run())
+
+
+def test_what_is_behind_a_full_window_comes_when_its_subscription_ends() -> None:
+    async def run() -> None:
+        with TemporaryDirectory() as directory:
+            scene = Scene(Path(directory))
+            scene.socket.room = 1 << 20
+            scene.publish(WINDOWED, 4)
+            scene.publish(WINDOWED, 1)
+            scene.offline()
+            await scene.settle()
+            scene.publish(PLAIN, 2)
+            await scene.settle()
+            assert not scene.socket.got[PLAIN], "the spool is brought back in order"
+            scene.unsubscribe(WINDOWED)
+            await scene.settle()
+            assert scene.socket.got[PLAIN] == [6, 7] and scene.backlog.state is ClientState.LIVE
+            scene.backlog.close()
+
+    with patch.multiple(offline_module, STALLED_AFTER_S=0.0, PULL_BYTES=1):
         asyncio.run(run())

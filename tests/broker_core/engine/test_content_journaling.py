@@ -11,7 +11,8 @@ from broker_core.batch import build
 from broker_core.config import JournaledTopic, PolicyDocument
 from broker_core.errors import OperatorError
 from broker_core.protocols.native import PUBLISH, encode_frame_header
-from tests.support.brokers import running_broker, tcp_policy
+from tests.support.brokers import running_broker, tcp_policy, until
+from tests.support.failpoints import Gate
 from tests.support.raw import RawClient
 
 
@@ -51,6 +52,27 @@ async def test_a_batch_of_both_kinds_is_acknowledged_when_the_whole_of_it_is_don
         await anna.publish("orders", [CHEAP], 3)
         answer = await anna.until("processed")
         assert (answer["first"], answer["sequence"]) == (3, 3)
+
+
+async def test_what_isnt_journaled_comes_behind_what_its_publisher_had_recorded_before(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, ORDERS, files=gate) as broker:
+        live, anna = await RawClient.connect(broker, "live"), await RawClient.connect(broker, "anna")
+        live.command({"c": "subscribe", "id": "s", "topic": ">"})
+        await live.until("processed")
+        gate.shut()
+        await anna.publish("orders", [DEAR], 1)
+        await until(gate.waiting.is_set)
+        await anna.publish("orders", [CHEAP], 2)
+        await anna.publish("scratch.other", [b"at once"], 3)
+        assert await live.deliveries(1) == [b"at once"], "which no filter decided about"
+        assert (await anna.until("processed"))["first"] == 3
+        gate.open()
+        assert await live.deliveries(2) == [DEAR, CHEAP]
+        assert (await anna.until("processed"))["first"] == 2
+        assert (await anna.until("persisted"))["sequence"] == 1
 
 
 async def test_filters_of_subscriptions_read_the_message_type_live_and_in_a_replay(tmp_path: Path) -> None:

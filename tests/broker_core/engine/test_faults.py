@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from broker_core.batch import Batch
 from broker_core.client import AsyncClient
+from broker_core.control import last_words
 from broker_core.engine.engine import LOGON_WITHIN_MS
 from tests.broker_core.test_broker import numbered, take
 from tests.support.brokers import address_of, ask, running_broker, until
@@ -83,6 +85,20 @@ async def test_a_peer_that_asks_without_reading_the_answers_is_cut_off(tmp_path:
         assert connection.closed
 
 
+async def test_heartbeats_below_a_second_are_kept_by_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        monkeypatch.setattr(
+            broker.engine, "tick", lambda: None
+        )  # the look once a second isn't what keeps them
+        raw = await RawClient.open(broker)
+        raw.command({"c": "logon", "name": "quick", "heartbeat_ms": 100})
+        for _ in range(4):
+            await raw.until("heartbeat")
+        assert (await raw.until("closing"))["code"] == "heartbeat_timeout", "it said nothing itself"
+
+
 async def test_an_unknown_command_and_a_bad_bookmark_are_answered_and_the_connection_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -121,6 +137,39 @@ async def test_a_batch_in_another_clients_name_is_refused(tmp_path: Path) -> Non
         assert (await raw.until("error"))["code"] == "bad_batch"
 
 
+async def test_numbers_that_nobody_reaches_are_refused_and_the_name_is_as_it_was(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "absent")
+        await raw.publish("a", [b"poison"], first=2**62)
+        assert (await raw.until("error"))["code"] == "bad_batch"
+        owner = await RawClient.connect(broker, "absent")
+        await owner.publish("a", [b"1"], first=1)
+        assert (await owner.until("persisted"))["sequence"] == 1
+        assert broker.engine.journal.next_sequence == 2
+
+
+@pytest.mark.parametrize("field", ["publisher", "last", "row"])
+async def test_a_batch_with_fields_that_dont_fit_is_refused(tmp_path: Path, field: str) -> None:
+    from crc32c import crc32c
+
+    from broker_core import batch
+    from broker_core.protocols.native import PUBLISH, encode_frame_header
+
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "writer")
+        built = batch.build_one_topic("writer", "a", [b"1"], 1)
+        at = {"publisher": 64, "last": 88, "row": 96 + Batch.parse(built).header.dictionary_length + 10}[
+            field
+        ]
+        built[at] ^= 1
+        built[24:28] = crc32c(bytes(built[96:])).to_bytes(4, "little")
+        built[28:32] = bytes(4)
+        built[28:32] = crc32c(bytes(built[:96])).to_bytes(4, "little")
+        raw.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
+        assert (await raw.until("error"))["code"] == "bad_batch"
+        assert broker.engine.journal.next_sequence == 1
+
+
 async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_answered(tmp_path: Path) -> None:
     from broker_core import batch
     from broker_core.protocols.native import PUBLISH, encode_frame_header
@@ -136,10 +185,10 @@ async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_ans
         await writer.flush()
 
 
-async def test_a_log_that_fails_in_a_way_nobody_foresaw_still_answers(
+async def test_a_log_that_fails_in_a_way_nobody_foresaw_is_told_and_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_broker(tmp_path) as broker:
+    async with running_broker(tmp_path, broken=("journal_failed",)) as broker:
         raw = await RawClient.connect(broker, "writer")
 
         def broken(*_: object) -> None:
@@ -149,9 +198,11 @@ async def test_a_log_that_fails_in_a_way_nobody_foresaw_still_answers(
             patched.setattr(broker.engine.journal, "write", broken)
             await raw.publish("a", [b"1"], first=1)
             assert (await raw.until("error"))["code"] == "journal_failed"
-        async with AsyncClient(address_of(broker), "writer") as writer:
-            await writer.publish_many("a", [b"1"])
-            await writer.flush()
+        again = await RawClient.connect(broker, "writer")
+        await again.publish("a", [b"1"], first=1)
+        assert (await again.until("error"))["code"] == "journal_failed", "it takes nothing more"
+        words = last_words.read(broker.paths.control)
+        assert words is not None and words.code == "journal_failed" and "put in by the test" in words.message
 
 
 async def test_a_bookmark_that_was_removed_gets_a_gap_with_the_exact_interval(tmp_path: Path) -> None:
@@ -171,6 +222,11 @@ async def test_a_bookmark_that_was_removed_gets_a_gap_with_the_exact_interval(tm
         assert (gap["from"], gap["to"]) == ("test-1|2|", f"test-1|{oldest - 1}|")
         kept = next(b for b in broker.engine.journal.read(oldest, 1 << 20, 1 << 40) if b.single_topic == "a")
         assert (await raw.deliveries(1))[0] == kept.body(0), "it goes on with the oldest record there is"
+        raw.command(
+            {"c": "subscribe", "id": "m", "topic": "a", "bookmark": "20200101T000000Z", "on_gap": "error"}
+        )
+        error = await raw.until("error")
+        assert (error["code"], error["details"]["to"]) == ("bookmark_gone", f"test-1|{oldest - 1}|")
 
 
 async def test_a_segment_that_a_replay_needs_is_not_removed_and_the_answer_says_why(tmp_path: Path) -> None:
@@ -209,3 +265,11 @@ async def test_damage_in_the_middle_of_the_log_is_a_gap_with_its_interval_and_th
         gap = await raw.until("gap")
         assert (gap["from"], gap["to"]) == (f"test-1|{first}|", f"test-1|{last}|")
         assert (await raw.deliveries(100))[-1] == b"<000299>"
+        for bookmark in ("0", f"test-1|{first - 1}|", f"test-1|{first + 3}|", "20200101T000000Z"):
+            raw.command({"c": "subscribe", "id": "e", "topic": "a", "bookmark": bookmark, "on_gap": "error"})
+            error = await raw.until("error")
+            assert (error["code"], error["details"]["to"]) == ("bookmark_gone", f"test-1|{last}|"), bookmark
+        raw.command(
+            {"c": "subscribe", "id": "e", "topic": "a", "bookmark": f"test-1|{last}|", "on_gap": "error"}
+        )
+        assert (await raw.until("processed"))["id"] == "e", "nothing is missing behind it"

@@ -228,7 +228,7 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
         assert [await clients.raw[name].deliveries(1) for name in ("first", "last")] == [[b"1"], [b"1"]]
-        assert (await clients.raw["bad"].until("closing"))["code"] == "disk_full"
+        assert (await clients.raw["bad"].until("closing"))["code"] == "spool_failed"
 
 
 async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its_name(tmp_path: Path) -> None:

@@ -9,15 +9,29 @@ from pathlib import Path
 
 from broker_core.batch import Batch, Buffer, build, build_one_topic
 from broker_core.journal.files import Files
+from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.journal.tools import inspect
 
 INSTANCE = "sluice-t"
 SMALL = JournalOptions(segment_size=64 * 1024, preallocated=1)
 
 
-def open_journal(directory: Path, options: JournalOptions = SMALL, files: Files | None = None) -> Journal:
+def open_journal(
+    directory: Path,
+    options: JournalOptions = SMALL,
+    files: Files | None = None,
+    known: Known | None = None,
+) -> Journal:
     """A journal below `directory`, with an archive beside it."""
-    return Journal.open(directory / "journal", INSTANCE, directory / "archive", options, files=files)
+    return Journal.open(
+        directory / "journal", INSTANCE, directory / "archive", options, files=files, known=known
+    )
+
+
+def accept(directory: Path, known: Known | None = None) -> None:
+    """An operator's word that the log is the instance's with what it has."""
+    inspect.repair(directory / "journal", INSTANCE, directory / "archive", known, accept=True)
 
 
 def batch_for(

@@ -1,4 +1,4 @@
-"""`.clients.ack` and `.durable`: golden bytes, and what is refused."""
+"""`.clients.ack`: golden bytes, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from broker_core.journal.acks import read_acks, write_acks
 from broker_core.journal.files import Files
-from broker_core.journal.frontier import FrontierFile, frontier_path, read_frontier
 
 
 def test_golden_bytes(tmp_path):
@@ -32,19 +31,3 @@ def test_what_is_no_acks_file(tmp_path, raw):
     (tmp_path / "x").write_bytes(raw)
     assert read_acks(tmp_path / "x") is None
     assert read_acks(tmp_path / "absent") is None
-
-
-def test_the_frontier_is_text(tmp_path):
-    path = frontier_path(tmp_path, "i")
-    file = FrontierFile(path)
-    file.write(1_234)
-    assert path.read_bytes() == b"00000000000000001234\n"
-    assert read_frontier(tmp_path, "i") == 1_234
-    file.close()
-
-
-@pytest.mark.parametrize("raw", [b"", b"12\n", b"x" * 21, b"-0000000000000001234\n"])
-def test_what_is_no_frontier(tmp_path, raw):
-    frontier_path(tmp_path, "i").write_bytes(raw)
-    assert read_frontier(tmp_path, "i") is None
-    assert read_frontier(tmp_path, "absent") is None

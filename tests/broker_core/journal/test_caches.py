@@ -151,10 +151,13 @@ def test_the_publishers_that_published_last_are_kept(tmp_path, monkeypatch):
     journal = open_journal(tmp_path)
     for publisher in ("a", "b", "c", "a", "d"):
         journal.write([batch_for(journal, journal.next_sequence, publisher=publisher)])
+    assert list(journal.publishers) == [], "not before they are durable"
+    journal.sync()
     assert list(journal.publishers) == ["c", "a", "d"]
     journal.close()
     again = open_journal(tmp_path)
     again.write([batch_for(again, again.next_sequence, publisher="e")])
+    again.sync()
     assert list(again.publishers) == ["a", "d", "e"]
     again.close()
 

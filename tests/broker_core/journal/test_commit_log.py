@@ -75,6 +75,10 @@ class Recorder:
         self.error = error
         self.heard.append(("failed", [p.owner for p in group]))
 
+    def broken(self, error: JournalError) -> None:
+        self.error = error
+        self.heard.append(("broken", []))
+
 
 class Bench:
     """A log over a real journal, and what came out of it."""
@@ -159,6 +163,32 @@ async def test_a_group_is_stamped_with_the_moment_it_is_taken(bench: Bench) -> N
     assert bench.outlet.stamps == [(1, began), (3, began + 3_000_000_000)]
 
 
+async def test_moments_never_go_back_although_the_clock_does(bench: Bench) -> None:
+    began = bench.clock.now_ns()
+    for seconds in (10, -7, 2, 8):
+        bench.clock.passes(seconds)
+        bench.append("1")
+        await bench.write()
+    ahead = began + 10_000_000_000
+    assert [at for _, at in bench.outlet.stamps] == [ahead, ahead, ahead, began + 13_000_000_000]
+
+
+async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: Bench) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("put in by the test")
+
+    bench.outlet.applied = fails  # type: ignore[method-assign]
+    bench.append("1")
+    await turns()
+    bench.append("2")
+    waiting = asyncio.create_task(bench.log.barrier())
+    await bench.write()
+    assert bench.heard == [("stamped", ["1"]), ("broken", [])]
+    assert bench.outlet.error is not None and "put in by the test" in bench.outlet.error.sentence
+    assert waiting.done(), "nobody waits for ever"
+    assert bench.journal.failed is bench.outlet.error
+
+
 async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_hole(
     bench: Bench, files: Files
 ) -> None:
@@ -183,7 +213,7 @@ async def test_a_failed_sync_is_never_believed_afterwards(bench: Bench, files: F
         await bench.write()
     bench.append("2")
     await bench.write()
-    assert [what for what, _ in bench.heard] == ["stamped", "failed", "stamped", "failed"]
+    assert [what for what, _ in bench.heard] == ["stamped", "failed", "broken", "stamped", "failed", "broken"]
     assert bench.outlet.error is not None and bench.outlet.error.code == "journal_failed"
 
 

@@ -96,7 +96,7 @@ def test_the_bytes_are_on_disk_before_they_have_the_name_and_the_name_after(tmp_
 def test_it_may_be_read_by_whom_it_should(tmp_path: Path, mode: int, umask: int) -> None:
     before = os.umask(umask)
     try:
-        replace_durably(Files(), tmp_path / "x", b"new", mode)
+        replace_durably(Files(), tmp_path / "x", b"new", mode=mode)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == mode

@@ -15,7 +15,17 @@ from broker_core.journal.frontier import read_frontier
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.segment import Position
 
-from .support import INSTANCE, SMALL, FailingFiles, batch_for, fill, open_journal, read_all, topics_batch
+from .support import (
+    INSTANCE,
+    SMALL,
+    FailingFiles,
+    accept,
+    batch_for,
+    fill,
+    open_journal,
+    read_all,
+    topics_batch,
+)
 
 
 @pytest.fixture
@@ -300,14 +310,19 @@ def test_older_than_the_log(journal):
     assert caught.value.details["first"] == first.last_sequence + 1 == journal.first_sequence
 
 
-def test_numbering_goes_on_when_every_segment_is_gone(tmp_path):
+def test_numbering_goes_on_when_every_segment_is_gone_and_an_operator_accepts_it(tmp_path):
     journal = open_journal(tmp_path)
     fill(journal, 60, size=1_000)
     journal.close()
     for path in (tmp_path / "journal").glob("*.journal"):
         path.unlink()
+    with pytest.raises(OperatorError) as caught:
+        open_journal(tmp_path)
+    assert (caught.value.code, caught.value.details) == ("journal_behind", {"found": 0, "acknowledged": 180})
+    accept(tmp_path)
     again = open_journal(tmp_path)
     assert again.next_sequence == 181
+    assert (again.identity, again.epoch) == (journal.identity, journal.epoch + 1)
     fill(again, 1)
     assert read_all(again) == [181, 182, 183]
     again.close()

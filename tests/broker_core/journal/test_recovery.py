@@ -6,9 +6,10 @@ import os
 
 import pytest
 
+from broker_core.errors import OperatorError
 from broker_core.journal.segment import HEADER_SIZE, segment_name
 
-from .support import INSTANCE, batch_for, fill, flip, open_journal, read_all
+from .support import INSTANCE, accept, batch_for, fill, flip, open_journal, read_all
 from .test_journal import kill
 
 
@@ -84,6 +85,11 @@ def test_torn_tail_is_cut_and_kept_aside(tmp_path, tear):
 def test_persisted_records_that_are_gone_are_named_and_their_numbers_never_used_again(tmp_path):
     path, offsets = written(tmp_path)
     cut_short(path, offsets)
+    before = path.read_bytes()
+    with pytest.raises(OperatorError, match="journal_behind"):
+        open_journal(tmp_path)
+    assert path.read_bytes() == before, "nothing is changed of what is refused"
+    accept(tmp_path)
     journal = open_journal(tmp_path)
     assert journal.next_sequence == 61
     assert journal.read(58, 1_000, journal.durable_sequence) == []

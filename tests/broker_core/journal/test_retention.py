@@ -120,3 +120,19 @@ def test_the_reason_is_that_of_who_reads_furthest_behind_and_not_everybody_is_na
     (skipped, *_) = plan("remove", LOG, NOW, pins, NOW).skipped
     assert skipped.reason == "spool"
     assert skipped.why.endswith("and 32 more")
+
+
+def test_a_clock_that_ran_ahead_doesnt_keep_segments_for_as_long():
+    """Its moments are a year ahead; the file behind them was changed 20 days ago."""
+    ahead = [
+        segment(0, 40)._replace(last_at=NOW + 365 * DAY, written_at=NOW + 365 * DAY),
+        segment(1, 30)._replace(last_at=NOW + 365 * DAY, written_at=NOW - 20 * DAY),
+        segment(2, 0, "current")._replace(last_at=NOW + 365 * DAY, written_at=NOW),
+    ]
+    assert names(plan("remove", ahead, NOW - 15 * DAY, [], NOW)) == ["s0", "s1"]
+    assert names(plan("remove", ahead, NOW - 25 * DAY, [], NOW)) == []
+
+
+def test_what_was_accepted_before_now_is_as_old_as_it_says():
+    copied = [one._replace(written_at=NOW) for one in LOG]
+    assert names(plan("archive", copied, NOW - 15 * DAY, [], NOW)) == ["s1", "s2"]

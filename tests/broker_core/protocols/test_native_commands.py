@@ -221,4 +221,4 @@ def test_a_text_says_when_the_record_was_accepted_if_that_is_asked_for() -> None
     batch = Batch.parse(buf)
     assert "timestamp" not in json.loads(message_texts(batch, "s", "inst")[0])
     (text,) = message_texts(batch, "s", "inst", timestamp=True)
-    assert json.loads(text)["timestamp"] == "20261121T134500.250000Z"
+    assert json.loads(text)["timestamp"] == "20261121T134500.250000999Z"

@@ -105,6 +105,22 @@ async def test_a_client_is_told_that_it_is_deleted_when_the_disk_knows(tmp_path:
         assert await ask(broker, "durables") == []
 
 
+async def test_one_that_an_operator_deletes_leaves_its_subscription_and_its_client_alone(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "reader")
+        for id in ("s", "other"):
+            client.command({"c": "subscribe", "id": id, "topic": "t", "durable": id})
+            await client.until("processed")
+        await ask(broker, "durable_delete", client="reader", name="s")
+        client.command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await client.until("processed"))["of"] == "unsubscribe"
+        assert set(broker.engine.roster.clients["reader"].subscriptions) == {"other"}
+        assert [one["name"] for one in await ask(broker, "durables")] == ["other"]
+        client.close()
+
+
 @pytest.mark.parametrize(("topic", "code"), [("other", "durable_differs"), ("t", "durable_in_use")])
 async def test_one_name_is_one_subscription(tmp_path: Path, topic: str, code: str) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:

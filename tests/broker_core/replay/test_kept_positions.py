@@ -35,7 +35,7 @@ EARLIER_REPLAYS = orjson.dumps(
     {"version": 1, "replays": [REPLAY, REPLAY | {"name": "done", "ended": "completed", "ended_at": 15}]}
 )
 GOLDEN = (
-    b'{"version":1,"kept":[{"kind":"durable","seen_at":12,"name":"orders","client":"reader","topic":"t","filter":null,'
+    b'{"version":2,"crc":2057095544,"kept":[{"kind":"durable","seen_at":12,"name":"orders","client":"reader","topic":"t","filter":null,'
     b'"position":7,"created_at":11}]}'
 )
 
@@ -153,7 +153,7 @@ def test_taking_over_can_be_cut_short_at_any_step(home: Home, at: int) -> None:
 
 
 @pytest.mark.parametrize("content", [
-    b"", b"{", GOLDEN[:-10], b"[]", b'{"version":2,"kept":[]}', b'{"version":1}', GOLDEN.replace(b"durable", b"lasting"),
+    b"", b"{", GOLDEN[:-10], b"[]", b'{"version":2,"kept":[]}', b'{"version":3,"crc":0,"kept":[]}', GOLDEN.replace(b'"position":7', b'"position":6'), b'{"version":1}', GOLDEN.replace(b"durable", b"lasting"),
     GOLDEN.replace(b'"position":7', b'"position":"7"'), GOLDEN.replace(b'"topic":"t",', b""), GOLDEN.replace(b"orders", b"\xff"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: bytes) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from broker_core.journal import files
+from broker_core.replay.kept import ManagedReplay
+from broker_core.replay.kept_file import Earlier, encode, load
 from tests.support.brokers import ask, running_broker
 
 STEPS = ("open", "pwritev", "fsync", "close", "rename")
@@ -81,7 +84,8 @@ def test_killed_at_any_step_of_storing_them_the_old_or_the_new_ones_are_there(
         home.mkdir()
         path = home / "journal" / "test-1.kept.json"
         with_broker(home, "replay_create", name="first", **MADE)
-        paused = path.read_bytes().replace(b'"paused":false', b'"paused":true')
+        made = load(files.Files(), path, Earlier(home / "none", home / "none"))
+        paused = encode([structs.replace(one, paused=True) for one in made if isinstance(one, ManagedReplay)])
         killed = killed_at(step, halfway, partial(files.replace_durably, files.Files(), path, paused))
         state = {one["name"]: one["state"] for one in with_broker(home, "replays")}
         assert state in ([{"first": "waiting"}, {"first": "paused"}] if killed else [{"first": "paused"}])

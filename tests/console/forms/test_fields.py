@@ -45,9 +45,11 @@ def test_what_isnt_a_size_is_refused(text: str) -> None:
         SizeField().clean(text)
 
 
-def test_an_interval_without_its_unit_is_refused() -> None:
+def test_an_interval_without_its_unit_is_in_seconds() -> None:
+    assert IntervalField().clean("30") == 30_000
+    assert IntervalField().clean("1.5") == 1_500
     with pytest.raises(ValidationError):
-        IntervalField().clean("30")
+        IntervalField().clean("30 parsecs")
 
 
 @given(st.integers(min_value=1, max_value=2**53))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.test import Client
 
 from console.models import AuditEvent
+from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
 
 
@@ -18,18 +19,15 @@ def test_it_lists_them_furthest_behind_first_also_of_clients_that_are_away(
     assert "auditor" in found and "board-jfk" not in found
 
 
-def test_one_is_deleted_after_a_confirmation_and_it_is_in_the_audit(
-    browser: Client, broker: FakeBroker
-) -> None:
-    assert b'<details><summary aria-label="Delete night of auditor' in browser.get("/durables/").content
-    answer = browser.post("/clients/auditor/durables/night/delete/", follow=True)
-    assert b"night of auditor was deleted" in answer.content
+def test_one_is_deleted_by_the_tray_and_it_is_in_the_audit(browser: Client, broker: FakeBroker) -> None:
+    browser.post("/clients/auditor/durables/night/delete/")
+    assert [one["name"] for one in broker.durables] == ["orders", "night"]
+    assert b"kept for it any more" in browser.get("/tray/").content
+    assert b"night of auditor was deleted" in apply(browser).content
     assert [one["name"] for one in broker.durables] == ["orders"]
     assert AuditEvent.objects.get(action="client.durable_delete").result == "done"
-    assert (
-        b"has no durable subscription"
-        in browser.post("/clients/auditor/durables/night/delete/", follow=True).content
-    )
+    browser.post("/clients/auditor/durables/night/delete/")
+    assert b"has no durable subscription" in browser.get("/tray/").content
 
 
 def test_an_onlooker_sees_them_and_deletes_none(onlooker: Client, broker: FakeBroker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
 
@@ -13,6 +14,7 @@ from tests.support.fake_broker import FakeBroker
 
 PAGES = (
     "overview",
+    "standing",
     "clients",
     "decisions",
     "policies",
@@ -34,7 +36,7 @@ CHANGES = (
     "rollout_promote",
     "rollout_stop",
     "journals_plan",
-    "journals_apply",
+    "tray_clients",
     "runs_pipeline",
 )
 
@@ -70,7 +72,7 @@ def test_a_change_is_refused_by_get(browser: Client, broker: FakeBroker, name: s
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_refused_to_an_onlooker(onlooker: Client, broker: FakeBroker, name: str) -> None:
     assert onlooker.post(reverse(name), {"action": "remove", "age": "0s"}).status_code == 403
-    assert broker.asked == []
+    assert {one["do"] for one in broker.asked} == {"status"}  # by the frame around the refusal
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -92,6 +94,31 @@ def test_a_page_has_no_inline_script_or_style(browser: Client, broker: FakeBroke
     for part in text.split("<script")[1:]:
         head = part.split(">", 1)[0]
         assert "src=" in head or 'type="application/json"' in head
+
+
+def test_a_broker_that_is_away_is_said_on_every_page(browser: Client, instance: Instance) -> None:
+    for name in ("overview", "policies", "runs"):
+        assert b'data-standing="broker"' in browser.get(reverse(name)).content
+    assert b'data-standing="broker"' in browser.get(reverse("standing")).content
+
+
+def test_an_address_that_isnt_there_is_a_page_that_leads_on(browser: Client, broker: FakeBroker) -> None:
+    answer = browser.get("/no/such/page/")
+    assert answer.status_code == 404
+    assert b"There is no page at this address" in answer.content and b"/no/such/page/" in answer.content
+
+
+def test_a_database_that_is_away_is_said_and_not_called_a_mistake(
+    browser: Client, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise OperationalError("no connection")
+
+    monkeypatch.setattr("console.views.overview.history.decisions", gone)
+    browser.raise_request_exception = False
+    answer = browser.get("/")
+    assert answer.status_code == 503
+    assert "The database doesn’t answer since" in answer.content.decode()
 
 
 def test_the_pages_name_their_instance(browser: Client, broker: FakeBroker) -> None:

@@ -1,18 +1,14 @@
-"""Journals: the plan first, then the run, and only if the plan still holds."""
+"""Journals: the plan goes to the tray, then the run, and only if the plan still holds."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 from django.test import Client
 
 from console.models import ActionRun
 from console.services import runs
-from console.views.journals import digest
+from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
-
-CHOSEN = "sluice-1.00000000000000560001.journal.gz"
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +28,15 @@ def test_a_plan_says_what_is_chosen_what_is_not_and_why(browser: Client, broker:
         "/journals/plan/", {"action": "archive", "age": "7d"}, headers={"HX-Request": "true"}
     )
     text = answer.content.decode()
-    assert CHOSEN in text
     assert "needed by replay of lake-loader and by the spool of board-jfk" in text
-    assert "Archive 1 segment" in text
+    assert "1 segment, 29.6 MiB move to the archive directory" in text
     assert not ActionRun.objects.exists()
 
 
-def test_a_plan_without_scripts_is_a_whole_page(browser: Client, broker: FakeBroker) -> None:
-    assert b"<h1>" in browser.post("/journals/plan/", {"action": "archive", "age": "7d"}).content
+def test_a_plan_without_scripts_is_on_the_page(browser: Client, broker: FakeBroker) -> None:
+    answer = browser.post("/journals/plan/", {"action": "archive", "age": "7d"}, headers={"Referer": "http://testserver/journals/"}, follow=True)  # fmt: skip
+    assert answer.redirect_chain[-1][0] == "/journals/"
+    assert b"Archive segments whose newest record is older than" in answer.content
 
 
 def test_an_age_that_cant_be_read_is_said(browser: Client, broker: FakeBroker) -> None:
@@ -49,47 +46,45 @@ def test_an_age_that_cant_be_read_is_said(browser: Client, broker: FakeBroker) -
     assert b"is not an age" in answer.content
 
 
-def test_nothing_old_enough_offers_nothing_to_apply(browser: Client, broker: FakeBroker) -> None:
-    answer = browser.post(
-        "/journals/plan/", {"action": "archive", "age": "52w"}, headers={"HX-Request": "true"}
-    )
-    assert b"No segment is older" in answer.content
-    assert b"/journals/apply/" not in answer.content
-
-
-def apply(browser: Client, action: str, **more: Any) -> Any:
-    """Press the plan's button."""
-    form = {"action": action, "age": "7d", "plan": digest(action, [CHOSEN]), **more}
-    return browser.post("/journals/apply/", form, follow=True)
+def test_nothing_old_enough_blocks_the_tray(browser: Client, broker: FakeBroker) -> None:
+    browser.post("/journals/plan/", {"action": "archive", "age": "52w"})
+    assert b"No segment is older" in browser.get("/tray/").content
+    apply(browser)
+    assert not ActionRun.objects.exists()
 
 
 def test_applying_a_plan_starts_a_run(browser: Client, broker: FakeBroker) -> None:
-    answer = apply(browser, "compress")
+    browser.post("/journals/plan/", {"action": "compress", "age": "7d"})
+    answer = apply(browser)
     run = ActionRun.objects.get()
     assert (run.kind, run.actor, run.parameters["age"]) == ("compress", "maria", "1w")
     assert b"started" in answer.content
 
 
-def test_a_plan_that_no_longer_holds_starts_nothing(browser: Client, broker: FakeBroker) -> None:
-    answer = apply(browser, "compress", plan="another")
-    assert b"have changed since the plan was shown" in answer.content
+def test_a_plan_that_no_longer_holds_starts_nothing_and_stays(browser: Client, broker: FakeBroker) -> None:
+    browser.post("/journals/plan/", {"action": "compress", "age": "7d"})
+    answer = apply(browser, plan="another")
+    assert b"has changed since it was shown" in answer.content
     assert not ActionRun.objects.exists()
+    assert b"Compress segments" in browser.get("/tray/").content
 
 
-@pytest.mark.parametrize("typed", ["", "sluice-2"])
-def test_removing_needs_the_instances_name(browser: Client, broker: FakeBroker, typed: str) -> None:
-    answer = apply(browser, "remove", confirm=typed)
-    assert b"Nothing was removed" in answer.content
+def test_removing_needs_a_yes_and_a_wrong_word_discards_nothing(browser: Client, broker: FakeBroker) -> None:
+    browser.post("/journals/plan/", {"action": "remove", "age": "7d"})
+    assert b"be replayed any more" in browser.get("/tray/").content
+    answer = apply(browser)
+    assert b"without a yes" in answer.content and b'value="wrong release"' in answer.content
     assert not ActionRun.objects.exists()
-
-
-def test_removing_with_the_name_starts_a_run(browser: Client, broker: FakeBroker) -> None:
-    apply(browser, "remove", confirm="sluice-1")
+    apply(browser, confirmed="on")
     assert ActionRun.objects.get().kind == "remove"
 
 
-def test_a_second_run_of_a_kind_is_refused_with_its_reason(browser: Client, broker: FakeBroker) -> None:
-    apply(browser, "compress")
-    answer = apply(browser, "compress")
+def test_a_second_run_of_a_kind_is_refused_with_its_reason_and_stays(
+    browser: Client, broker: FakeBroker
+) -> None:
+    for _ in range(2):
+        browser.post("/journals/plan/", {"action": "compress", "age": "7d"})
+        answer = apply(browser)
     assert b"is under way" in answer.content
     assert ActionRun.objects.count() == 1
+    assert b"Take out 1" in browser.get("/tray/").content

@@ -1,4 +1,4 @@
-"""Editing policies: a new revision, what it changed, and whether it is in force."""
+"""Editing policies: by the tray to a new revision, what it changed, and whether it is in force."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import Any
 
 from django.test import Client
 
-from console.models import Instance, PolicyRevision
+from console.models import Instance, PolicyDraft, PolicyRevision, TrayItem
 from console.queries import policies as read
 from console.queries.document_diff import changes
+from console.services import policies
+from console.services.actors import Actor
+from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
 
 
@@ -17,45 +20,103 @@ def instance_form(**more: Any) -> dict[str, Any]:
     return {
         "journaled_topics": ">", "unjournaled_topics": "scratch.>", "journal_size": "128MiB", "preallocated_files": "2",
         "message_memory_limit": "", "message_disk_limit": "", "message_disk_path": "", "client_max_capacity": "50",
-        "client_message_age_limit_ms": "", "reason": "because", "expected_revision": "1", **more,
+        "client_message_age_limit_ms": "", **more,
     }  # fmt: skip
 
 
-def test_a_change_makes_a_revision_that_the_broker_takes_up(
+def test_a_change_waits_in_the_tray_and_applied_makes_a_revision_that_the_broker_takes_up(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
-    answer = browser.post("/policies/instance/", instance_form(message_memory_limit="512MiB"), follow=True)
+    browser.post("/policies/instance/", instance_form(message_memory_limit="512MiB"))
+    assert PolicyRevision.objects.filter(instance=instance).count() == 1
+    held = browser.get("/tray/").content.decode()
+    assert "MessageMemoryLimit" in held and "512 MiB" in held
+    assert 'value="512MiB"' in browser.get("/policies/").content.decode()
+    answer = apply(browser, "because", confirmed="on")
     newest = read.newest_revision(instance)
     assert newest is not None
     assert (newest.number, newest.author, newest.reason) == (2, "maria", "because")
     assert newest.document["pool"]["message_memory_limit"] == 512 * 2**20
     assert broker.revision == 2
-    assert b"Revision 2 is saved and in force" in answer.content
-    assert b"Revision 2 in force on 1 of 1 instance" in answer.content
+    assert b"Revision 2 is published and in force" in answer.content
+    assert not PolicyDraft.objects.exists() and not TrayItem.objects.exists()
 
 
-def test_a_change_while_the_broker_is_away_is_kept_and_said(browser: Client, instance: Instance) -> None:
-    answer = browser.post("/policies/instance/", instance_form(client_max_capacity="40"), follow=True)
-    assert b"Revision 2 is saved. The broker doesn" in answer.content
-    assert b"in force on 0 of 1 instance" in answer.content
+def test_a_row_changes_its_own_fields_alone(browser: Client, broker: FakeBroker, instance: Instance) -> None:
+    browser.post("/policies/transports/tcp/", {"row": "1", "message_memory_limit": "64MiB"})
+    browser.post("/policies/transports/tcp/", {"row": "1", "client_message_age_limit_ms": "20"})
+    (tcp,) = [one for one in PolicyDraft.objects.get().document["transports"] if one["name"] == "tcp"]
+    assert tcp["pool"]["message_memory_limit"] == 64 * 2**20
+    assert tcp["client_policy"]["client_message_age_limit_ms"] == 20_000
 
 
-def test_someone_elses_revision_meanwhile_stops_the_edit(
-    browser: Client, broker: FakeBroker, instance: Instance
+def test_a_change_while_the_broker_is_away_needs_a_yes_is_kept_and_said(
+    browser: Client, instance: Instance
 ) -> None:
     browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
+    assert b"without a yes" in apply(browser).content
+    answer = apply(browser, confirmed="on")
+    assert b"Revision 2 is published. The broker doesn" in answer.content
+
+
+def test_someone_elses_revision_meanwhile_stops_the_change(
+    browser: Client, broker: FakeBroker, instance: Instance, actor: Actor
+) -> None:
+    browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
+    policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
+    assert b"Revision 2 was published since" in browser.get("/tray/").content
+    apply(browser, confirmed="on")
+    assert PolicyRevision.objects.filter(instance=instance).count() == 2
     answer = browser.post("/policies/instance/", instance_form(client_max_capacity="30"))
     assert answer.status_code == 422
-    assert b"revision 2, not 1" in answer.content
-    assert PolicyRevision.objects.filter(instance=instance).count() == 2
 
 
-def test_saving_what_is_there_makes_no_revision(
+def test_a_limit_that_the_machine_cannot_reach_needs_a_yes(browser: Client, broker: FakeBroker) -> None:
+    browser.post("/policies/transports/tcp/", {"row": "1", "message_memory_limit": "99999TB"})
+    assert b"is more than this machine has" in browser.get("/tray/").content
+    assert b"without a yes" in apply(browser).content
+
+
+def test_an_older_revision_is_rolled_back_by_the_tray(
+    browser: Client, broker: FakeBroker, instance: Instance, actor: Actor
+) -> None:
+    policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
+    assert b"Roll back" in browser.get("/policies/").content
+    browser.post("/policies/revisions/1/roll-back/")
+    assert b"Roll back to revision 1" in browser.get("/tray/").content
+    apply(browser, confirmed="on")
+    newest = read.newest_revision(instance)
+    assert newest is not None and newest.number == 3
+    assert newest.document["client_policy"]["client_max_capacity"] == 50
+
+
+def test_a_rule_is_a_sentence_and_goes_to_the_tray_and_out_again(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
-    answer = browser.post("/policies/instance/", instance_form(), follow=True)
-    assert b"none was made" in answer.content
-    assert PolicyRevision.objects.filter(instance=instance).count() == 1
+    form = {"signal": "oldest_age", "topic": "prices.>", "client": "desk-*", "limit": "20", "action": "disconnect", "mode": "shadow"}  # fmt: skip
+    text = browser.post("/policies/rules/try/", form).content.decode()
+    assert "read as <b>20.0 s</b>" in text and "past it now" in text
+    browser.post("/policies/rules/new/", form)
+    sentence = "When oldest age of prices.&gt; for desk-* passes 20.0 s, disconnect it"
+    assert sentence in browser.get("/policies/").content.decode()
+    apply(browser, confirmed="on")
+    newest = read.newest_revision(instance)
+    assert newest is not None
+    scope = newest.document["rules"][0]["scope"]
+    assert (scope["topic"], scope["client"]) == ("prices.>", "desk-*")
+    browser.post("/policies/rules/0/remove/", {"name": newest.document["rules"][0]["name"]})
+    assert "taken out" in browser.get("/tray/").content.decode()
+
+
+def test_a_rule_with_a_limit_of_nothing_is_refused(browser: Client, broker: FakeBroker) -> None:
+    form = {"signal": "oldest_age", "limit": "0", "action": "disconnect", "mode": "enforce"}
+    assert b"would act on everybody" in browser.post("/policies/rules/new/", form).content
+
+
+def test_what_is_discarded_was_never_done(browser: Client, broker: FakeBroker, instance: Instance) -> None:
+    browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
+    browser.post("/tray/clear/")
+    assert not TrayItem.objects.exists() and not PolicyDraft.objects.exists()
 
 
 def test_a_value_that_cant_be_read_is_said_at_its_field(browser: Client, broker: FakeBroker) -> None:
@@ -64,21 +125,13 @@ def test_a_value_that_cant_be_read_is_said_at_its_field(browser: Client, broker:
     assert b"Write a size such as" in answer.content
 
 
-def test_a_reason_is_needed(browser: Client, broker: FakeBroker, instance: Instance) -> None:
-    assert (
-        browser.post("/policies/instance/", instance_form(reason="", client_max_capacity="10")).status_code
-        == 422
-    )
-    assert PolicyRevision.objects.filter(instance=instance).count() == 1
-
-
 def test_a_transport_gets_limits_of_its_own(browser: Client, broker: FakeBroker, instance: Instance) -> None:
     form = {
         "enabled": "on", "host": "127.0.0.1", "port": "9008", "message_memory_limit": "64MiB", "message_disk_limit": "",
-        "message_disk_path": "", "client_max_capacity": "", "client_message_age_limit_ms": "30s", "reason": "browsers",
-        "expected_revision": "1",
+        "message_disk_path": "", "client_max_capacity": "", "client_message_age_limit_ms": "30s",
     }  # fmt: skip
     browser.post("/policies/transports/websocket/", form)
+    apply(browser, confirmed="on")
     newest = read.newest_revision(instance)
     assert newest is not None
     websocket = next(one for one in newest.document["transports"] if one["name"] == "websocket")

@@ -12,10 +12,10 @@ def test_it_shows_progress_time_left_and_what_can_be_done(browser: Client, broke
     assert 'aria-valuenow="61"' in text
     assert "12 min" in text
     for label in (
-        "Pause nightly",
+        "Pause… nightly",
         "Resume audit-2026",
         "Set rate of nightly",
-        "Cancel nightly",
+        "Cancel… nightly",
         "Take off the list: last-week",
     ):
         assert f'aria-label="{label}"' in text
@@ -26,19 +26,20 @@ def test_it_shows_progress_time_left_and_what_can_be_done(browser: Client, broke
 def test_an_onlooker_sees_it_without_buttons(onlooker: Client, broker: FakeBroker) -> None:
     text = onlooker.get("/replays/").content.decode()
     assert "nightly" in text
-    assert "Pause nightly" not in text
+    assert "Pause… nightly" not in text
     assert "Make the replay" not in text
 
 
-def test_the_buttons_do_what_they_say(browser: Client, broker: FakeBroker) -> None:
+def test_pausing_waits_in_the_tray_and_the_other_buttons_do_what_they_say(
+    browser: Client, broker: FakeBroker
+) -> None:
     browser.post("/replays/nightly/pause/")
+    assert b"Pause the replay nightly of" in browser.get("/tray/").content
     browser.post("/replays/nightly/rate/", {"rate": "8X", "rate_max_gap": "10s"})
     browser.post("/replays/nightly/resume/")
     browser.post("/replays/audit-2026/rate/", {"rate": " "})
-    assert [
-        (one["do"], one["name"], one.get("rate")) for one in broker.asked if one["do"] not in ("replays",)
-    ] == [
-        ("replay_pause", "nightly", None),
+    steered = ("replay_rate", "replay_resume", "replay_pause")
+    assert [(one["do"], one["name"], one.get("rate")) for one in broker.asked if one["do"] in steered] == [
         ("replay_rate", "nightly", "8X"),
         ("replay_resume", "nightly", None),
         ("replay_rate", "audit-2026", None),

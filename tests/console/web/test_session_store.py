@@ -99,6 +99,8 @@ def test_every_address_that_pages_ask_again_and_again_is_known() -> None:
             r"<\w+[^<]*?hx-trigger=\"[^\"]*every [^>]*", template.read_text(encoding="utf-8")
         ):
             polled |= set(re.findall(r"hx-get=\"\{% url '(\w+)'", tag))
+    base = (Path(settings.BASE_DIR) / "templates/base.html").read_text(encoding="utf-8")
+    polled |= set(re.findall(r"id=\"standings\" data-url=\"\{% url '(\w+)'", base))  # by a script of its own
     assert polled == sessions.ASKED_BY_PAGES
     assert {resolve("/runs/list/").url_name} <= polled
 

@@ -117,3 +117,17 @@ def test_a_steady_reader_is_never_said_not_to_read() -> None:
         why_slow(steady).sentence
         == "A slow network, or slow reading: it takes 10,000 bytes/s, and 50,000 bytes/s come for it."
     )
+
+
+def test_who_has_taken_and_acknowledged_nothing_is_said_to() -> None:
+    silent = Evidence(
+        waiting_messages=9, arrival_rate=50_000, write_blocked_ms=30_000, lump_bytes=350_000, offlined=True
+    )
+    assert why_slow(silent).cause == Cause.READING_SLOWLY
+    assert (
+        why_slow(silent).sentence
+        == "A slow network, slow reading, or none: its connection has taken nothing for 30000 ms, and 50,000 bytes/s come for it."
+    )
+    mute = Evidence(waiting_messages=9, unacked_messages=100, ack_silence_ms=47_000, window_full_ms=46_000)
+    assert why_slow(mute).cause == Cause.SLOW_ACKS
+    assert "has acknowledged nothing for 47000 ms" in why_slow(mute).sentence

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("console", "0011_broker_user_clients"),
+        ("console", "0013_logs"),
     ]
 
     operations = [

@@ -1,0 +1,92 @@
+"""What may be cost by whom nobody knows yet: connections before their logon, and an address's share.
+
+A frame before the logon has BEFORE_LOGON bytes at most (the transports hold to it). All connections that haven't logged on
+hold HELD_BYTES of unfinished frames together, and all that have INPUT_BYTES; who would pass that is closed and may come
+back. An address has its share of the instance's connections, and of logons a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Final
+
+from broker_core.errors import ClientError
+
+HELD_BYTES: Final = 16 * 1024 * 1024
+INPUT_BYTES: Final = 1024 * 1024 * 1024
+MAX_FROM_ADDRESS: Final = 10_000
+"""Connections of one address: half of the instance's."""
+LOGONS_A_SECOND: Final = 1_000
+LOGONS_AT_ONCE: Final = 10_000
+"""Of one address, after it has been quiet: whoever comes back together does so at once."""
+MAX_REMEMBERED: Final = 10_000
+"""Addresses whose logons are counted; the longest quiet go first."""
+
+
+def address_of(remote: str) -> str:
+    """A peer's address without its port."""
+    return remote.rpartition(":")[0]
+
+
+class Anteroom:
+    """One instance's. Times are milliseconds of the clock that never jumps."""
+
+    def __init__(self) -> None:
+        self.held = self.input = 0
+        """Bytes of unfinished frames, before and after the logon."""
+        self.connections: Counter[str] = Counter()
+        self._logons: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """What is left of each address's allowance, and when that was so."""
+
+    def came(self, remote: str) -> None:
+        """A connection was made. ClientError too_many_connections when its address has enough; it counts until `went`."""
+        address = address_of(remote)
+        self.connections[address] += 1
+        if self.connections[address] > MAX_FROM_ADDRESS:
+            raise ClientError(
+                "too_many_connections",
+                f"This instance takes {MAX_FROM_ADDRESS} connections from one address.",
+                "Share connections, or come from more addresses.",
+            )
+
+    def went(self, remote: str) -> None:
+        """It is gone."""
+        address = address_of(remote)
+        self.connections[address] -= 1
+        if not self.connections[address]:
+            del self.connections[address]
+
+    def logs_on(self, remote: str, now: int) -> None:
+        """ClientError too_many_logons when its address has logged on too often of late."""
+        address = address_of(remote)
+        left, at = self._logons.pop(address, (float(LOGONS_AT_ONCE), now))
+        left = min(left + (now - at) * LOGONS_A_SECOND / 1_000, LOGONS_AT_ONCE)
+        allowed = left >= 1
+        self._logons[address] = (left - 1 if allowed else left, now)
+        if len(self._logons) > MAX_REMEMBERED:
+            self._logons.popitem(last=False)
+        if not allowed:
+            raise ClientError(
+                "too_many_logons",
+                "Too many clients log on from that address.",
+                "Come back in a moment.",
+                retry_after_ms=1_000,
+            )
+
+    def logged_on(self, held: int) -> None:
+        """A connection that holds so much has logged on."""
+        self.held -= held
+        self.input += held
+
+    def hold(self, more: int, *, logged_on: bool) -> None:
+        """A connection holds so many bytes more of an unfinished frame, or less. ClientError input_full."""
+        if logged_on:
+            self.input += more
+        else:
+            self.held += more
+        if more > 0 and (self.input > INPUT_BYTES if logged_on else self.held > HELD_BYTES):
+            raise ClientError(
+                "input_full",
+                "This instance holds as many unfinished frames as it takes.",
+                "Send whole frames, and log on before large ones.",
+            )

@@ -1,0 +1,42 @@
+"""`<instance>.ended.json` beside the control socket: why a broker ended by itself, or couldn't start.
+
+Written when it happens, read by whoever can't reach it, and by the next process, which takes it into its status and
+removes it when it has started. A broker that is told to stop leaves none.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from broker_core.documents.instance import LastWords
+from broker_core.errors import SluiceError
+
+
+def last_words_path(control: Path) -> Path:
+    """Where they are, by the control socket's path."""
+    return control.with_suffix(".ended.json")
+
+
+def note(control: Path, error: SluiceError, now_ns: int) -> None:
+    """Leave them. A disk that takes not even that says nothing: the log has them too."""
+    words = LastWords(at=now_ns // 1_000_000, code=error.code, message=error.sentence, fix=error.fix)
+    with suppress(OSError):
+        control.parent.mkdir(parents=True, exist_ok=True)
+        last_words_path(control).write_bytes(msgspec.json.encode(words))
+
+
+def read(control: Path) -> LastWords | None:
+    """Those of the newest broker, if it left any that can be read."""
+    try:
+        return msgspec.json.decode(last_words_path(control).read_bytes(), type=LastWords)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def forget(control: Path) -> None:
+    """A broker runs again."""
+    with suppress(OSError):
+        last_words_path(control).unlink()

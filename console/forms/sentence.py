@@ -1,0 +1,99 @@
+"""A rule as a sentence: when which signal of which topic, for whom, passes what, do what, and whether it is carried out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from broker_core.config.vocabulary import (
+    FINAL_ACTIONS,
+    POOL_SIGNALS,
+    SUBSCRIPTION_ACTIONS,
+    Action,
+    Mode,
+    Signal,
+)
+from console.forms.fields import dress
+from console.forms.rule import measured, written
+from console.units import words
+
+# The others need more than a sentence says: a window, a pool, a durable subscription.
+SIGNALS = [one for one in Signal if one not in POOL_SIGNALS and one is not Signal.DRAIN_RATE]
+ACTIONS = [one for one in Action if one not in SUBSCRIPTION_ACTIONS and one is not Action.REFUSE]
+
+
+class SentenceForm(forms.Form):
+    """What is left open is an instance-wide rule of one rung."""
+
+    signal = forms.ChoiceField(
+        label="Signal",
+        choices=[(one.value, words.SIGNALS[one]) for one in SIGNALS],
+        initial=Signal.OLDEST_AGE.value,
+    )
+    topic = forms.CharField(label="Topic or pattern", required=False, max_length=255)
+    client = forms.CharField(label="Client names", required=False, max_length=255)
+    limit = forms.CharField(label="Limit", max_length=40)
+    action = forms.ChoiceField(
+        label="Act",
+        choices=[(one.value, words.ACTS[one].does) for one in ACTIONS],
+        initial=Action.DISCONNECT.value,
+    )
+    mode = forms.ChoiceField(
+        label="Whether it is carried out",
+        choices=[(one.value, words.MODES[one]) for one in (Mode.SHADOW, Mode.ENFORCE)],
+        initial=Mode.SHADOW.value,
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["topic"].widget.attrs["placeholder"] = "any topic"
+        self.fields["client"].widget.attrs["placeholder"] = "every client"
+        self.fields["limit"].widget.attrs["placeholder"] = "20 s"
+        for field in self.fields.values():
+            dress(field)
+
+    def clean_limit(self) -> int:
+        """In the signal's unit; a bare number is taken in it, and `read_as` says how it was read."""
+        amount = measured(self.cleaned_data.get("signal", "")).to_python(self.cleaned_data["limit"])
+        if not isinstance(amount, int):
+            raise forms.ValidationError("Say how much.")
+        if amount <= 0:
+            raise forms.ValidationError("A limit of 0 would act on everybody for whom anything waits at all.")
+        return amount
+
+    @property
+    def read_as(self) -> str:
+        """The limit as it was understood: "20.0 s"."""
+        signal, limit = self.cleaned_data["signal"], self.cleaned_data["limit"]
+        return words.setting_value("rule.limit", limit, signal)
+
+    @property
+    def typed_differently(self) -> bool:
+        """Whether the limit was typed without its unit."""
+        return str(self.data.get("limit", "")).strip().replace(".", "", 1).isdigit() and bool(
+            written(self.cleaned_data["limit"], self.cleaned_data["signal"]).strip("0123456789.")
+        )
+
+    def entry(self, taken: set[str]) -> dict[str, Any]:
+        """As the policy has it, with a name that no other rule has."""
+        clean = self.cleaned_data
+        scope = {
+            key: clean[key].strip() for key in ("topic", "client") if clean[key].strip() not in ("", "*", ">")
+        }
+        made: dict[str, Any] = {
+            "name": free_name(clean["signal"].replace("_", "-"), taken), "mode": clean["mode"], "signal": clean["signal"],
+            "limit": clean["limit"], "ladder": [{"action": clean["action"]}],
+        }  # fmt: skip
+        return {**made, "scope": scope} if scope else made
+
+    @property
+    def cuts_off(self) -> bool:
+        """Whether it would close connections."""
+        return self.cleaned_data["mode"] == Mode.ENFORCE and self.cleaned_data["action"] in FINAL_ACTIONS
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """The name, or the first with a number behind it that no rule has."""
+    names = [wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3))]
+    return next(name for name in names if name not in taken)

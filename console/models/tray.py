@@ -1,0 +1,31 @@
+"""What somebody has chosen to do and has not done yet."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+from console.choices import TrayKind
+from console.models.draft import PolicyDraft
+from console.models.instance import Instance
+
+
+class TrayItem(models.Model):
+    """One act in somebody's tray. `target` is whom it is about."""
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
+    kind = models.CharField(max_length=16, choices=TrayKind.choices)
+    target = models.CharField(max_length=300, blank=True)
+    parameters = models.JSONField(default=dict)
+    draft = models.ForeignKey(PolicyDraft, on_delete=models.CASCADE, null=True, blank=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["created_at", "pk"]
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "instance", "kind", "target"], name="tray_item_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()} {self.target}".strip()

@@ -1,0 +1,152 @@
+"""What a preview says, as lines that people read: a line a client, and one for many where the same changes for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from broker_core.config.preset_fields import PRESETS
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode
+from broker_core.documents.policies import CutOffEntry, PolicyEffect, SettingChange, TouchedEntry
+from broker_core.documents.records import DecisionEntry
+from console.units import words
+
+NOT_SET: Final = "not set"
+"""The origin of what another policy doesn't have (slow_clients.rules.compare)."""
+MOST_NAMES = 5
+"""Named of a group; the others are counted."""
+CUT_OFF = {
+    "transport_closed": "transport taken away, disabled or moved",
+    "access_changed": "rights change there: logs on again",
+}
+
+
+class Line(NamedTuple):
+    """What happens to clients for the same reason. `kind`: cut_off, disconnect, offline, act or change; `count` may be more
+    than `names`."""
+
+    kind: str
+    sentence: str
+    names: list[str]
+    count: int
+    recorded_only: bool = False
+
+    @property
+    def more(self) -> int:
+        """How many aren't named."""
+        return self.count - len(self.names)
+
+
+class Effect(NamedTuple):
+    """A preview's effect: what happens at once, worst first, what changes, and for how many clients."""
+
+    at_once: list[Line]
+    changes: list[Line]
+    clients: int
+    touched: int
+
+    @property
+    def headline(self) -> str:
+        """One sentence; an empty effect says so too."""
+        parts = [
+            f"{_clients(line.count)} {_HEADS[line.kind]}" for line in self.at_once if not line.recorded_only
+        ]
+        shadow = sum(line.count for line in self.at_once if line.recorded_only)
+        if shadow:
+            parts.append(f"{_clients(shadow)} would be acted on (recorded only)")
+        return (", ".join(parts) or "Nobody is cut off or acted on") + "."
+
+
+_HEADS = {"cut_off": "cut off", "disconnect": "disconnected", "offline": "offlined", "act": "acted on"}
+
+
+def lines(effect: PolicyEffect, signals: Mapping[str, str] | None = None) -> Effect:
+    """The effect in lines. `signals` are those of the rules by name: a limit is in its signal's unit."""
+    at_once = [*_cut_off(effect), *_acted_on(effect.acted_on, effect.acted_on_in_all)]
+    return Effect(at_once, _changes(effect.touched, signals or {}), effect.clients, effect.touched_in_all)
+
+
+def _cut_off(effect: PolicyEffect) -> list[Line]:
+    by_code: dict[str, list[CutOffEntry]] = {}
+    for one in effect.cut_off:
+        by_code.setdefault(one.code, []).append(one)
+    unlisted = effect.cut_off_in_all - len(effect.cut_off)
+    made = []
+    for place, (code, entries) in enumerate(by_code.items()):
+        count = len(entries) + (unlisted if place == 0 else 0)
+        made.append(Line("cut_off", f"cut off: {CUT_OFF.get(code, code)}", _names(entries), count))
+    return made
+
+
+def _acted_on(decisions: list[DecisionEntry], in_all: int) -> list[Line]:
+    groups: dict[tuple[str, str, str], list[DecisionEntry]] = {}
+    for one in decisions:
+        groups.setdefault((one.action, one.mode, one.rule), []).append(one)
+    unlisted = in_all - len(decisions)
+    made = []
+    for place, ((action, mode, _), entries) in enumerate(groups.items()):
+        shadow = mode == Mode.SHADOW
+        made.append(Line(
+            _kind(action), _sentence(entries, shadow=shadow), _names(entries),
+            len(entries) + (unlisted if place == 0 else 0), shadow,
+        ))  # fmt: skip
+    order = list(_HEADS)
+    return sorted(made, key=lambda line: (line.recorded_only, order.index(line.kind), -line.count))
+
+
+def _sentence(entries: list[DecisionEntry], *, shadow: bool) -> str:
+    """Of one client the broker's own sentence; of many what is done, and by which rule."""
+    if len(entries) == 1 and entries[0].sentence:
+        return entries[0].sentence
+    told, rule = words.act(entries[0].action), entries[0].rule
+    done = (told.would if shadow else told.done).lower()
+    return f"{done} by {words.setting(rule) if '.' in rule else f'rule {rule}'}"
+
+
+def _changes(touched: list[TouchedEntry], signals: Mapping[str, str]) -> list[Line]:
+    """A line for each set of equal changes, the one that most clients have first."""
+    groups: dict[str, list[TouchedEntry]] = {}
+    for one in touched:
+        groups.setdefault("; ".join(_differences(one.changes, signals)), []).append(one)
+    made = []
+    for sentence, entries in groups.items():
+        names = list(dict.fromkeys(one.client for one in entries))
+        made.append(Line("change", sentence, names[:MOST_NAMES], len(names)))
+    return sorted(made, key=lambda line: -line.count)
+
+
+def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> Iterator[str]:
+    """Each setting that differs; a rule or entry that comes or goes whole is said once."""
+    by_group: dict[str, list[SettingChange]] = {}
+    for change in changes:
+        by_group.setdefault(change.setting.rpartition(".")[0], []).append(change)
+    for group, found in by_group.items():
+        called = group if group in PRESETS else f"rule {group}"
+        mode = next((change for change in found if change.setting.endswith(".mode")), None)
+        if len(found) > 1 and all(change.before.origin == NOT_SET for change in found):
+            yield f"comes under {called}" + (f" ({words.mode(mode.after.value)})" if mode else "")
+        elif len(found) > 1 and all(change.after.origin == NOT_SET for change in found):
+            yield f"is no longer under {called}"
+        else:
+            yield from (_change(change, signals.get(group, "")) for change in found)
+
+
+def _change(change: SettingChange, signal: str) -> str:
+    old, new = (
+        words.setting_value(change.setting, side.value, signal) for side in (change.before, change.after)
+    )
+    return f"{words.setting(change.setting)} {old} → {new}, from {change.after.origin}"
+
+
+def _kind(action: str) -> str:
+    if action in FINAL_ACTIONS:
+        return "disconnect"
+    return "offline" if action == Action.OFFLINE else "act"
+
+
+def _names(entries: Iterable[CutOffEntry | DecisionEntry]) -> list[str]:
+    return list(dict.fromkeys(one.client for one in entries))[:MOST_NAMES]
+
+
+def _clients(count: int) -> str:
+    return f"{count:,} client{'' if count == 1 else 's'}"

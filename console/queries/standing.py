@@ -1,0 +1,133 @@
+"""What stands at the top of every page while something is wrong: who doesn't answer since when, which policy isn't in force."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from django.conf import settings
+from django.utils import timezone
+
+from console.models import Instance, RevisionReport
+from console.queries import policies
+from console.queries.readiness import readiness
+
+RESTART_TOLD = timedelta(minutes=15)
+"""How long a restart is said on every page; on time axes it stays."""
+TAKES_UP = timedelta(seconds=5)
+"""How long a broker may take to take up a revision before anybody is told that it hasn't."""
+_since: dict[str, float] = {}
+"""Since when this process has missed Redis, worker or broker, in seconds since 1970: nobody else notes it."""
+
+
+class Standing(NamedTuple):
+    """One thing that isn't as it should be. `blind`: what pages show of clients may be old."""
+
+    key: str
+    word: str
+    sentence: str
+    fix: str
+    since: datetime | None
+    severe: bool
+    blind: bool = False
+
+
+_PARTS = {  # the worst first
+    "broker": (
+        "The broker doesn't answer",
+        "Clients can't be seen or acted on. What is shown is what was known before.",
+        "Look at log/broker.log, and whether it runs.",
+    ),
+    "redis": (
+        "Redis doesn't answer",
+        "Pages don't move by themselves, and nothing that is planned runs.",
+        "Look at log/redis.log, and whether it runs.",
+    ),
+    "worker": (
+        "No worker answers",
+        "Archiving, schedules and other runs wait.",
+        "Look at log/worker.log, and whether it runs.",
+    ),
+}
+
+
+def standings() -> list[Standing]:
+    """What is wrong now, the worst first; empty when all is well. Asks each part, with short time-outs."""
+    instance = Instance.objects.filter(name=settings.SLUICE_INSTANCE).first()
+    parts = {part["name"]: part for part in readiness()}
+    forget("database")  # it answered above
+    found = [_away(name, instance) for name in _PARTS if _missed(name, ok=parts[name]["ok"])]
+    if instance is None or any(one.key == "broker" for one in found):
+        return found
+    return [*found, *_restarted(instance), *_not_in_force(instance)]
+
+
+def _missed(name: str, *, ok: bool) -> bool:
+    """Whether it is away; remembers since when."""
+    if ok:
+        forget(name)
+    else:
+        missed_since(name)
+    return not ok
+
+
+def missed_since(name: str) -> datetime:
+    """Since when a part has been missed; now, when it was there a moment ago."""
+    return datetime.fromtimestamp(_since.setdefault(name, time.time()), UTC)
+
+
+def forget(name: str) -> None:
+    """It is there again."""
+    _since.pop(name, None)
+
+
+def _away(name: str, instance: Instance | None) -> Standing:
+    word, sentence, fix = _PARTS[name]
+    since = missed_since(name)
+    if name == "broker" and instance is not None:
+        since = min(since, last_heard(instance) or since)
+    return Standing(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
+
+
+def last_heard(instance: Instance) -> datetime | None:
+    """When its broker last reported."""
+    newest = RevisionReport.objects.filter(instance=instance).order_by("-seen_at").first()
+    return newest.seen_at if newest is not None else None
+
+
+def restarts(instance: Instance, since: datetime) -> list[datetime]:
+    """When its broker began to report from another process than before; its first start isn't one."""
+    rows = RevisionReport.objects.filter(instance=instance).order_by("reported_at", "pk")
+    earlier = rows.filter(reported_at__lt=since).values_list("pid", flat=True).last()
+    found: list[datetime] = []
+    for at, pid in rows.filter(reported_at__gte=since).values_list("reported_at", "pid").iterator(2_000):
+        if earlier is not None and pid != earlier:
+            found.append(at)
+        earlier = pid
+    return found
+
+
+def _restarted(instance: Instance) -> list[Standing]:
+    newest = restarts(instance, timezone.now() - RESTART_TOLD)[-1:]
+    return [
+        Standing(
+            "restart", "The broker was restarted",
+            "Clients log on again; what was only in memory, such as accounts and health, began anew.",
+            "", at, severe=False,
+        )
+        for at in newest
+    ]  # fmt: skip
+
+
+def _not_in_force(instance: Instance) -> list[Standing]:
+    state = policies.in_force(instance)
+    if state["converged"]:
+        return []
+    wanted = policies.newest_revision(instance)
+    since = wanted.created_at if wanted is not None else None
+    if since is not None and timezone.now() - since < TAKES_UP:
+        return []
+    return [
+        Standing("policy", f"Revision {state['wanted']} isn't in force", state["why"], "See Policies.", since, severe=True)
+    ]  # fmt: skip

@@ -1,0 +1,240 @@
+"""The tray: what somebody has chosen to do, collected with its effect, and done together with one reason.
+
+Nothing here happens before `apply`. What each kind of act says and does is in `tray_acts`; whoever puts an act in needs its
+right then, and again when it is done. Policy changes of one person gather in one draft.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from broker_core.errors import OperatorError, SluiceError
+from console.choices import TrayKind
+from console.models import PolicyDraft, TrayItem
+from console.queries import policies as read
+from console.services import access, draft_parts, drafts, policies
+from console.services.actors import Actor
+from console.services.tray_acts import ACTS, Told
+
+MOST_ITEMS = 50
+"""Of one person."""
+BEGUN_HERE = {"begun_here": True}
+"""Of a draft that only the tray knows: it goes when the tray is discarded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An act and what is said of it."""
+
+    item: TrayItem
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an act. One that failed stays in the tray."""
+
+    sentence: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tray:
+    """Somebody's acts with their effects."""
+
+    planned: list[Planned]
+
+    @property
+    def headlines(self) -> list[tuple[str, bool]]:
+        """What the acts come to, in a few words each, the severe ones first; none twice."""
+        found = dict.fromkeys((told.headline, told.severe) for told in self._told if told.headline)
+        return sorted(found, key=lambda one: not one[1])
+
+    @property
+    def blocked(self) -> list[str]:
+        """Why it can't be done as it is."""
+        return [why for told in self._told for why in told.blocked]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What must be confirmed."""
+        return [why for told in self._told for why in told.warnings]
+
+    @property
+    def digest(self) -> str:
+        """What was shown, in a few characters: other acts, or another plan for journals, have another one. Figures that
+        move each second aren't part of it."""
+        shown = [
+            [
+                one.item.pk,
+                one.told.what,
+                *([one.told.headline, [line.sentence for line in one.told.lines]] if one.told.fixed else []),
+            ]
+            for one in self.planned
+        ]
+        return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:32]
+
+    @property
+    def _told(self) -> list[Told]:
+        return [one.told for one in self.planned]
+
+
+def put(
+    actor: Actor,
+    kind: TrayKind,
+    target: str = "",
+    parameters: Mapping[str, Any] | None = None,
+    draft: PolicyDraft | None = None,
+) -> TrayItem:
+    """Put an act in, or the same one again with other parameters. Raises OperatorError not_allowed, tray_full."""
+    instance = read.instance_named()
+    _allowed(actor, kind, instance.name, target)
+    with transaction.atomic():
+        rows = TrayItem.objects.filter(owner_id=actor.user_id, instance=instance)
+        fresh = not rows.filter(kind=kind, target=target).exists()
+        if fresh and rows.count() >= MOST_ITEMS:
+            raise OperatorError("tray_full", f"A tray holds {MOST_ITEMS} acts.", "Do or discard some.")
+        item, _ = TrayItem.objects.update_or_create(
+            owner_id=actor.user_id, instance=instance, kind=kind, target=target,
+            defaults={"parameters": dict(parameters or {}), "draft": draft},
+        )  # fmt: skip
+    return item
+
+
+def put_policy(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
+    """Lay changes over the draft in the tray, which is made of the newest revision where there is none.
+
+    Raises what `draft_parts.save` raises, and revision_changed when somebody published since the draft was made.
+    """
+    instance = read.instance_named()
+    _allowed(actor, TrayKind.POLICY, instance.name, "")
+    held = _policy_item(actor)
+    draft = held.draft if held is not None and held.draft is not None else None
+    if draft is not None and draft.base != policies.newest_of(instance).number:
+        raise OperatorError(
+            "revision_changed",
+            "Somebody published a revision since your tray’s change was begun.",
+            "Discard that change, and make it anew.",
+        )
+    with transaction.atomic():
+        if draft is None:
+            draft = drafts.make(actor, f"Changes by {actor.name}")
+        draft = draft_parts.save(actor, draft, changes, draft.version)
+        put(actor, TrayKind.POLICY, "", BEGUN_HERE, draft)
+    return draft
+
+
+def planned_document(actor: Actor) -> dict[str, Any] | None:
+    """The policy as it would be with the tray's change; None when it has none. Its secrets' hashes stay in it."""
+    held = _policy_item(actor)
+    if held is None or held.draft is None:
+        return None
+    newest = policies.newest_of(held.instance).number
+    return {**held.draft.document, "revision": newest} if held.draft.base == newest else None
+
+
+def put_draft(actor: Actor, draft: PolicyDraft) -> TrayItem:
+    """Have the tray hold this draft as its change of the policy."""
+    return put(actor, TrayKind.POLICY, "", {}, draft)
+
+
+def roll_back(actor: Actor, number: int) -> PolicyDraft:
+    """Plan to bring an older revision back, as a new one."""
+    _allowed(actor, TrayKind.POLICY, read.instance_named().name, "")
+    with transaction.atomic():
+        draft = drafts.make(actor, f"Roll back to revision {number}", revision=number)
+        put(actor, TrayKind.POLICY, "", BEGUN_HERE, draft)
+    return draft
+
+
+def look(actor: Actor, patterns: list[str] | None = None) -> Tray:
+    """The acts with their effects of now."""
+    return Tray([Planned(item, _told(item, patterns)) for item in _items(actor)])
+
+
+def holds_something(actor: Actor) -> bool:
+    """Whether there is anything in it: one query, on every page."""
+    return actor.user_id is not None and TrayItem.objects.filter(owner_id=actor.user_id).exists()
+
+
+def drop(actor: Actor, item_id: int) -> None:
+    """Take one out. A draft stays in the list of drafts when it was made there."""
+    _discard(TrayItem.objects.filter(owner_id=actor.user_id, pk=item_id))
+
+
+def clear(actor: Actor) -> None:
+    """Take all out."""
+    _discard(TrayItem.objects.filter(owner_id=actor.user_id))
+
+
+def apply(
+    actor: Actor, reason: str, *, confirmed: bool, plan: str, patterns: list[str] | None = None
+) -> list[Outcome]:
+    """Do all of it, in the order in which it was chosen, with one reason. What fails stays, and the others are done.
+
+    `plan` is the digest of the tray that was shown. Raises OperatorError reason_needed, tray_blocked, plan_changed or
+    confirm_needed; then nothing was done.
+    """
+    why, tray = reason.strip(), look(actor, patterns)
+    if not why:
+        raise OperatorError("reason_needed", "A reason is needed: it stands in the audit.", "Say why.")
+    if tray.blocked:
+        raise OperatorError("tray_blocked", tray.blocked[0], "Change it, or take it out of the tray.")
+    if plan != tray.digest:
+        raise OperatorError(
+            "plan_changed",
+            "What it would do has changed since it was shown; nothing was done.",
+            "Look at it again.",
+        )
+    if tray.warnings and not confirmed:
+        raise OperatorError(
+            "confirm_needed", "It isn’t done without a yes to what is said of it.", "Tick the box."
+        )
+    return [_do(actor, one.item, why) for one in tray.planned]
+
+
+def _do(actor: Actor, item: TrayItem, reason: str) -> Outcome:
+    try:
+        _allowed(actor, TrayKind(item.kind), item.instance.name, item.target)
+        sentence = ACTS[TrayKind(item.kind)].do(actor, item, reason)
+    except SluiceError as problem:
+        return Outcome(f"{item}: {problem.sentence} {problem.fix}".strip(), done=False)
+    TrayItem.objects.filter(pk=item.pk).delete()
+    return Outcome(sentence, done=True)
+
+
+def _told(item: TrayItem, patterns: list[str] | None) -> Told:
+    try:
+        return ACTS[TrayKind(item.kind)].told(item, patterns)
+    except SluiceError as problem:
+        return Told(str(item), blocked=[f"{item}: {problem.sentence}"])
+
+
+def _allowed(actor: Actor, kind: TrayKind, instance: str, target: str) -> None:
+    act = ACTS[kind]
+    client = target.partition("/")[0] if act.about_a_client else ""
+    access.require(actor, act.permission, instance=instance, client=client)
+
+
+def _items(actor: Actor) -> list[TrayItem]:
+    return list(TrayItem.objects.filter(owner_id=actor.user_id).select_related("instance", "draft"))
+
+
+def _policy_item(actor: Actor) -> TrayItem | None:
+    rows = TrayItem.objects.filter(owner_id=actor.user_id, kind=TrayKind.POLICY)
+    return rows.select_related("draft").first()
+
+
+def _discard(rows: QuerySet[TrayItem]) -> None:
+    """A draft that the tray itself began goes with it."""
+    with transaction.atomic():
+        begun = [item.draft_id for item in rows if item.parameters == BEGUN_HERE]
+        rows.delete()
+        PolicyDraft.objects.filter(pk__in=begun).delete()

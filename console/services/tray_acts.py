@@ -1,0 +1,367 @@
+"""Each kind of act in a tray: which right it needs, what it would do (said before it is done), and doing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.conf import settings
+
+from broker_core.documents import requests
+from broker_core.documents.clients import ClientEntry, Delivery
+from broker_core.errors import OperatorError
+from broker_core.slow_clients.rules.review import Severity
+from console.choices import Permission, TrayKind
+from console.models import TrayItem
+from console.queries import clients as client_queries
+from console.queries import effect, ledger
+from console.queries import replays as replay_queries
+from console.queries.document_diff import GONE, Change, gathered
+from console.services import clients, drafts, journals, policies, replays
+from console.services.actors import Actor
+from console.units import words
+from console.units.format import number_exact, size
+
+MOST_LINES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an act would do.
+
+    what      the act in a sentence
+    headline  its effect in a few words, for the bar
+    lines     its effect
+    warnings  must be confirmed; blocked: it can't be done
+    fixed     it was planned on exactly this effect: another one is shown again before anything is done
+    """
+
+    what: str
+    headline: str = ""
+    lines: list[effect.Line] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    blocked: list[str] = field(default_factory=list)
+    severe: bool = False
+    fixed: bool = False
+    address: str = ""
+    differences: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A kind. `about_a_client`: its target begins with a client's name."""
+
+    permission: Permission
+    told: Callable[[TrayItem, list[str] | None], Told]
+    do: Callable[[Actor, TrayItem, str], str]
+    about_a_client: bool = False
+
+
+# ---------------------------------------------------------------------------------------------------------- clients
+
+
+def _plain(sentence: str, kind: str = "act") -> effect.Line:
+    return effect.Line(kind, sentence, [], 0)
+
+
+def _waiting(client: ClientEntry) -> str:
+    return f"{number_exact(client.waiting_messages)} messages ({size(client.waiting_bytes)}) wait for it"
+
+
+def _disconnect(item: TrayItem, _: list[str] | None) -> Told:
+    client = client_queries.client(item.target)
+    lines = [_plain(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are on their way.")]
+    lines.append(
+        _plain("What is journaled can be replayed from its bookmark; the rest of what waits is lost.")
+    )
+    lines.append(_plain("It is told the reason. A client that reconnects by itself may be back at once."))
+    return Told(f"Disconnect {item.target}", "1 client cut off", lines, severe=True)
+
+
+def _pause(item: TrayItem, _: list[str] | None) -> Told:
+    client = client_queries.client(item.target)
+    running = [one for one in client.subscriptions if not one.paused]
+    said = f"{len(running)} of its {len(client.subscriptions)} subscriptions get nothing until they are resumed; {_waiting(client)} now."
+    lines = [_plain(said)]
+    if client.forecast is not None and client.forecast.mode == "enforce":
+        lines.append(
+            _plain(
+                f"What comes meanwhile waits, up to its limits: {client.forecast.rule} is at {client.forecast.percent:.0f} %."
+            )
+        )
+    blocked = [] if running else [f"{item.target} has no subscription that isn’t paused."]
+    return Told(f"Pause {item.target}", "1 client paused", lines, blocked=blocked, severe=True)
+
+
+def _resume(item: TrayItem, _: list[str] | None) -> Told:
+    client = client_queries.client(item.target)
+    paused = sum(one.paused for one in client.subscriptions)
+    blocked = [] if paused else [f"Nothing of {item.target} is paused."]
+    return Told(
+        f"Resume {item.target}",
+        "1 client resumed",
+        [_plain(f"{paused} paused subscriptions go on; {_waiting(client)}.")],
+        blocked=blocked,
+    )
+
+
+def _offline(item: TrayItem, _: list[str] | None) -> Told:
+    client = client_queries.client(item.target)
+    blocked = []
+    if client.delivery in (Delivery.OFFLINED, Delivery.DRAINING):
+        blocked = [f"{item.target} is offlined already."]
+    said = f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) move from memory to its spool, and are sent in order when it reads."
+    return Told(f"Offline {item.target}", "1 client offlined", [_plain(said)], blocked=blocked)
+
+
+def _do_disconnect(actor: Actor, item: TrayItem, reason: str) -> str:
+    clients.disconnect(actor, item.target, reason)
+    return f"{item.target} was disconnected and told why."
+
+
+def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, TrayItem, str], str]:
+    def do(actor: Actor, item: TrayItem, reason: str) -> str:
+        clients.act(actor, ask(item.target), reason)
+        return done.format(item.target)
+
+    return do
+
+
+def _durable(item: TrayItem, _: list[str] | None) -> Told:
+    client, _, name = item.target.partition("/")
+    found = next((one for one in ledger.durables() if (one.client, one.name) == (client, name)), None)
+    what = f"Delete the durable subscription {name} of {client}"
+    if found is None:
+        return Told(what, blocked=[f"{client} has no durable subscription {name}."])
+    said = f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it any more; the log may then be removed past {found.bookmark}."
+    return Told(what, "1 durable subscription deleted", [_plain(said)], severe=True)
+
+
+def _do_durable(actor: Actor, item: TrayItem, _: str) -> str:
+    client, _, name = item.target.partition("/")
+    clients.delete_durable(actor, client, name)
+    return f"The durable subscription {name} of {client} was deleted."
+
+
+# ---------------------------------------------------------------------------------------------------------- replays
+
+
+def _replay(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
+    def told(item: TrayItem, _: list[str] | None) -> Told:
+        client, _, name = item.target.partition("/")
+        found = replay_queries.replay(name)
+        ended = found.state in ("completed", "cancelled")
+        left = f"{number_exact(found.behind)} records of the log are left, after {found.position}."
+        if word == "cancel":
+            said = f"{left} It can’t go on; the log isn’t held for it any more."
+        else:
+            said = f"{left} It goes on when it is resumed, and holds the log until then."
+        blocked = [f"The replay {name} has ended."] if ended else []
+        headline = f"1 replay {'cancelled' if word == 'cancel' else 'paused'}"
+        return Told(
+            f"{word.capitalize()} the replay {name} of {client}",
+            headline,
+            [_plain(said)],
+            blocked=blocked,
+            severe=word == "cancel",
+        )
+
+    return told
+
+
+def _do_replay(word: str) -> Callable[[Actor, TrayItem, str], str]:
+    def do(actor: Actor, item: TrayItem, _: str) -> str:
+        name = item.target.partition("/")[2]
+        replays.steer(actor, replays.STEER[word](name=name))
+        return f"The replay {name} was {'cancelled' if word == 'cancel' else 'paused'}."
+
+    return do
+
+
+# --------------------------------------------------------------------------------------------------------- journals
+
+
+def _journal(item: TrayItem, _: list[str] | None) -> Told:
+    in_lake = bool(item.parameters.get("in_lake"))
+    plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake)
+    chosen, records = plan["chosen"], sum(one["records"] for one in plan.get("segments", []))
+    word, which = TrayKind(item.kind).label, ", of those that the lake has" if in_lake else ""
+    what = f"{word} segments whose newest record is older than {plan['age']}{which}"
+    count = f"{len(chosen)} segment{'' if len(chosen) == 1 else 's'}, {size(plan['bytes'])}"
+    lines = [
+        effect.Line(
+            "act",
+            _JOURNAL_SAYS[TrayKind(item.kind)].format(count=count, records=number_exact(records)),
+            [],
+            0,
+        )
+    ]
+    by_why: dict[str, int] = {}
+    for one in plan["skipped"]:
+        by_why[one["why"]] = by_why.get(one["why"], 0) + 1
+    lines += [_plain(f"{count} left alone: {why}") for why, count in list(by_why.items())[:MOST_LINES]]
+    blocked = [] if chosen else [f"No segment is older than {plan['age']} and free to {item.kind}."]
+    gone = item.kind == TrayKind.REMOVE
+    warnings = [f"{size(plan['bytes'])} can’t be replayed any more, for good."] if gone and chosen else []
+    headline = (
+        f"{size(plan['bytes'])} can’t be replayed any more"
+        if gone
+        else f"{size(plan['bytes'])} {_JOURNAL_DONE[TrayKind(item.kind)]}"
+    )
+    return Told(what, headline if chosen else "", lines, warnings, blocked, severe=gone, fixed=True)
+
+
+_JOURNAL_SAYS: Mapping[TrayKind, str] = {
+    TrayKind.ARCHIVE: "{count} move to the archive directory. They stay part of the log.",
+    TrayKind.COMPRESS: "{count} become gzip files in place. They stay readable and replayable.",
+    TrayKind.REMOVE: "{count} are deleted: {records} records. A client that resumes from a bookmark in them gets a gap notice.",
+}
+_JOURNAL_DONE: Mapping[TrayKind, str] = {TrayKind.ARCHIVE: "archived", TrayKind.COMPRESS: "compressed"}
+
+
+def _do_journal(actor: Actor, item: TrayItem, _: str) -> str:
+    in_lake = bool(item.parameters.get("in_lake"))
+    run = journals.request(actor, item.kind, item.parameters.get("age", ""), in_lake=in_lake)
+    return f"{run.get_kind_display()}: started."
+
+
+# ------------------------------------------------------------------------------------------------------------ policy
+
+
+def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
+    draft = item.draft
+    if draft is None:
+        return Told("Change the policy", blocked=["The draft is gone."])
+    found = drafts.visible(drafts.preview(draft), patterns)
+    newest = policies.newest_of(draft.instance)
+    rules = {
+        str(rule.get("name")): str(rule.get("signal") or "")
+        for rule in draft.document.get("rules") or []
+        if isinstance(rule, Mapping)
+    }
+    blocked = list(found.problems)
+    if draft.base != newest.number:
+        blocked.append(
+            f"Revision {newest.number} was published since it was begun with revision {draft.base}: make it anew."
+        )
+    if not found.differences:
+        blocked.append("Nothing differs from the newest revision.")
+    warnings = [f"{one.where}: {one.sentence}" for one in found.findings if one.severity is Severity.WARN]
+    warnings += beyond_the_machine(draft.document)
+    lines: list[effect.Line] = []
+    headline = f"{len(found.differences)} setting{'' if len(found.differences) == 1 else 's'}"
+    severe = False
+    if found.effect is not None:
+        told = effect.lines(found.effect, rules)
+        lines = [*told.at_once, *told.changes[:MOST_LINES]]
+        headline = told.headline.rstrip(".") if told.at_once else f"{headline}, nobody cut off or acted on"
+        severe = any(not line.recorded_only for line in told.at_once)
+        if told.at_once and severe:
+            warnings.append(told.headline)
+    elif found.away:
+        warnings.append(f"Whom it touches can’t be said: {found.away}")
+    return Told(
+        draft.title,
+        headline,
+        lines,
+        warnings,
+        blocked,
+        severe,
+        fixed=False,
+        address=str(draft.pk),
+        differences=_differences(found, newest.document, draft.document),
+    )
+
+
+def _differences(
+    found: drafts.Preview, newest: Mapping[str, Any], document: Mapping[str, Any]
+) -> list[Change]:
+    """What differs, with the operators' own rules as sentences."""
+    before, after = newest.get("rules") or [], document.get("rules") or []
+    told = [
+        one for one in gathered(found.differences) if one.path.partition(" ")[0].partition(".")[0] != "rules"
+    ]
+    told += [Change("rule", words.rule_sentence(rule), GONE) for rule in before if rule not in after]
+    return told + [Change("rule", GONE, words.rule_sentence(rule)) for rule in after if rule not in before]
+
+
+def _do_policy(actor: Actor, item: TrayItem, reason: str) -> str:
+    if item.draft is None:
+        raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
+    number = item.draft_id
+    item.draft = None
+    TrayItem.objects.filter(pk=item.pk).update(
+        draft=None
+    )  # publishing deletes the draft, and the item would go before it is done
+    try:
+        change = drafts.publish(actor, number, reason=reason)
+    except BaseException:
+        TrayItem.objects.filter(pk=item.pk).update(draft=number)
+        raise
+    if change.applied:
+        return f"Revision {change.revision.number} is published and in force."
+    return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
+
+
+def beyond_the_machine(
+    document: Mapping[str, Any], memory: int | None = None, disk: int | None = None
+) -> list[str]:
+    """Limits that this machine can't reach, so that nothing would ever be done about what they bound."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if memory is None else memory
+    disk = shutil.disk_usage(settings.SLUICE_SPOOL_DIRECTORY.parent).total if disk is None else disk
+    places = [("instance", document.get("pool"))]
+    places += [
+        (f"transport {one.get('name')}", one.get("pool"))
+        for one in document.get("transports") or []
+        if isinstance(one, Mapping)
+    ]
+    found = []
+    for place, pool in places:
+        for key, word, most in (
+            ("message_memory_limit", "memory", memory),
+            ("message_disk_limit", "disk", disk),
+        ):
+            limit = pool.get(key) if isinstance(pool, Mapping) else None
+            if isinstance(limit, int) and limit > most:
+                found.append(
+                    f"{place}: a {word} limit of {size(limit)} is more than this machine has ({size(most)})."
+                )
+    return found
+
+
+ACTS: Mapping[TrayKind, Act] = {
+    TrayKind.POLICY: Act(Permission.EDIT_POLICIES, _policy, _do_policy),
+    TrayKind.DISCONNECT: Act(Permission.ACT_ON_CLIENTS, _disconnect, _do_disconnect, about_a_client=True),
+    TrayKind.PAUSE: Act(
+        Permission.ACT_ON_CLIENTS,
+        _pause,
+        _doing(lambda name: requests.Pause(name=name), "The subscriptions of {} are paused."),
+        about_a_client=True,
+    ),
+    TrayKind.RESUME: Act(
+        Permission.ACT_ON_CLIENTS,
+        _resume,
+        _doing(lambda name: requests.Resume(name=name), "The subscriptions of {} go on."),
+        about_a_client=True,
+    ),
+    TrayKind.OFFLINE: Act(
+        Permission.ACT_ON_CLIENTS,
+        _offline,
+        _doing(lambda name: requests.Offline(name=name), "{} was offlined."),
+        about_a_client=True,
+    ),
+    TrayKind.DURABLE: Act(Permission.ACT_ON_CLIENTS, _durable, _do_durable, about_a_client=True),
+    TrayKind.REPLAY_PAUSE: Act(
+        Permission.ACT_ON_CLIENTS, _replay("pause"), _do_replay("pause"), about_a_client=True
+    ),
+    TrayKind.REPLAY_CANCEL: Act(
+        Permission.ACT_ON_CLIENTS, _replay("cancel"), _do_replay("cancel"), about_a_client=True
+    ),
+    TrayKind.ARCHIVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
+    TrayKind.COMPRESS: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
+    TrayKind.REMOVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
+}
+"""One row for each kind."""

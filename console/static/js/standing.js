@@ -1,0 +1,57 @@
+// What is wrong now, at the top of every page: asked for every five seconds over HTTP, so that it also comes where WebSockets are cut.
+// A console that doesn't answer, and a session that ended, are said here too: no server could.
+import { icon, make, one } from "./dom.js";
+import { moment } from "./format.js";
+
+const EVERY_MS = 5000;
+let silentSince = null;
+
+export function watchStanding(feed) {
+  const root = one("#standings");
+  if (!root) return;
+  judge(root);
+  feed?.addEventListener("status", () => { if (feed.status === "refused") ended(root); });
+  const timer = setInterval(async () => { if (document.visibilityState === "visible" && await ask(root) === "ended") clearInterval(timer); }, EVERY_MS);
+}
+
+async function ask(root) {
+  try {
+    const answer = await fetch(root.dataset.url, { headers: { "X-Requested-With": "fetch" }, redirect: "manual" });
+    if (answer.type === "opaqueredirect" || answer.status === 401) { ended(root); return "ended"; }
+    if (answer.ok) show(root, await answer.text());
+    else if (answer.status === 503) say(root, "database", "The database doesn’t answer", "Nothing can be changed, and nothing new is shown but what moves by itself.");
+    else if (answer.status !== 403) say(root, "web", `The console answers with an error (${answer.status})`, "See log/web.log.");
+    silentSince = null;
+  } catch {
+    silentSince ??= Date.now();
+    say(root, "web", `The console doesn’t answer since ${moment(silentSince)}`, "What is shown is what it last said. This page goes on trying.");
+  }
+  return "";
+}
+
+function show(root, html) {
+  const wanted = html.trim();
+  if (root.dataset.shown === wanted) return;
+  root.dataset.shown = wanted;
+  // The console's own page, made by its templates, which escape what comes from outside.
+  root.replaceChildren(...new DOMParser().parseFromString(wanted, "text/html").body.children);
+  judge(root);
+  document.dispatchEvent(new Event("sluice:swap"));
+}
+
+function say(root, key, word, sentence) {
+  root.dataset.shown = key + word;
+  root.replaceChildren(make("div", { class: "severe", "data-standing": key, "data-blind": true }, icon("alert-triangle"), make("p", {}, make("b", {}, word), ". ", sentence)));
+  judge(root);
+}
+
+function ended(root) {
+  const next = encodeURIComponent(location.pathname + location.search);
+  root.dataset.shown = "ended";
+  root.replaceChildren(make("div", { class: "severe", "data-standing": "session", "data-blind": true }, icon("lock"),
+    make("p", {}, make("b", {}, `Your session ended at ${moment(Date.now())}`), ". What is shown doesn’t move any more. ", make("a", { href: `/login/?next=${next}` }, "Log in again"))));
+  judge(root);
+}
+
+/** Rows that may be old are dimmed: `.dims` in the style sheet. */
+function judge(root) { document.body.classList.toggle("blind", Boolean(one("[data-blind]", root))); }

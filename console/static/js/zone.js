@@ -1,0 +1,37 @@
+// By which clock moments are told: the browser's, UTC, or the site's. One choice for pages and plots, kept in this browser.
+const KEY = "sluice.zone";
+const BROWSER = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+const ZONES = { browser: BROWSER, utc: "UTC", site: document.body?.dataset.siteZone || "UTC" };
+
+let chosen = read();
+let parts = formatter(), shortNames = names();
+
+function read() {
+  try { const kept = localStorage.getItem(KEY); return kept in ZONES ? kept : "browser"; } catch { return "browser"; }
+}
+function formatter() {
+  return new Intl.DateTimeFormat("en-GB", { timeZone: ZONES[chosen], hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+}
+function names() { return new Intl.DateTimeFormat("en-GB", { timeZone: ZONES[chosen], timeZoneName: "short" }); }
+
+export const zone = () => ZONES[chosen];
+export const choice = () => chosen;
+
+/** What may be chosen: [key, words]. */
+export const choices = () => [["browser", `${BROWSER} (browser)`], ["utc", "UTC"], ["site", `${ZONES.site} (site)`]];
+
+export function choose(key) {
+  chosen = key in ZONES ? key : "browser";
+  try { localStorage.setItem(KEY, chosen); } catch { /* private mode: the choice lasts this page */ }
+  parts = formatter(); shortNames = names();
+  document.dispatchEvent(new Event("sluice:zone"));
+}
+
+/** The zone's short name at a moment: "UTC", "CET", "GMT+5:30". */
+export const zoneWord = (ms) => shortNames.formatToParts(new Date(ms)).find((part) => part.type === "timeZoneName")?.value ?? ZONES[chosen];
+
+/** A moment's day and time by the chosen clock. */
+export function dayAndTime(ms) {
+  const found = Object.fromEntries(parts.formatToParts(new Date(ms)).map((part) => [part.type, part.value]));
+  return { day: `${found.year}-${found.month}-${found.day}`, time: `${found.hour}:${found.minute}:${found.second}` };
+}

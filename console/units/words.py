@@ -1,0 +1,229 @@
+"""What codes of the broker are called on pages: signals, reasons, acts, causes of loss, settings. No code stands on a page alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from broker_core.config import vocabulary
+from broker_core.config.preset_fields import PRESETS
+from broker_core.config.vocabulary import Action, Mode, Reason, Signal, Unit
+from broker_core.delivery.account import Cause
+from console.units.format import NONE, duration, with_unit
+
+SIGNALS: Final[Mapping[Signal, str]] = {
+    Signal.POOL_MEMORY: "memory of the pool",
+    Signal.POOL_DISK: "spools of the pool",
+    Signal.OUTBOUND_BYTES: "memory of the client",
+    Signal.OUTBOUND_MESSAGES: "messages in memory",
+    Signal.SPOOL_BYTES: "spool",
+    Signal.SPOOL_AGE: "time offlined",
+    Signal.CONFLATION_BYTES: "held by conflation",
+    Signal.BACKLOG_BYTES: "backlog in bytes",
+    Signal.BACKLOG_MESSAGES: "backlog in messages",
+    Signal.OLDEST_AGE: "oldest age",
+    Signal.DRAIN_RATE: "rate taken",
+    Signal.WRITE_BLOCKED: "time the socket took nothing",
+    Signal.WINDOW_FULL: "time the window was full",
+    Signal.UNACKED_MESSAGES: "messages not acknowledged",
+    Signal.UNACKED_AGE: "age of the oldest not acknowledged",
+    Signal.ACK_SILENCE: "time without an acknowledgement",
+}
+REASONS: Final[Mapping[Reason, str]] = {
+    Reason.POOL_MEMORY: "Memory of its pool",
+    Reason.MEMORY_CAPACITY: "Its share of memory",
+    Reason.DISK: "Spools of its pool",
+    Reason.CAPACITY: "Its share of the spools",
+    Reason.AGE: "Age of its oldest message",
+    Reason.BACKLOG: "Its backlog",
+    Reason.CONFLATION: "What conflation holds",
+    Reason.DRAIN_RATE: "It took too little",
+    Reason.WRITE_BLOCKED: "Its socket took nothing",
+    Reason.WINDOW_FULL: "Its window stayed full",
+    Reason.UNACKED: "Not acknowledged",
+    Reason.ACK_SILENCE: "No acknowledgement",
+    Reason.RESOURCE_ERROR: "Backlog over its topic’s limit",
+    Reason.SPOOL_FAILED: "Its spool couldn’t be written",
+}
+
+
+SIGNALS_BY_CODE: Final = {code.value: word for code, word in SIGNALS.items()}
+
+
+class Act(NamedTuple):
+    """How an action is told: as the operator chooses it, when it was done, and when it was only recorded."""
+
+    does: str
+    done: str
+    would: str
+    icon: str
+
+
+ACTS: Final[Mapping[Action, Act]] = {
+    Action.NOTIFY: Act("tell the operators", "Operators told", "Would be told of", "bolt"),
+    Action.WARN: Act("warn it", "Warned", "Would be warned", "alert-triangle"),
+    Action.CONFLATE: Act("newest value only", "Conflated", "Would be conflated", "progress-down"),
+    Action.DISCARD_OLDEST: Act("discard its oldest", "Oldest discarded", "Oldest would be discarded", "x"),
+    Action.OFFLINE: Act("offline it", "Offlined", "Would be offlined", "database-import"),
+    Action.CONTINUE_FROM_JOURNAL: Act(
+        "go on from the log", "Sent back to the log", "Would be sent back to the log", "history"
+    ),
+    Action.PAUSE: Act("pause it", "Paused", "Would be paused", "player-pause"),
+    Action.CANCEL_SUBSCRIPTION: Act(
+        "end the subscription", "Subscription ended", "Subscription would be ended", "circle-x"
+    ),
+    Action.ASK_TO_CLOSE: Act("ask it to close", "Asked to close", "Would be asked to close", "plug-x"),
+    Action.DISCONNECT: Act("disconnect it", "Disconnected", "Would be disconnected", "plug-x"),
+    Action.REFUSE: Act(
+        "disconnect and refuse it", "Disconnected and refused", "Would be disconnected and refused", "plug-x"
+    ),
+    Action.DELETE_DURABLE: Act(
+        "delete its durable subscription", "Durable deleted", "Durable would be deleted", "circle-x"
+    ),
+}
+MODES: Final[Mapping[Mode, str]] = {
+    Mode.OFF: "off",
+    Mode.SHADOW: "recorded only",
+    Mode.ENFORCE: "carried out",
+}
+CAUSES: Final[Mapping[Cause, str]] = {
+    Cause.DISCARDED: "discarded by a policy",
+    Cause.CONFLATED: "replaced by a newer value",
+    Cause.CONFLATED_AS_ASKED: "replaced by a newer value, as it asked",
+    Cause.EXPIRED: "waited longer than a policy allows",
+    Cause.DISCONNECTED: "the connection ended",
+    Cause.KEPT: "kept in the log",
+    Cause.UNSUBSCRIBED: "it unsubscribed",
+    Cause.CANCELLED: "its subscription was ended",
+    Cause.REMOVED: "removed from the log",
+}
+OF_RULES: Final = {
+    "limit": "limit", "percent": "share of the pool’s limit", "hold_ms": "how long without a dip", "window_ms": "window",
+    "count": "times", "clear": "clears at", "guard_bytes": "only while this much waits", "check_ms": "looks each",
+    "cooldown_ms": "quiet for, after it acted", "mode": "mode", "signal": "signal", "shape": "compared", "ladder": "does",
+    "choose": "chooses", "protected": "never these clients", "confirm_delete": "deletion confirmed",
+}  # fmt: skip
+_BYTES = ("_limit", "_bytes", "journal_size")
+
+
+def signal(code: object) -> str:
+    """A signal as rules speak of it; what isn't known as it is written."""
+    return SIGNALS.get(Signal(str(code)), "") if str(code) in set(Signal) else _plain(code)
+
+
+def reason(code: object) -> str:
+    """Why a decision was taken."""
+    return REASONS[Reason(str(code))] if str(code) in set(Reason) else _plain(code).capitalize()
+
+
+def cause(code: object) -> str:
+    """Why messages will not be delivered."""
+    return CAUSES[Cause(str(code))] if str(code) in set(Cause) else _plain(code)
+
+
+def mode(code: object) -> str:
+    """Whether decisions are carried out."""
+    return MODES[Mode(str(code))] if str(code) in set(Mode) else _plain(code)
+
+
+def act(code: object) -> Act:
+    """How an action is told."""
+    plain = _plain(code).capitalize()
+    known = str(code) in set(Action)
+    return ACTS[Action(str(code))] if known else Act(plain.lower(), plain, f"Would: {plain.lower()}", "bolt")
+
+
+def pool(name: object) -> str:
+    """A pool by its transport's name, or "shared" for the instance's."""
+    text = str(name or "")
+    return "shared" if text == "instance" else text.removeprefix("transport:") or NONE
+
+
+def setting(path: object) -> str:
+    """A setting by its own system's word: `amps.client_max_capacity` is "ClientMaxCapacity"."""
+    group, _, field = str(path).rpartition(".")
+    row = PRESETS.get(group, {}).get(field)
+    if row is not None:
+        return row.word or _plain(field)
+    return f"{group}: {OF_RULES.get(field, _plain(field))}" if field in OF_RULES else str(path)
+
+
+def path(text: object) -> str:
+    """A place in a policy document as people call it: `tcp.pool.message_memory_limit` is "tcp: MessageMemoryLimit"."""
+    *place, field = [
+        part for part in str(text).split(".") if part not in ("pool", "client_policy", "instance")
+    ] or [str(text)]
+    row = next((table[field] for table in PRESETS.values() if field in table and table[field].word), None)
+    return ": ".join(
+        [
+            *([".".join(place)] if place else []),
+            row.word if row is not None else OF_RULES.get(field, _plain(field)),
+        ]
+    )
+
+
+def setting_value(path: object, value: Any, signal_code: object = "") -> str:
+    """A setting's value with its unit, as it is typed into the forms."""
+    group, _, field = str(path).rpartition(".")
+    row = PRESETS.get(group, {}).get(field)
+    if value is None or value == "":
+        return "no limit" if row is not None and row.default_words == "no limit" else "default"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if field == "mode":
+        return mode(value)
+    if field == "signal":
+        return signal(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_rung(one) for one in value) or "none"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    return _measured(value, _unit(field, row.unit if row is not None else "", signal_code))
+
+
+def rule_sentence(rule: Mapping[str, Any]) -> str:
+    """A rule of the operators' own as a sentence: "When oldest age of prices.> for desk-* passes 20.0 s, disconnect it"."""
+    scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
+    said = [f"When {signal(rule.get('signal') or rule.get('name'))}"]
+    said += [f"of {scope['topic']}"] if scope and scope.get("topic") else []
+    whom = [
+        f"{key} {value}" if key != "client" else str(value)
+        for key, value in (scope or {}).items()
+        if value and key != "topic"
+    ]
+    said += [f"for {', '.join(whom)}"] if whom else []
+    said.append("falls below" if rule.get("shape") == "rate_below" else "passes")
+    path = f"{rule.get('name')}.limit"
+    said.append(
+        f"{rule['percent']} % of the pool’s"
+        if rule.get("percent")
+        else setting_value(path, rule.get("limit"), rule.get("signal"))
+    )
+    said += [f"for {duration(rule['hold_ms'])}"] if rule.get("hold_ms") else []
+    does = [_rung(rung) for rung in rule.get("ladder") or ()]
+    return f"{' '.join(said)}, {', then '.join(does) or 'tell the operators'}"
+
+
+def _measured(value: float, unit: str) -> str:
+    return f"{value:g} %" if unit == "%" else with_unit(value, unit)
+
+
+def _unit(field: str, known: str, signal_code: object) -> str:
+    if known:
+        return known
+    if field in ("limit", "clear") and str(signal_code) in set(Signal):
+        return vocabulary.SIGNALS[Signal(str(signal_code))].unit
+    if field.endswith("_ms"):
+        return Unit.MILLISECONDS
+    return Unit.BYTES if field.endswith(_BYTES) and field != "limit" else "%" if field == "percent" else ""
+
+
+def _rung(rung: Any) -> str:
+    if not isinstance(rung, Mapping):
+        return str(rung)
+    at = rung.get("at_percent")
+    return act(rung.get("action")).does + (f" at {at} %" if at not in (None, 100) else "")
+
+
+def _plain(code: object) -> str:
+    return str(code or NONE).replace("_", " ").removesuffix(" ms")

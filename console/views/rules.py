@@ -1,0 +1,103 @@
+"""A rule as a sentence, beside whom it would match now; it goes to the tray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST
+
+from broker_core.config.vocabulary import Mode
+from broker_core.errors import SluiceError
+from console.choices import Permission
+from console.forms.sentence import SentenceForm
+from console.queries import policies as read
+from console.services import audit, drafts, policies
+from console.services import tray as tray_service
+from console.views import common, tray
+
+SHOWN = 5
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_http_methods(["GET", "POST"])
+def new(request: HttpRequest) -> HttpResponse:
+    """The sentence; saved, it is in the tray."""
+    form = SentenceForm(request.POST or None)
+    if request.method == "POST":
+        audit.changes_nothing(request)
+        if form.is_valid():
+            try:
+                listed = _listed(request)
+                tray_service.put_policy(
+                    common.actor_of(request), {"rules": [*listed, form.entry({str(one.get("name")) for one in listed})]}
+                )  # fmt: skip
+                return tray.answer(request) if request.headers.get("HX-Request") else redirect("policies")
+            except SluiceError as problem:
+                form.add_error(None, f"{problem.sentence} {problem.fix}".strip())
+        if request.headers.get("HX-Request"):
+            return tray.shown(request, tray.wrong(form))
+    return common.page(request, "rule.html", {"form": form}, 422 if form.is_bound else 200)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def attempt(request: HttpRequest) -> HttpResponse:
+    """How the sentence is read, and whom it would match now. Changes nothing."""
+    audit.changes_nothing(request)
+    form = SentenceForm(request.POST)
+    context: dict[str, Any] = {"form": form}
+    if form.is_valid():
+        context |= _now(request, form)
+    return render(request, "components/rule_now.html", context)
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def remove(request: HttpRequest, place: int) -> HttpResponse:
+    """Put taking a rule away into the tray; `name` guards against a list that has moved."""
+    audit.changes_nothing(request)
+    listed = _listed(request)
+    if place < len(listed) and str(listed[place].get("name")) == request.POST.get("name"):
+        try:
+            tray_service.put_policy(
+                common.actor_of(request), {"rules": [*listed[:place], *listed[place + 1 :]]}
+            )
+        except SluiceError as problem:
+            common.tell(request, problem)
+    return tray.answer(request)
+
+
+def _now(request: HttpRequest, form: SentenceForm) -> dict[str, Any]:
+    """Whom the rule alone would act on, carried out or not, of those it is about."""
+    document = policies.document_in_force(settings.SLUICE_INSTANCE)
+    entry = form.entry({str(one.get("name")) for one in document.get("rules") or []})
+    found = drafts.preview_of(
+        read.instance_named(), {**document, "rules": [*(document.get("rules") or []), {**entry, "mode": Mode.ENFORCE}]}
+    )  # fmt: skip
+    if found.effect is None:
+        return {"problems": found.problems, "away": found.away}
+    seen = drafts.visible(found, common.patterns(request)).effect
+    whom = {
+        one.client
+        for one in found.effect.touched
+        if any(change.setting.startswith(f"{entry['name']}.") for change in one.changes)
+    }
+    past = [one for one in found.effect.acted_on if one.rule == entry["name"]]
+    cut = found.effect.touched_in_all > len(found.effect.touched)
+    names = [one.client for one in (seen.acted_on if seen else []) if one.rule == entry["name"]]
+    return {
+        "past": len(past),
+        "whom": len(whom),
+        "at_least": cut,
+        "names": names[:SHOWN],
+        "more": len(past) - len(names[:SHOWN]),
+    }
+
+
+def _listed(request: HttpRequest) -> list[dict[str, Any]]:
+    planned = tray_service.planned_document(common.actor_of(request))
+    document = planned or policies.document_in_force(settings.SLUICE_INSTANCE)
+    return list(document.get("rules") or [])

@@ -1,0 +1,20 @@
+"""What is wrong now: every open page asks for it, each few seconds."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from console.choices import Permission
+from console.queries.standing import standings
+from console.views import common
+
+
+@common.permitted(Permission.VIEW)
+@never_cache
+@require_GET
+def standing(request: HttpRequest) -> HttpResponse:
+    """The lines at the top of a page; empty when all is well."""
+    return render(request, "components/standings.html", {"found": standings()})

@@ -1,0 +1,130 @@
+"""The tray at the foot of every page: acts that were chosen, their effect, a reason, and one button."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.functional import SimpleLazyObject
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import SluiceError
+from console.choices import Permission, TrayKind
+from console.services import audit
+from console.services import tray as service
+from console.views import common
+
+OF_CLIENTS = (TrayKind.PAUSE, TrayKind.RESUME, TrayKind.OFFLINE, TrayKind.DISCONNECT)
+MOST_AT_ONCE = 50
+
+
+@common.permitted(Permission.VIEW)
+@never_cache
+@require_GET
+def tray(request: HttpRequest) -> HttpResponse:
+    """The tray as it is now."""
+    return shown(request)
+
+
+@common.permitted(Permission.ACT_ON_CLIENTS)
+@require_POST
+def clients(request: HttpRequest) -> HttpResponse:
+    """Put the same act on several clients into the tray."""
+    audit.changes_nothing(request)
+    kind, names = request.POST.get("kind", ""), request.POST.getlist("client")[:MOST_AT_ONCE]
+    if kind not in OF_CLIENTS or not names:
+        messages.error(request, "Choose clients, and what to do.")
+        return answer(request)
+    try:
+        for name in names:
+            service.put(common.actor_of(request), TrayKind(kind), name)
+    except SluiceError as problem:
+        common.tell(request, problem)
+    return answer(request)
+
+
+@common.permitted(Permission.VIEW)
+@require_POST
+def drop(request: HttpRequest, item_id: int) -> HttpResponse:
+    """Take one act out."""
+    audit.changes_nothing(request)
+    service.drop(common.actor_of(request), item_id)
+    return answer(request)
+
+
+@common.permitted(Permission.VIEW)
+@require_POST
+def clear(request: HttpRequest) -> HttpResponse:
+    """Take all out: nothing was done."""
+    audit.changes_nothing(request)
+    service.clear(common.actor_of(request))
+    return answer(request)
+
+
+@common.permitted(Permission.VIEW)
+@require_POST
+def apply(request: HttpRequest) -> HttpResponse:
+    """Do all of it. What can't be done is said, and stays; so does the reason that was typed."""
+    reason = request.POST.get("reason", "")
+    try:
+        outcomes = service.apply(
+            common.actor_of(request), reason, confirmed="confirmed" in request.POST, plan=request.POST.get("plan", ""), patterns=common.patterns(request)
+        )  # fmt: skip
+    except SluiceError as problem:
+        request.session["tray_reason"] = reason[:500]
+        common.tell(request, problem)
+        return redirect(back(request))
+    for outcome in outcomes:
+        (messages.success if outcome.done else messages.error)(request, outcome.sentence)
+    return redirect(back(request))
+
+
+def answer(request: HttpRequest) -> HttpResponse:
+    """After the tray has changed: the tray alone for a script, else the page one came from."""
+    return shown(request) if request.headers.get("HX-Request") else redirect(back(request))
+
+
+def shown(request: HttpRequest, problems: Sequence[str] = ()) -> HttpResponse:
+    """The tray by itself, opened, and why what was sent didn't get into it."""
+    return render(
+        request, "components/tray.html", {"tray": held(request), "alone": True, "problems": problems}
+    )
+
+
+def wrong(form: forms.Form) -> list[str]:
+    """A form's errors, each with its field's label."""
+    return [
+        f"{form.fields[name].label}: {error}" if name in form.fields else str(error)
+        for name, errors in form.errors.items()
+        for error in errors
+    ]
+
+
+def held(request: HttpRequest) -> service.Tray | None:
+    """Somebody's tray with its effects; None when there is nothing in it."""
+    actor = common.actor_of(request)
+    return service.look(actor, common.patterns(request)) if service.holds_something(actor) else None
+
+
+def context(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: the tray in every page, looked at when a template does."""
+    return {
+        "tray": SimpleLazyObject(lambda: held(request) or service.Tray([])),
+        "tray_reason": SimpleLazyObject(lambda: request.session.pop("tray_reason", "")),
+    }
+
+
+def back(request: HttpRequest) -> str:
+    """The page of ours that one came from."""
+    came = request.META.get("HTTP_REFERER", "")
+    if url_has_allowed_host_and_scheme(came, {request.get_host()}):
+        parts = urlsplit(came)
+        return parts.path + (f"?{parts.query}" if parts.query else "")
+    return "/"

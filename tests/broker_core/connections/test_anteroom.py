@@ -1,0 +1,118 @@
+"""What somebody may cost who hasn't logged on, and what one address may have: alone, and in a running broker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker_core.client import AsyncClient
+from broker_core.connections import anteroom
+from broker_core.connections.anteroom import Anteroom
+from broker_core.errors import ClientError
+from broker_core.protocols.native import BEFORE_LOGON, COMMAND, PUBLISH, encode_frame_header
+from tests.support.brokers import address_of, running_broker, until
+from tests.support.raw import RawClient
+
+HALF_A_FRAME = encode_frame_header(COMMAND, 0, BEFORE_LOGON) + b"x" * (BEFORE_LOGON // 2)
+
+
+@pytest.mark.parametrize("kind", [COMMAND, PUBLISH])
+async def test_a_large_frame_before_the_logon_is_refused_by_its_header(tmp_path: Path, kind: int) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.open(broker)
+        raw.write(encode_frame_header(kind, 0, BEFORE_LOGON + 1))
+        error = await raw.until("error")
+        assert (error["code"], error["details"]["limit"]) == ("frame_too_large", BEFORE_LOGON)
+        assert (await raw.until("closing"))["code"] == "frame_too_large"
+
+
+async def test_after_the_logon_frames_may_be_large(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "p")
+        await raw.publish("a", [b"x" * 4_000_000], first=1)
+        assert (await raw.until("persisted"))["sequence"] == 1
+        assert broker.engine.anteroom.held == 0 < broker.engine.anteroom.input
+        raw.close()
+        await until(lambda: broker.engine.anteroom.input == 0)
+
+
+async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anteroom, "HELD_BYTES", 200_000)
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "good") as good:
+        held = []
+        for _ in range(20):
+            raw = await RawClient.open(broker)
+            raw.write(HALF_A_FRAME)
+            held.append(raw)
+        refused = [asyncio.create_task(raw.until("closing")) for raw in held]
+        await until(lambda: sum(task.done() for task in refused) >= 15)
+        # Where bytes were left unread, the kernel may say so before the last word is read.
+        done = [task for task in refused if task.done() and task.exception() is None]
+        assert {task.result()["code"] for task in done} <= {"input_full"}
+        await until(lambda: len(broker.engine.roster.connections) <= 6)
+        assert broker.engine.anteroom.held <= 200_000
+        await good.publish_many("a", [b"1"])
+        await good.flush()
+        for raw in held:
+            raw.close()
+        await asyncio.gather(*refused, return_exceptions=True)
+        await until(lambda: broker.engine.anteroom.held == 0)
+
+
+async def test_memory_of_a_connection_is_free_when_it_is_lost(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "p")
+        sink = broker.engine.roster.clients["p"].sink
+        raw.write(encode_frame_header(PUBLISH, 0, 8_000_000) + bytes(4_000_000))
+        await until(lambda: sink._reader.held > 2_000_000)
+        raw.close()
+        await until(lambda: not broker.engine.roster.connections)
+        assert sink._reader.held == 0, "although somebody still knows it"
+
+
+async def test_an_address_has_its_share_of_the_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anteroom, "MAX_FROM_ADDRESS", 2)
+    async with running_broker(tmp_path) as broker:
+        first, second = [await RawClient.connect(broker, name) for name in ("a", "b")]
+        third = await RawClient.open(broker)
+        assert (await third.until("closing"))["code"] == "too_many_connections"
+        first.close()
+        await until(lambda: "a" not in broker.engine.roster.clients)
+        await RawClient.connect(broker, "c")
+        second.close()
+
+
+def test_an_address_has_its_share_of_the_logons() -> None:
+    room = Anteroom()
+    for _ in range(anteroom.LOGONS_AT_ONCE):
+        room.logs_on("10.0.0.1:5", 0)
+    with pytest.raises(ClientError) as caught:
+        room.logs_on("10.0.0.1:6", 0)
+    assert (caught.value.code, caught.value.details["retry_after_ms"]) == ("too_many_logons", 1_000)
+    room.logs_on("10.0.0.2:5", 0)
+    for _ in range(anteroom.LOGONS_A_SECOND):
+        room.logs_on("10.0.0.1:5", 1_000)
+    with pytest.raises(ClientError):
+        room.logs_on("10.0.0.1:5", 1_000)
+
+
+def test_no_more_addresses_are_remembered_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anteroom, "MAX_REMEMBERED", 3)
+    room = Anteroom()
+    for number in range(10):
+        room.logs_on(f"10.0.0.{number}:1", 0)
+    assert len(room._logons) == 3
+
+
+@pytest.mark.parametrize("name", [".", "..", "..."])
+async def test_a_name_of_dots_alone_is_no_name(tmp_path: Path, name: str) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.open(broker)
+        raw.command({"c": "logon", "name": name})
+        assert (await raw.until("error"))["code"] == "bad_client_name"

@@ -1,0 +1,90 @@
+"""What a client that publishes is answered while its batches are on their way to the disk, over real sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from broker_core.broker import Broker
+from broker_core.connections.publisher import MOST_UNCOMMITTED
+from broker_core.protocols.native import encode_command
+from tests.support.brokers import running_broker, until
+from tests.support.raw import RawClient
+
+
+def publish(number: int) -> bytes:
+    return encode_command({"c": "publish", "topic": "t", "data": number})
+
+
+def flush(id: str) -> bytes:
+    return encode_command({"c": "flush", "id": id})
+
+
+@contextmanager
+def stalled_disk(broker: Broker) -> Iterator[None]:
+    """Nothing that the log writes is synced until the block ends."""
+    disk, journal = threading.Event(), broker.engine.journal
+    sync = journal.sync
+
+    def slow_sync() -> None:
+        disk.wait(60)
+        sync()
+
+    journal.sync = slow_sync  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        journal.sync = sync  # type: ignore[method-assign]
+        disk.set()
+
+
+async def test_a_flush_waits_for_what_was_published_before_it_alone(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client, many = await RawClient.connect(broker, "busy"), 20 * MOST_UNCOMMITTED
+        client.write(flush("none") + publish(0) + flush("first") + b"".join(map(publish, range(1, many))))
+        for id in ("none", "first"):
+            assert (await client.until("completed"))["id"] == id
+        assert broker.engine.dispatch.messages_in < many, "it waited for all that came behind it"
+        client.write(flush("all"))
+        assert (await client.until("completed"))["id"] == "all"
+        assert broker.engine.dispatch.messages_in == many
+        client.close()
+
+
+async def test_a_client_whose_flushes_wait_for_the_disk_is_not_read_from(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client, many = await RawClient.connect(broker, "busy"), 4 * MOST_UNCOMMITTED
+        with stalled_disk(broker):
+            client.write(publish(0) + b"".join(flush(str(number)) for number in range(many)) + publish(1))
+            other = await RawClient.connect(broker, "other")
+            await until(lambda: broker.engine.dispatch.messages_in == 1)
+            for _ in range(50):  # turns in which it would be read from
+                other.command({"c": "heartbeat"})
+                await other.until("heartbeat")
+            assert broker.engine.dispatch.messages_in == 1
+        for number in range(many):
+            assert (await client.until("completed"))["id"] == str(number)
+        await until(lambda: broker.engine.dispatch.messages_in == 2)
+        client.close()
+        other.close()
+
+
+async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.open(broker)
+        client.command({"c": "logon", "name": "busy", "heartbeat_ms": 100})
+        await client.until("processed")
+        busy = broker.engine.roster.clients["busy"]
+        with stalled_disk(broker):
+            client.write(b"".join(map(publish, range(2 * MOST_UNCOMMITTED))))
+            await until(lambda: busy.publishing.uncommitted == MOST_UNCOMMITTED)
+            busy.heard_at -= 60_000
+            broker.engine.tick()
+            assert not busy.listened_to and not busy.closed
+        client.write(flush("all"))
+        assert (await client.until("completed"))["id"] == "all"
+        busy.heard_at -= 60_000
+        broker.engine.tick()
+        assert (await client.until("closing"))["code"] == "heartbeat_timeout"

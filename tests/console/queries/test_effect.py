@@ -1,0 +1,89 @@
+"""A preview's effect in lines: grouped, in words and units, and what would only be recorded says so."""
+
+from __future__ import annotations
+
+from broker_core.documents.policies import (
+    CutOffEntry,
+    PolicyEffect,
+    SettingChange,
+    SettingValue,
+    TouchedEntry,
+)
+from broker_core.documents.records import DecisionEntry
+from console.queries import effect
+
+
+def change(
+    setting: str, before: object, after: object, origin: str = "instance", old: str = "instance"
+) -> SettingChange:
+    return SettingChange(
+        setting=setting, before=SettingValue(value=before, origin=old), after=SettingValue(value=after, origin=origin)
+    )  # fmt: skip
+
+
+def touched(client: str, *changes: SettingChange) -> TouchedEntry:
+    return TouchedEntry(client=client, transport="tcp", subscription="", changes=list(changes))
+
+
+def decided(client: str, action: str = "offline", mode: str = "enforce") -> DecisionEntry:
+    return DecisionEntry(
+        at=1, client=client, action=action, mode=mode, rule="amps.client_max_capacity", sentence=f"{client} is slow."
+    )  # fmt: skip
+
+
+def made(**parts: object) -> PolicyEffect:
+    nobody: dict[str, object] = {"touched": [], "acted_on": [], "cut_off": []}
+    lists = {**nobody, **{key: value for key, value in parts.items() if key in nobody}}
+    counts = {f"{key}_in_all": parts.get(f"{key}_in_all", len(value)) for key, value in lists.items()}  # type: ignore[arg-type]
+    return PolicyEffect(clients=500, **lists, **counts)  # type: ignore[arg-type]
+
+
+def test_clients_with_equal_changes_are_one_line() -> None:
+    same = change("amps.client_max_capacity", 50, 5)
+    told = effect.lines(made(touched=[touched(f"desk-{n}", same) for n in range(30)], touched_in_all=30))
+    (line,) = told.changes
+    assert (line.sentence, line.count, line.more) == ("ClientMaxCapacity 50 % → 5 %, from instance", 30, 25)
+
+
+def test_values_have_the_units_people_write() -> None:
+    told = effect.lines(made(touched=[
+        touched("a", change("amps.message_memory_limit", None, 8 << 20), change("amps.client_message_age_limit_ms", None, 600_000)),
+    ]))  # fmt: skip
+    assert told.changes[0].sentence == (
+        "MessageMemoryLimit default → 8.00 MiB, from instance; ClientMessageAgeLimit no limit → 10 min 00 s, from instance"
+    )
+
+
+def test_a_rule_that_comes_is_said_once_and_its_limit_is_in_its_signals_unit() -> None:
+    came = [
+        change(f"age.{field}", None, value, "rule age", effect.NOT_SET)
+        for field, value in (("limit", 20_000), ("mode", "shadow"))
+    ]
+    moved = change("old.limit", 1_000, 20_000, "rule old", "rule old")
+    told = effect.lines(made(touched=[touched("a", *came, moved)]), {"old": "oldest_age"})
+    assert (
+        told.changes[0].sentence
+        == "comes under rule age (recorded only); old: limit 1.0 s → 20.0 s, from rule old"
+    )
+
+
+def test_what_would_only_be_recorded_is_counted_apart() -> None:
+    told = effect.lines(
+        made(acted_on=[decided("a"), decided("b", mode="shadow"), decided("c", mode="shadow")])
+    )
+    assert told.headline == "1 client offlined, 2 clients would be acted on (recorded only)."
+    assert [(line.kind, line.sentence, line.recorded_only) for line in told.at_once] == [
+        ("offline", "a is slow.", False),
+        ("offline", "would be offlined by ClientMaxCapacity", True),
+    ]
+
+
+def test_who_is_cut_off_comes_first_and_those_not_listed_are_counted() -> None:
+    cut = [CutOffEntry(client=f"web-{n}", transport="websocket", code="transport_closed") for n in range(6)]
+    told = effect.lines(made(cut_off=cut, cut_off_in_all=120, acted_on=[decided("a", "disconnect")]))
+    assert told.headline == "120 clients cut off, 1 client disconnected."
+    assert (told.at_once[0].kind, told.at_once[0].count, told.at_once[0].more) == ("cut_off", 120, 115)
+
+
+def test_a_change_without_an_effect_says_so() -> None:
+    assert effect.lines(made()).headline == "Nobody is cut off or acted on."

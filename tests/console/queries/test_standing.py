@@ -1,0 +1,83 @@
+"""What stands at the top of every page: what is away since when, a restart, a policy that isn't in force."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from console.models import Instance, RevisionReport
+from console.queries import standing
+from console.queries.readiness import Part
+from console.services import policies
+from console.services.actors import Actor
+
+ALL = ("database", "redis", "worker", "broker")
+
+
+@pytest.fixture(autouse=True)
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "_since", {})
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *away: str) -> None:
+    """Everything answers but these."""
+    parts: list[Part] = [{"name": name, "ok": name not in away, "problem": ""} for name in ALL]
+    monkeypatch.setattr(standing, "readiness", lambda: parts)
+
+
+def heard(instance: Instance, *, pid: int, ago: timedelta = timedelta(), number: int = 1) -> None:
+    at = timezone.now() - ago
+    RevisionReport.objects.create(instance=instance, number=number, pid=pid, reported_at=at, seen_at=at)
+
+
+def test_nothing_is_said_when_all_is_well(instance: Instance, monkeypatch: Any) -> None:
+    only(monkeypatch)
+    heard(instance, pid=1)
+    assert standing.standings() == []
+
+
+def test_a_dead_broker_is_said_since_it_was_last_heard(instance: Instance, monkeypatch: Any) -> None:
+    only(monkeypatch, "broker")
+    heard(instance, pid=1, ago=timedelta(minutes=40))
+    (found,) = standing.standings()
+    assert (found.key, found.severe, found.blind) == ("broker", True, True)
+    assert found.since is not None and timezone.now() - found.since >= timedelta(minutes=40)
+
+
+def test_what_is_away_keeps_its_beginning_until_it_is_back(instance: Instance, monkeypatch: Any) -> None:
+    only(monkeypatch, "redis")
+    heard(instance, pid=1)
+    first, again = standing.standings()[0].since, standing.standings()[0].since
+    assert first == again
+    only(monkeypatch)
+    assert standing.standings() == []
+    only(monkeypatch, "redis")
+    assert standing.standings()[0].since != first
+
+
+def test_a_restart_is_said_for_a_while_and_a_first_start_never(instance: Instance, monkeypatch: Any) -> None:
+    only(monkeypatch)
+    heard(instance, pid=1, ago=timedelta(minutes=10))
+    assert standing.standings() == []
+    heard(instance, pid=2, ago=timedelta(minutes=5))
+    heard(instance, pid=2)
+    (found,) = standing.standings()
+    assert (found.key, found.severe) == ("restart", False)
+    since = timezone.now() - timedelta(days=90)
+    assert standing.restarts(instance, since) == [found.since]
+
+
+def test_a_policy_that_isnt_in_force_is_said_once_the_broker_had_its_time(
+    instance: Instance, actor: Actor, monkeypatch: Any
+) -> None:
+    only(monkeypatch)
+    heard(instance, pid=1)
+    policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
+    assert standing.standings() == []
+    monkeypatch.setattr(standing, "TAKES_UP", timedelta())
+    (found,) = standing.standings()
+    assert found.word == "Revision 2 isn't in force"
+    assert "runs revision 1" in found.sentence

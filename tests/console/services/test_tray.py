@@ -1,0 +1,102 @@
+"""The tray: what is put in, held to what was shown, done with one reason; whoever lost the right does nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from broker_core.errors import OperatorError
+from console.access.rights import Access
+from console.choices import TrayKind
+from console.models import Instance, PolicyDraft, TrayItem
+from console.services import drafts, tray
+from console.services.actors import Actor, access_of
+from console.services.tray_acts import beyond_the_machine
+from tests.support.fake_broker import FakeBroker
+
+
+@pytest.fixture
+def maria(operator: Any) -> Actor:
+    return Actor("person", "maria", operator.pk, access=access_of(operator))
+
+
+def done(broker: FakeBroker) -> list[str]:
+    return [one["do"] for one in broker.asked if one["do"] in ("disconnect", "pause", "offline")]
+
+
+def test_what_fails_stays_and_the_others_are_done(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    tray.put(maria, TrayKind.PAUSE, "carrier-aa")
+    tray.put(maria, TrayKind.OFFLINE, "carrier-ua")
+    held = tray.look(maria)
+    broker.clients = [one for one in broker.clients if one.name != "carrier-ua"]
+    with pytest.raises(OperatorError) as caught:
+        tray.apply(maria, "because", confirmed=True, plan=held.digest)
+    assert caught.value.code == "tray_blocked" and done(broker) == []
+    tray.drop(maria, held.planned[1].item.pk)
+    outcomes = tray.apply(maria, "because", confirmed=True, plan=tray.look(maria).digest)
+    assert [one.done for one in outcomes] == [True] and done(broker) == ["pause"]
+    assert not TrayItem.objects.exists()
+
+
+def test_whoever_lost_the_right_meanwhile_does_nothing(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    tray.put(maria, TrayKind.DISCONNECT, "carrier-aa")
+    nobody = dataclasses.replace(maria, access=Access())
+    (outcome,) = tray.apply(nobody, "because", confirmed=True, plan=tray.look(maria).digest)
+    assert not outcome.done and done(broker) == []
+    with pytest.raises(OperatorError):
+        tray.put(nobody, TrayKind.PAUSE, "carrier-aa")
+
+
+def test_a_tray_has_a_bound_and_the_same_act_is_in_it_once(
+    maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tray, "MOST_ITEMS", 2)
+    for name in ("a", "a", "b"):
+        tray.put(maria, TrayKind.PAUSE, name)
+    with pytest.raises(OperatorError) as caught:
+        tray.put(maria, TrayKind.PAUSE, "c")
+    assert caught.value.code == "tray_full"
+    assert TrayItem.objects.count() == 2
+
+
+def test_a_tray_is_its_owners_alone(maria: Actor, broker: FakeBroker, instance: Instance) -> None:
+    tray.put(maria, TrayKind.PAUSE, "carrier-aa")
+    other = dataclasses.replace(maria, user_id=10_000)
+    assert tray.look(other).planned == [] and not tray.holds_something(other)
+    tray.clear(other)
+    assert tray.holds_something(maria)
+
+
+def test_a_draft_made_elsewhere_outlives_the_tray(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    draft = drafts.make(maria, "of the list")
+    tray.put_draft(maria, draft)
+    tray.clear(maria)
+    assert PolicyDraft.objects.get() == draft
+    tray.put_policy(maria, {"client_policy": {"client_max_capacity": 20}})
+    tray.clear(maria)
+    assert PolicyDraft.objects.get() == draft
+
+
+def test_limits_that_the_machine_cant_reach_are_named() -> None:
+    document = {
+        "pool": {"message_memory_limit": 10, "message_disk_limit": None},
+        "transports": [{"name": "tcp", "pool": {"message_disk_limit": 5_000}}],
+    }
+    assert beyond_the_machine(document, memory=100, disk=1_000) == [
+        "transport tcp: a disk limit of 4.88 KiB is more than this machine has (1000 B)."
+    ]
+
+
+def test_roles_without_the_right_put_nothing_in(viewer: Any, broker: FakeBroker, instance: Instance) -> None:
+    onlooker = Actor("person", "vera", viewer.pk, access=access_of(viewer))
+    for kind in TrayKind:
+        with pytest.raises(OperatorError):
+            tray.put(onlooker, kind, "carrier-aa")

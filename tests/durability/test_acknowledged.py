@@ -1,0 +1,201 @@
+"""Nothing is called persisted before it is on the disk: with a sync that stands still, one that fails, and a client that
+comes back meanwhile. From the client, over its socket, to the broker's files."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from broker_core.broker import BROKEN
+from broker_core.client import AsyncClient
+from broker_core.client.publish_store import MemoryPublishStore
+from broker_core.control import last_words
+from tests.broker_core.test_broker import numbered, take
+from tests.support.broker_process import start_broker
+from tests.support.brokers import address_of, running_broker, until
+from tests.support.failpoints import Failpoint, Gate
+from tests.support.raw import RawClient
+
+
+async def standing(gate: Gate) -> None:
+    await until(gate.waiting.is_set)
+
+
+async def test_a_client_that_comes_back_during_a_sync_is_told_nothing_before_it_returns(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        first = await RawClient.connect(broker, "p")
+        gate.shut()
+        await first.publish("a", [b"1", b"2"], first=1)
+        await standing(gate)
+        second = await RawClient.open(broker)
+        second.name = "p"
+        second.command({"c": "logon", "name": "p"})
+        assert (await second.until("processed")).get("sequence", 0) == 0, "nothing of it is on disk"
+        await second.publish("a", [b"1", b"2"], first=1)
+        second.command({"c": "flush", "id": "f"})
+        second.command({"c": "heartbeat"})
+        heard = []
+        while (frame := await second.command_frame())["c"] != "heartbeat":
+            heard.append(frame)
+        assert heard == [], "neither the repeat nor the flush is answered"
+        third = await RawClient.connect(broker, "other")
+        await third.publish("a", [b"3"], first=1)
+        gate.open()
+        assert (await second.until("persisted"))["sequence"] == 2
+        await second.until("completed")
+        await third.until("persisted")
+        assert broker.engine.journal.next_sequence == 4, "the repeat was stored once"
+        again = await RawClient.open(broker)
+        again.command({"c": "logon", "name": "p"})
+        assert (await again.until("processed"))["sequence"] == 2
+
+
+async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_broker_gets_it(
+    tmp_path: Path,
+) -> None:
+    gate, store = Gate(), MemoryPublishStore()
+    async with running_broker(tmp_path, files=gate, broken=("journal_failed",)) as broker:
+        async with AsyncClient(address_of(broker), "p", publish_store=store) as client:
+            await client.publish_many("a", numbered(0, 5))
+            await client.flush()
+            gate.shut()
+            await client.publish_many("a", numbered(5, 10))
+            await standing(gate)
+            gate.open(OSError(errno.EIO, "Input/output error"))
+            words = None
+            while words is None:
+                await asyncio.sleep(0.01)
+                words = last_words.read(broker.paths.control)
+            assert words.code == "journal_failed"
+            raw = await RawClient.open(broker)
+            raw.command({"c": "logon", "name": "q"})
+            await raw.until("processed")
+            assert [kept.first for kept in store.pending()] == [6], "what isn't on disk isn't forgotten"
+    async with running_broker(tmp_path) as broker:
+        assert "written again" in broker.engine.journal.recovery.reason
+        async with AsyncClient(address_of(broker), "p", publish_store=store) as client:
+            subscription = await client.subscribe("a", bookmark="0")
+            await client.publish_many("a", numbered(10, 12))
+            await client.flush()
+            assert await take(subscription, 12) == numbered(0, 12)
+            assert store.oldest() == 0
+
+
+async def test_repeats_that_wait_are_told_when_the_group_fails(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate, broken=("journal_failed",)) as broker:
+        first = await RawClient.connect(broker, "p")
+        gate.shut()
+        await first.publish("a", [b"1"], first=1)
+        await standing(gate)
+        second = await RawClient.connect(broker, "p")
+        await second.publish("a", [b"1"], first=1)
+        await until(lambda: broker.engine.dispatch._repeats)
+        gate.open(OSError(errno.EIO, "Input/output error"))
+        assert (await second.until("error"))["code"] == "journal_failed"
+
+
+async def test_numbers_that_no_journal_keeps_are_not_ahead_of_those_on_their_way_to_the_disk(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        first = await RawClient.connect(broker, "p")
+        gate.shut()
+        await first.publish("a", [b"1"], first=1)
+        await standing(gate)
+        await first.publish("scratch.a", [b"2"], first=2)
+        assert (await first.until("processed"))["sequence"] == 2
+        assert broker.engine.dispatch.publisher_sequence("p") == 0
+        gate.open()
+        assert (await first.until("persisted"))["sequence"] == 1
+        assert broker.engine.dispatch.publisher_sequence("p") == 2
+
+
+FAILURES = [
+    Failpoint("fdatasync", 3, errno.EIO),
+    Failpoint("fdatasync", 3, errno.EIO, delay_s=0.3),
+    Failpoint("fdatasync", 4, errno.ENOSPC),
+    Failpoint("pwritev", 5, errno.EIO),
+    Failpoint("sync_directory", 2, errno.EIO, name="journal"),
+]
+
+
+@pytest.mark.parametrize("failpoint", FAILURES, ids=lambda point: f"{point.call} {point.at} {point.errno}")
+async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
+    tmp_path: Path, failpoint: Failpoint
+) -> None:
+    store, sent = MemoryPublishStore(), 0
+    process, port = await asyncio.to_thread(start_broker, tmp_path, failpoint)
+    client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p", publish_store=store).__aenter__()
+    acknowledged = 0
+    while process.is_alive():
+        await client.publish_many("a", numbered(sent, sent + 10))
+        sent += 10
+        await asyncio.sleep(0.01)
+        oldest = store.oldest()
+        acknowledged = max(acknowledged, oldest - 1 if oldest else sent)
+    process.join()
+    await client.close()
+    assert process.exitcode == BROKEN
+    words = last_words.read(tmp_path / "run" / "test-1.sock")
+    assert words is not None and words.code == "journal_failed"
+    process, port = await asyncio.to_thread(start_broker, tmp_path)
+    try:
+        async with AsyncClient(f"tcp://127.0.0.1:{port}", "p", publish_store=store) as client:
+            subscription = await client.subscribe("a", bookmark="0")
+            await client.flush()
+            assert await take(subscription, sent) == numbered(0, sent)
+    finally:
+        process.terminate()
+        process.join()
+    assert last_words.read(tmp_path / "run" / "test-1.sock") is None, "it runs again"
+    assert acknowledged > 0
+
+
+async def test_a_full_disk_is_no_end(tmp_path: Path) -> None:
+    process, port = await asyncio.to_thread(
+        start_broker, tmp_path, Failpoint("pwritev", 3, errno.ENOSPC, times=2)
+    )
+    try:
+        async with AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
+            subscription = await client.subscribe("a", bookmark="0")
+            for start in range(0, 50, 10):
+                await client.publish_many("a", numbered(start, start + 10))
+                await asyncio.sleep(0.02)
+            await client.flush()
+            assert await take(subscription, 50) == numbered(0, 50)
+        assert process.is_alive()
+    finally:
+        process.terminate()
+        process.join()
+
+
+@pytest.mark.parametrize("what", ["lock", "journal"])
+async def test_files_taken_away_end_the_broker_and_nothing_more_is_acknowledged(
+    tmp_path: Path, what: str
+) -> None:
+    process, port = await asyncio.to_thread(start_broker, tmp_path)
+    async with AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
+        await client.publish_many("a", numbered(0, 10))
+        await client.flush()
+        for path in (tmp_path / "journal").glob(f"*.{what}"):
+            path.unlink()
+        flushed = asyncio.create_task(_published(client))
+        await asyncio.to_thread(process.join, 30)
+        assert process.exitcode == BROKEN
+        assert not flushed.done(), "into nothing"
+        flushed.cancel()
+    words = last_words.read(tmp_path / "run" / "test-1.sock")
+    assert words is not None and words.code == "journal_taken"
+
+
+async def _published(client: AsyncClient) -> None:
+    await client.publish_many("a", numbered(10, 20))
+    await client.flush()

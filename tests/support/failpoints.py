@@ -1,0 +1,103 @@
+"""A disk that is slow, or refuses, at chosen calls: passed to a broker in place of `Files`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from broker_core.batch import Buffer
+from broker_core.journal.files import Files
+
+
+@dataclass(frozen=True)
+class Failpoint:
+    """From call number `at` of one kind on a file whose name has `name` in it (1 is the first), `times` calls are refused
+    with `errno` (0: not), after `delay_s`."""
+
+    call: str
+    at: int
+    errno: int = 0
+    delay_s: float = 0.0
+    times: int = 1
+    name: str = ".journal"
+
+
+class Failpoints(Files):
+    """Counts calls, and does at each what the points say."""
+
+    def __init__(self, *points: Failpoint) -> None:
+        self.points = points
+        self.calls: Counter[str] = Counter()
+
+    def _meet(self, call: str, name: str) -> None:
+        for point in self.points:
+            if point.call == call and point.name in name:
+                key = f"{call} {point.name}"
+                self.calls[key] += 1
+                if point.at <= self.calls[key] < point.at + point.times:
+                    time.sleep(point.delay_s)
+                    if point.errno:
+                        raise OSError(point.errno, os.strerror(point.errno))
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        self._meet("pwritev", _name(fd))
+        return super().pwritev(fd, buffers, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        self._meet("fdatasync", _name(fd))
+        super().fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        self._meet("fsync", _name(fd))
+        super().fsync(fd)
+
+    def truncate(self, fd: int, length: int) -> None:
+        self._meet("truncate", _name(fd))
+        super().truncate(fd, length)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._meet("rename", target.name)
+        super().rename(source, target)
+
+    def sync_directory(self, directory: Path) -> None:
+        self._meet("sync_directory", directory.name)
+        super().sync_directory(directory)
+
+
+class Gate(Files):
+    """A disk whose syncs of segments stand still while it is shut, and can be told to fail."""
+
+    def __init__(self) -> None:
+        self._open = Event()
+        self._open.set()
+        self.waiting = Event()
+        """Set while a sync stands still."""
+        self.error: OSError | None = None
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self, error: OSError | None = None) -> None:
+        """Go on; the sync that waits fails with `error`."""
+        self.error = error
+        self._open.set()
+
+    def fdatasync(self, fd: int) -> None:
+        if not self._open.is_set():
+            self.waiting.set()
+            assert self._open.wait(60), "nobody opened the gate"
+            self.waiting.clear()
+        error: Any = self.error
+        if error is not None:
+            raise error
+        super().fdatasync(fd)
+
+
+def _name(fd: int) -> str:
+    return Path(f"/proc/self/fd/{fd}").readlink().name

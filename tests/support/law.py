@@ -1,0 +1,61 @@
+"""The law of every acknowledgement, held to in every broker that runs inside a test: nothing is called persisted, and no
+logon is told a number, before everything of that publisher up to there is on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_core.broker import Broker
+from broker_core.connections.connection import Connection
+from broker_core.delivery.sink import Sink
+from broker_core.journal.commit_log import Pending
+from broker_core.protocols import replies
+
+
+class Law:
+    """Watches a broker's acknowledgements. `broken` has what was said too early; `said` how many were looked at."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broken: list[str] = []
+        self.said = 0
+        self._journal = broker.engine.journal
+        self._taken: list[Pending[Any]] = []
+        dispatch: Any = broker.engine.dispatch
+        log = dispatch._log
+        self._append, self._failed, self._connected = log.append, dispatch.failed, broker.engine.connected
+        log.append, dispatch.failed = self._on_append, self._on_failed
+        broker.engine.connected = self._on_connected  # type: ignore[method-assign]
+
+    def _on_append(self, *taken: Pending[Any]) -> None:
+        self._taken = [*filter(self._is_under_way, self._taken), *taken]
+        self._append(*taken)
+
+    def _on_failed(self, group: Any, error: Any) -> None:
+        self._taken.clear()
+        self._failed(group, error)
+
+    def _is_under_way(self, one: Pending[Any]) -> bool:
+        return (
+            not 0 < one.batch.last_sequence <= self._journal.durable_sequence or not one.batch.first_sequence
+        )
+
+    def _on_connected(self, transport: str, sink: Sink) -> Connection:
+        connection = self._connected(transport, sink)
+        reply = connection.reply
+
+        def watched(answer: replies.Reply) -> None:
+            if isinstance(answer, replies.Ack) and answer.sequence and answer.ack != "processed":
+                self._look(connection.name, answer.ack, answer.sequence)
+            elif isinstance(answer, replies.Ack) and answer.of == "logon":
+                self._look(connection.name, "logon", answer.sequence or 0)
+            reply(answer)
+
+        connection.reply = watched  # type: ignore[method-assign]
+        return connection
+
+    def _look(self, name: str, what: str, sequence: int) -> None:
+        self.said += 1
+        for one in self._taken:
+            first = one.batch.first_publisher_sequence
+            if one.batch.publisher_name == name and 0 < first <= sequence and self._is_under_way(one):
+                self.broken.append(f"{what} {sequence} to {name} while {first} isn't on disk")

