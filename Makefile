@@ -30,7 +30,12 @@ WORKERS := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # With ARGS a choice of tests may leave none for one of the runs, which pytest calls 5.
 OR_NONE := $(if $(ARGS),|| test $$? -eq 5)
 
-test-python: $(VENV)/dev.stamp
+# STOMP clients in JavaScript, for their tests alone: a second, once. Nothing of it is shipped.
+NODE := tests/clients/node
+$(NODE)/node_modules/.stamp: $(NODE)/package-lock.json
+	@cd $(NODE) && npm ci --no-audit --no-fund --silent && touch node_modules/.stamp
+
+test-python: $(VENV)/dev.stamp $(if $(shell command -v npm),$(NODE)/node_modules/.stamp)
 	$(PY) -m pytest --ignore tests/browser -m "not serial" $(WORKERS) $(ARGS) $(OR_NONE)
 	$(PY) -m pytest --ignore tests/browser -m serial $(ARGS) $(OR_NONE)
 

@@ -22,7 +22,9 @@ async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
         policy,
         instance=replace(policy.instance, journal_size=journal_size or policy.instance.journal_size),
         pool=PoolSettings(message_memory_limit=memory_limit),
-        transports=(TransportSettings("tcp", "tcp", 0), TransportSettings("websocket", "websocket", 0)),
+        transports=tuple(
+            TransportSettings(kind, kind, 0) for kind in ("tcp", "websocket", "stomp", "stomp-ws")
+        ),
     )
     broker = Broker(policy, BrokerPaths.under(home, "bench-1"), WebSocketListener)
     await broker.start()

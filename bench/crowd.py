@@ -24,8 +24,8 @@ TOPIC = "crowd"
 SMALL = 16 * 1024
 
 
-async def stalled(port: int, number: int) -> None:
-    """Open that many WebSockets, subscribe, and never read again."""
+async def stalled(port: int, number: int, stomp: bool = False) -> None:
+    """Open that many WebSockets, subscribe, and never read again. `stomp`: to a transport of STOMP's."""
     import socket
 
     kept = []
@@ -36,15 +36,20 @@ async def stalled(port: int, number: int) -> None:
         await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", port))
         reader, writer = await asyncio.open_connection(sock=own, limit=SMALL)
         writer.write(
-            b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"GET /stomp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         await reader.readuntil(b"\r\n\r\n")
-        for command in (
-            {"c": "logon", "name": f"stalled-{name}"},
-            {"c": "subscribe", "id": "s", "topic": TOPIC},
-        ):
-            writer.write(binary_frame(encode_command(command)))
+        native = (
+            encode_command({"c": "logon", "name": f"stalled-{name}"}),
+            encode_command({"c": "subscribe", "id": "s", "topic": TOPIC}),
+        )
+        frames = (
+            b"CONNECT\naccept-version:1.2\nclient-id:stalled-%d\n\n\0" % name,
+            b"SUBSCRIBE\nid:s\ndestination:/topic/%b\nreceipt:r\n\n\0" % TOPIC.encode(),
+        )
+        for message in frames if stomp else native:
+            writer.write(binary_frame(message))
             await reader.read(1)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         kept.append(writer)
@@ -109,7 +114,9 @@ async def publish(port: int, seconds: float, rate: int) -> None:
         print(json.dumps({"sent": sent, "seconds": time.monotonic() - started}), flush=True)
 
 
-def measure(number: int, reading: int, seconds: float, rate: int, pool: int) -> dict[str, Any]:
+def measure(
+    number: int, reading: int, seconds: float, rate: int, pool: int, stomp: bool = False
+) -> dict[str, Any]:
     with broker(pool) as (ports, pid):
         processes = []
         try:
@@ -117,7 +124,16 @@ def measure(number: int, reading: int, seconds: float, rate: int, pool: int) -> 
                 readers := start("bench.crowd", "--role", "healthy", ports["websocket"], reading)
             )
             line(readers)
-            processes.append(crowd := start("bench.crowd", "--role", "stalled", ports["websocket"], number))
+            processes.append(
+                crowd := start(
+                    "bench.crowd",
+                    "--role",
+                    "stalled",
+                    ports["stomp-ws" if stomp else "websocket"],
+                    number,
+                    int(stomp),
+                )
+            )
             line(crowd)
             before = peak = resident(pid)
             processes.append(writer := start("bench.crowd", "--role", "publish", ports["tcp"], seconds, rate))
@@ -143,12 +159,13 @@ def main() -> None:
         "--rate", type=int, default=200, help="messages a second of 1,000 bytes (default 200)"
     )
     parser.add_argument("--pool", type=int, default=64, help="MiB of the broker's pool (default 64)")
+    parser.add_argument("--stomp", action="store_true", help="the stalled ones speak STOMP")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role:
         role, *words = options.role
         work = {
-            "stalled": lambda: stalled(int(words[0]), int(words[1])),
+            "stalled": lambda: stalled(int(words[0]), int(words[1]), words[2] == "1"),
             "healthy": lambda: healthy(int(words[0]), int(words[1])),
             "publish": lambda: publish(int(words[0]), float(words[1]), int(words[2])),
         }
@@ -156,7 +173,7 @@ def main() -> None:
         return
     for number in (0, options.stalled):
         runs = [
-            measure(number, options.healthy, options.seconds, options.rate, options.pool << 20)
+            measure(number, options.healthy, options.seconds, options.rate, options.pool << 20, options.stomp)
             for _ in range(options.runs)
         ]
         found = {key: statistics.median(run[key] for run in runs) for key in runs[0]}

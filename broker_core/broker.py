@@ -44,6 +44,7 @@ from broker_core.journal.files import Files
 from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal
 from broker_core.slow_clients.rules.staging import Stage
+from broker_core.transports.stomp.tcp import StompListener
 from broker_core.transports.tcp import TcpListener
 
 log = structlog.get_logger("sluice.broker")
@@ -92,7 +93,12 @@ class Broker:
         files: Files | None = None,
     ) -> None:
         self.paths = paths
-        self._factories: dict[str, ListenerFactory] = {"tcp": TcpListener, "websocket": websocket}
+        self._factories: dict[str, ListenerFactory] = {
+            "tcp": TcpListener,
+            "stomp": StompListener,
+            "websocket": websocket,
+            "stomp-ws": websocket,
+        }
         paths.spool.mkdir(parents=True, exist_ok=True)
         clock = SystemClock()
         journal = Journal.open(

@@ -114,6 +114,13 @@ CODES: Final = MappingProxyType({
     "bad_topic": ErrorCode("Nothing can be published to such a topic", _CLIENT | _OPERATOR, _BAD),
     "bad_pattern": ErrorCode("Not a topic pattern; `column`", _CLIENT | _OPERATOR, _BAD),
     "bad_filter": ErrorCode("Not a filter; `column`", _CLIENT | _OPERATOR, _BAD),
+    "bad_selector": ErrorCode("Not a selector over headers; `column`", _CLIENT | _OPERATOR, _BAD),
+    "not_supported": ErrorCode(
+        "Another STOMP broker can do that, and this one can't; `header` or `destination`", _CLIENT
+    ),
+    "bad_transaction": ErrorCode(
+        "STOMP: no such transaction, one of that name already, too many of them, or too much in one", _CLIENT
+    ),
     "bad_bookmark": ErrorCode("Not a bookmark, or not of a record here", _CLIENT | _OPERATOR, _BAD),
     "not_entitled": ErrorCode("You may not publish or subscribe to that; `topic` of a publish", _CLIENT, _FORBIDDEN),
     "not_journaled": ErrorCode("A bookmark, a durable subscription or a resume on a topic that no journal keeps", _CLIENT, _BAD),

@@ -10,6 +10,8 @@ class TransportKind(models.TextChoices):
 
     TCP = "tcp", "TCP"
     WEBSOCKET = "websocket", "WebSocket"
+    STOMP = "stomp", "STOMP"
+    STOMP_WS = "stomp-ws", "STOMP over WebSocket"
 
 
 class EntryKind(models.TextChoices):

@@ -2,6 +2,7 @@
 
     server.py    daphne's server and protocol, paced by what the peer reads
     consumer.py  one client's WebSocket: frames and texts in, what its outbox holds out
+    stomp.py     the same of a client that speaks STOMP
     listener.py  the two together, as what the broker starts for a transport
     tls.py       Twisted's contexts from a transport's settings; the web process (web_server.py) uses them too
 

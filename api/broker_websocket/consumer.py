@@ -120,6 +120,10 @@ class WebSocketSink:
         self._waiting_bytes += nbytes
         self._waiting.append(message)
 
+    def _refill(self) -> bool:
+        """Whether more of what was handed over is to be sent before it takes anything else."""
+        return False
+
     def _next_event(self) -> dict[str, Any]:
         message = self._waiting.popleft()
         self._waiting_bytes -= wire_bytes(message)
@@ -139,7 +143,11 @@ class WebSocketSink:
         await self._reading.wait()
 
     def close(self, code: str, message: str) -> None:
-        self._closing = (close_number(code), message)
+        self.close_with(close_number(code), message)
+
+    def close_with(self, number: int, reason: str) -> None:
+        """Close with a WebSocket's close number, when what waits has been sent or in a moment."""
+        self._closing = (number, reason)
         self._ending.set()
         self._wake.set()
         self._reading.set()
@@ -163,6 +171,8 @@ class WebSocketSink:
             for _ in range(len(self._waiting)):
                 # Nothing here keeps the message while its sending waits for the peer.
                 await self._send(self._next_event())
+            if self._refill():
+                continue
             self._sending = False
             self.writable = True
             if self.connection is not None and not self._ending.is_set():
@@ -180,6 +190,8 @@ def wire_bytes(message: bytes | str) -> int:
 class ClientConsumer(AsyncWebsocketConsumer):
     """One client's WebSocket. Constructed with the engine and the name of the transport it came in by."""
 
+    sink: type[WebSocketSink] = WebSocketSink
+
     def __init__(self, engine: Engine, transport: str) -> None:
         super().__init__()
         self.engine, self.transport = engine, transport
@@ -191,8 +203,9 @@ class ClientConsumer(AsyncWebsocketConsumer):
         send: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:
         """The life of a connection; replaces Channels' per-event dispatch."""
+        self.scope = scope
         peer = scope.get("client") or ["?", 0]
-        sink = WebSocketSink(
+        sink = self.sink(
             send,
             f"{peer[0]}:{peer[1]}",
             self.engine.instance,
@@ -201,16 +214,29 @@ class ClientConsumer(AsyncWebsocketConsumer):
             scope["logged_on"],
         )
         sink.peer_names = scope["peer_names"]
-        connection = self.engine.connected(self.transport, sink)
-        sink.connection = connection
+        connection = sink.connection = self.connected(sink)
         sender = asyncio.create_task(sink.run(), name=f"websocket-sender-{sink.remote}")
         try:
             await self._receive(connection, sink, receive, send)
         finally:
+            self.gone(sink)
             connection.on_closed()
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await sender
+
+    def connected(self, sink: Any) -> Connection:
+        """The engine's side of it."""
+        return self.engine.connected(self.transport, sink)
+
+    def gone(self, sink: Any) -> None:
+        """The WebSocket is."""
+
+    async def accept_from(
+        self, scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
+        """Answer the handshake."""
+        await send({"type": "websocket.accept"})
 
     async def _receive(
         self,
@@ -226,7 +252,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
                 self._hand_on(connection, sink, message)
                 await sink.may_read()
             elif kind == "websocket.connect":
-                await send({"type": "websocket.accept"})
+                await self.accept_from(self.scope, send)
             elif kind == "websocket.disconnect":
                 return
 

@@ -6,19 +6,28 @@ from typing import Any
 
 from api.broker_websocket.consumer import ClientConsumer
 from api.broker_websocket.server import PacedServer
+from api.broker_websocket.stomp import StompConsumer
 from broker_core.config import TransportSettings
 from broker_core.engine.engine import Engine
+from broker_core.protocols.stomp.messages import Tails
 
 _ANSWER = b"This is a Sluice transport: connect with a WebSocket.\n"
 
 
 class WebSocketListener(PacedServer):
-    """Listens for clients of a WebSocket transport."""
+    """Listens for clients of a WebSocket transport, of the native protocol's or of STOMP's."""
 
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
+        tails = Tails(engine.instance)
+
+        def consumer() -> ClientConsumer:
+            if settings.kind == "stomp-ws":
+                return StompConsumer(engine, settings.name, tails)
+            return ClientConsumer(engine, settings.name)
+
         async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
             if scope["type"] == "websocket":
-                await ClientConsumer(engine, settings.name)(scope, receive, send)
+                await consumer()(scope, receive, send)
                 return
             headers = [(b"content-type", b"text/plain"), (b"upgrade", b"websocket")]
             await send({"type": "http.response.start", "status": 426, "headers": headers})

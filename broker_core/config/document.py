@@ -83,8 +83,15 @@ class PolicyDocument:
         return self.client_policy
 
 
-def default_policy(instance_name: str, *, tcp_port: int = 9007, websocket_port: int = 9008) -> PolicyDocument:
-    """Revision 1 of a new instance: TCP on 9007 and WebSocket on 9008, AMPS's defaults."""
+def default_policy(
+    instance_name: str,
+    *,
+    tcp_port: int = 9007,
+    websocket_port: int = 9008,
+    stomp_port: int = 61613,
+    stomp_ws_port: int = 61614,
+) -> PolicyDocument:
+    """Revision 1 of a new instance: TCP on 9007 and WebSocket on 9008, AMPS's defaults; STOMP where ActiveMQ has it."""
     return PolicyDocument(
         1,
         InstanceSettings(instance_name),
@@ -93,6 +100,8 @@ def default_policy(instance_name: str, *, tcp_port: int = 9007, websocket_port: 
         (
             TransportSettings("tcp", "tcp", tcp_port),
             TransportSettings("websocket", "websocket", websocket_port),
+            TransportSettings("stomp", "stomp", stomp_port),
+            TransportSettings("stomp-ws", "stomp-ws", stomp_ws_port),
         ),
     )
 

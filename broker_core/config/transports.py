@@ -11,12 +11,12 @@ from broker_core.config.preset_fields import ClientPolicy, PoolSettings
 from broker_core.config.presets import read_client_policy, read_pool
 from broker_core.config.reading import Reader
 
-TRANSPORT_KINDS = ("tcp", "websocket")
+TRANSPORT_KINDS = ("tcp", "websocket", "stomp", "stomp-ws")
 
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """One listener: name, kind (tcp or websocket), where it listens, and what differs from the instance.
+    """One listener: name, kind (one of TRANSPORT_KINDS), where it listens, and what differs from the instance.
 
     authentication   what clients must show at logon: none, token, password or certificate (a TLS client certificate)
     restricted       whether clients may only do what an entitlement allows them; else they may do everything

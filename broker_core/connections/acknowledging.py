@@ -12,20 +12,28 @@ from broker_core.delivery.lane import Lane
 from broker_core.delivery.window import DEFAULT_PREFETCH, AckMode, Window
 from broker_core.errors import ClientError
 from broker_core.protocols import commands
+from broker_core.replay.client_subscription import ClientSubscription
 
 
 def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, prefetch: int | None) -> int:
     """Give a subscription that acknowledges its lane. `prefetch` is the policy's, for one that names none.
 
-    A durable subscription acknowledges always: what it hasn't acknowledged is what it gets when it comes back.
+    A durable subscription acknowledges unless it says otherwise: what it hasn't acknowledged is what it gets when it comes back.
     Returns the window's size, 0 for a subscription without acknowledgements.
     """
     word = command.ack or ("auto" if command.durable else None)
-    if word is None:
+    if word is None or word == "none":
         return 0
     window = Window(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
     backlog.lanes[stream] = Lane(stream, window)
     return window.prefetch
+
+
+def refuse(connection: Member, services: Services, target: ClientSubscription, number: int) -> None:
+    """A client won't have a message of a subscription with acknowledgements. ClientError bad_ack."""
+    connection.backlog.refuse(target.stream, number)
+    connection.backlog.go_on()
+    services.judging.acknowledged(connection, target)
 
 
 def acknowledge(connection: Member, services: Services, command: commands.Acknowledge) -> None:

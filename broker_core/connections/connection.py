@@ -29,7 +29,7 @@ from broker_core.delivery.sink import Sink
 from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
-from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION
+from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, Frame
 from broker_core.replay.client_subscription import ClientSubscription
 
 log = structlog.get_logger("sluice.connection")
@@ -57,7 +57,9 @@ class Connection:
         self.inbox = Inbox(sink, self._take, self._clock, services.turns)
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
-        self.heartbeat_ms = 0
+        self.heartbeat_ms = self.promised_ms = 0
+        self.durable_owners: dict[str, str] = {}
+        """As whom durable subscriptions are kept that are another's than this client name's, by their names."""
         self.spoke_at = self.heard_at
         self.publishing = Publisher(self, self.inbox, services)
         self.subscriptions: dict[str, ClientSubscription] = {}
@@ -88,12 +90,15 @@ class Connection:
         try:
             if isinstance(item, ClientError):
                 self.fail(item)
+            elif not isinstance(item, Frame | str):
+                if not self.closed:
+                    item.carry_out()
             elif isinstance(item, str) or item.kind == COMMAND:
                 text = item if isinstance(item, str) else item.payload
                 if self.closed:
                     self._last_words(text)
                 else:
-                    self._command(commands.parse_command(text))
+                    self.carry_out(commands.parse_command(text))
             elif not self.closed:
                 self.publishing.publish_batch(item.payload)
         except ClientError as error:
@@ -200,7 +205,8 @@ class Connection:
 
     # Commands.
 
-    def _command(self, command: commands.Command) -> None:
+    def carry_out(self, command: commands.Command) -> None:
+        """Do what a client asks for. ClientErrors say why not, and which command they are about."""
         try:
             self._carry_out(command)
         except ClientError as error:
@@ -263,7 +269,7 @@ class Connection:
         self.sink.logged_on()
         self.services.judging.joined(self)
         self.note("connect", "live")
-        self.heartbeat_ms = command.heartbeat_ms or 0
+        self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
         heartbeats.begin(self, self._clock.monotonic_ms)
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
@@ -326,12 +332,12 @@ class Connection:
             lost=ending.lost.messages or None,
         )
         if target.durable and command.delete:
-            self.services.durables.delete(self.name, target.durable)
-            self.services.facilities.spawn(self._answer_when_stored(answer))
+            self.services.durables.delete(self.keeps_as(target.durable), target.durable)
+            self.services.facilities.spawn(self.answer_when_stored(answer))
         else:
             self.reply(answer)
 
-    async def _answer_when_stored(self, answer: replies.Ack) -> None:
+    async def answer_when_stored(self, answer: replies.Ack) -> None:
         """What was deleted doesn't come back by a crash after its client was told."""
         try:
             await self.services.durables.stored()
@@ -360,6 +366,10 @@ class Connection:
             self.services.durables.closed(target)
         if target.lease_ms:
             self.services.leases.end(target)
+
+    def keeps_as(self, durable: str) -> str:
+        """As whom a durable subscription of this client is kept."""
+        return self.durable_owners.get(durable, self.name)
 
     def subscription_of(self, stream: int) -> ClientSubscription | None:
         found = self.backlog.recipients.get(stream)

@@ -19,19 +19,23 @@ SLACK_MS: Final = 1_000
 """A peer may be so much later than twice what it promised."""
 
 
+def shortest(connection: Member) -> int:
+    """The shorter of what the two promised; 0 when neither did."""
+    return min(filter(None, (connection.heartbeat_ms, connection.promised_ms)), default=0)
+
+
 def look(connection: Member, now: int, next_look_ms: int) -> None:
     """Say something if the promise would be broken before the next look; end a connection that has broken its own."""
-    every = connection.heartbeat_ms
     silent = now - connection.heard_at
-    if silent > 2 * every + SLACK_MS:
+    if connection.promised_ms and silent > 2 * connection.promised_ms + SLACK_MS:
         connection.close("heartbeat_timeout", f"Nothing was heard for {silent} ms.")
-    elif now - connection.spoke_at > every - next_look_ms:
+    elif connection.heartbeat_ms and now - connection.spoke_at > connection.heartbeat_ms - next_look_ms:
         connection.reply(replies.Heartbeat())
 
 
 def begin(connection: Member, monotonic_ms: Callable[[], int]) -> None:
     """After the logon: keep a promise that is too short for the common look."""
-    every = connection.heartbeat_ms
+    every = shortest(connection)
     if not every or every >= FAST_MS:
         return
     pause = every // 2

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker_core.errors import ClientError
 from broker_core.protocols.native import Frame
@@ -25,8 +25,16 @@ TURN_NS = 2_000_000
 """How long one client's commands may keep the loop in a turn; the last one begun is finished. Some 60 small publishes; a large
 batch is one, so that a turn more for each costs it nothing that could be measured."""
 
-Item = Frame | str | ClientError
-"""A frame, a command as text, or why nothing more can be read."""
+
+class Deed(Protocol):
+    """What was read in a protocol that makes its own of it."""
+
+    def carry_out(self) -> None:
+        """Do it. ClientErrors say why not."""
+
+
+Item = Frame | str | ClientError | Deed
+"""A frame, a command as text, why nothing more can be read, or a deed of another protocol."""
 
 
 class Hold(Enum):
@@ -35,6 +43,7 @@ class Hold(Enum):
     LOGON = "its logon is being checked"
     JOURNAL = "the disk is behind what was published"
     OWN = "too many of its own batches aren't on the disk yet"
+    SUBSCRIBE = "its subscription is being prepared, and what follows is meant to come after it"
 
 
 class Turns:

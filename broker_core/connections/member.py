@@ -56,7 +56,9 @@ class Member(Peer, Protocol):
     """ms of the clock that never jumps, as `spoke_at`."""
     spoke_at: int
     heartbeat_ms: int
-    """0: it wants none."""
+    """How often it wants to hear something; 0: it doesn't say."""
+    promised_ms: int
+    """How often it promised to say something itself; 0: never."""
     last_stream: int
     """The number of its newest subscription."""
 

@@ -74,6 +74,19 @@ class Publisher:
             error.details |= {"c": "publish", "id": command.id}
             raise
 
+    def publish_records(
+        self,
+        topics: Sequence[str],
+        bodies: Sequence[bytes],
+        headers: Sequence[bytes],
+        answers: Sequence[replies.Ack],
+    ) -> None:
+        """Records with headers, as one batch: all of them are stored, or none. ClientErrors as `publish_batch`."""
+        built = batches.build(self._connection.name, topics, bodies, headers)
+        self.messages += len(bodies)
+        self._connection.rights.check_publish(dict.fromkeys(topics))
+        self._services.publishing.publish(self._connection, Batch.parse(built, verify=False), answers)
+
     def submitted(self) -> None:
         """One of its batches is on its way to the disk; read no more from it while too much is, of its own or of all."""
         self._submitted += 1

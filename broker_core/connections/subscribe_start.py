@@ -88,7 +88,7 @@ class Preparation:
         if command.snapshot_key is not None:
             parse_key(command.snapshot_key)  # a policy may conflate by it later, whatever else is asked for
         if command.durable is not None:
-            begins_at, client = await self._begins_at(), self.connection.name
+            begins_at, client = await self._begins_at(), self.connection.keeps_as(command.durable)
             return (await self.services.durables.claim(client, command, begins_at)).position
         newest = self.services.frontier.durable
         if command.resume is not None:

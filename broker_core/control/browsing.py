@@ -17,7 +17,9 @@ from broker_core.documents.messages import BrowsedMessage, BrowsedPage
 from broker_core.documents.requests import Browse
 from broker_core.errors import ClientError
 from broker_core.filters import DecoderOf, compile_filter
+from broker_core.headers import decode as headers_of
 from broker_core.journal.journal import Journal
+from broker_core.protocols.stomp.destinations import canonical
 from broker_core.subscriptions.selecting import select_for
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -80,12 +82,14 @@ def browse(journal: Journal, instance: str, asked: Wanted, upto: int) -> Browsed
 def _messages(batch: Batch, instance: str, asked: Wanted, start: int) -> Iterator[tuple[int, BrowsedMessage]]:
     """(sequence, message) of the records that fit, from `start` on."""
     rows = select_for(asked.subscription, batch, start)
+    lines = batch.headers() if batch.header.headers_length else None
     for row in range(batch.count) if rows is None else rows.tolist():
         sequence = batch.first_sequence + row
-        yield sequence, _readable(str(Bookmark(instance, sequence)), batch, row)
+        headers = headers_of(lines[row]) if lines is not None else {}
+        yield sequence, _readable(str(Bookmark(instance, sequence)), batch, row, headers)
 
 
-def _readable(bookmark: str, batch: Batch, row: int) -> BrowsedMessage:
+def _readable(bookmark: str, batch: Batch, row: int, headers: dict[str, str]) -> BrowsedMessage:
     """The body as JSON, else as text, else in base64."""
     body = batch.body(row)
     read: dict[str, Any]
@@ -97,7 +101,16 @@ def _readable(bookmark: str, batch: Batch, row: int) -> BrowsedMessage:
         except UnicodeDecodeError:
             read = {"base64": base64.b64encode(body).decode()}
     topic, at = batch.topics[int(batch.topic_indexes[row]) - 1], batch.accepted_at // 1_000_000
-    return BrowsedMessage(bookmark=bookmark, topic=topic, at=at, bytes=len(body), **read)
+    destination = headers.pop("destination", "") or canonical(topic)
+    return BrowsedMessage(
+        bookmark=bookmark,
+        topic=topic,
+        destination=destination,
+        at=at,
+        bytes=len(body),
+        headers=headers,
+        **read,
+    )
 
 
 def _start(journal: Journal, text: str) -> int:

@@ -40,6 +40,8 @@ class Cause(StrEnum):
     """The subscription was ended by its client."""
     CANCELLED = "cancelled"
     """A policy, or the end of its lease, ended the subscription."""
+    REFUSED = "refused"
+    """Its subscriber said that it won't have it."""
     REMOVED = "removed"
     """It was to be read from the log, and has been removed there or is damaged."""
 

@@ -31,6 +31,7 @@ from broker_core.delivery.outbox import Outbox
 from broker_core.delivery.ports import Facilities, Owner, Recipient
 from broker_core.delivery.sink import PULL_BYTES, Sink
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.window import AckMode
 from broker_core.slow_clients.evaluate.signals import Waiting
 
 LANE_BYTES = PULL_BYTES // 8
@@ -291,10 +292,10 @@ class Backlog:
     def _send(self, entries: list[OutboxEntry], nbytes: int) -> None:
         sink, recipients, lanes, in_flight = self._sink, self.recipients, self.lanes, self.in_flight
         ends_at = sink.handed_bytes
-        sink.send_entries(entries)
+        sizes = sink.send_entries(entries)
         framing = (sink.handed_bytes - ends_at - nbytes) // len(entries)
-        for entry in entries:
-            ends_at += entry.nbytes + framing
+        for number, entry in enumerate(entries):
+            ends_at += entry.nbytes + framing if sizes is None else sizes[number]
             recipient = recipients.get(entry.stream)
             if recipient is None:
                 continue
@@ -414,6 +415,23 @@ class Backlog:
         done = lane.window.acknowledge(first, last)
         account.acknowledge(*done.journaled, journaled=True)
         account.acknowledge(*done.unjournaled, journaled=False)
+        self.touched.add(stream)
+
+    def refuse(self, stream: int, number: int) -> None:
+        """A subscription with a window won't have a message, and, where one stands for all before, those: gone, as its
+        client says. ClientError bad_ack; `go_on` sends what it made room for."""
+        lane, recipient = self.lanes[stream], self.recipients[stream]
+        assert lane.window is not None
+        lane.window.check(number, number, recipient.account.delivered.messages)
+        last = lane.window.sequence_of(number)
+        first = last if lane.window.mode is AckMode.INDIVIDUAL else lane.window.first_unacked
+        done = lane.window.acknowledge(number, number)
+        for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
+            if what.messages:
+                recipient.account.lose_in_flight(Cause.REFUSED, what, journaled)
+                tally = Tally()
+                tally.add(what.messages, what.nbytes, *((first or last, last) if journaled else (0, 0)))
+                self._enter(recipient, tally, Cause.REFUSED, "")
         self.touched.add(stream)
 
     def lane(self, stream: int) -> Lane:

@@ -58,8 +58,11 @@ class Sink(Protocol):
     def logged_on(self) -> None:
         """It is known who this is: frames may be as large as the protocol allows. Until then they are small."""
 
-    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
-        """Hand deliveries to the transport, in order. Called only while `writable`."""
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> Sequence[int] | None:
+        """Hand deliveries to the transport, in order. Called only while `writable`.
+
+        Returns how many bytes each became, where that differs by more than a frame header that is the same for all.
+        """
 
     def send_reply(self, reply: Reply) -> None:
         """Send an ack, an error or a notice. Small, and allowed while not writable: the caller bounds them."""

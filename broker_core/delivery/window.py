@@ -192,6 +192,10 @@ class Window:
                 unjournaled = unjournaled.plus(amount)
         return Acknowledged(journaled, unjournaled)
 
+    def sequence_of(self, number: int) -> int:
+        """The sequence of the message of that number; 0 when no log keeps it, or it was acknowledged."""
+        return next((span.sequence(number) for span in self._spans if span.first <= number <= span.last), 0)
+
     def number_of(self, sequence: int) -> int:
         """The number of the message with that sequence; 0 when it was acknowledged before. ClientError bad_ack."""
         if sequence <= self._last_acked:

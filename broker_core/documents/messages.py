@@ -14,8 +14,14 @@ class BrowsedMessage(Document, frozen=True, kw_only=True):
 
     bookmark: str
     topic: str
+    destination: Annotated[
+        str, Meta(description="The topic as its publisher named it over STOMP, or as it would be named.")
+    ]
     at: Moment
     bytes: int
+    headers: Annotated[
+        dict[str, str], Meta(description="What its publisher said of it besides the body; over STOMP alone.")
+    ] = {}
     data: Json = UNSET
     text: str | UnsetType = UNSET
     base64: str | UnsetType = UNSET

@@ -248,7 +248,7 @@ class Enforcement:
         """The same as a disconnect, and the durable subscription is deleted: nothing is kept for it any more."""
         for target in _targets(connection, act.decision):
             if target.durable:
-                self._services.durables.delete(connection.name, target.durable)
+                self._services.durables.delete(connection.keeps_as(target.durable), target.durable)
         self._close(connection, act, RETRY_AFTER_MS)
 
     def _tell(self, connection: Member, act: UnderWay) -> None:

@@ -15,6 +15,8 @@ from weakref import WeakValueDictionary
 from broker_core.filters import nodes, values
 from broker_core.filters.parser import compile_pattern, parse
 from broker_core.filters.paths import getter
+from broker_core.filters.selectors import MARK, compile_selector, divided
+from broker_core.filters.selectors.parser import HeaderTest
 from broker_core.filters.tokens import bad_filter
 from broker_core.filters.values import Verdict
 
@@ -26,17 +28,21 @@ _PATTERN_MARKS = frozenset("\\.^$*+?{}[]|()")
 
 
 class Filter:
-    """A compiled filter. `text` is its normal form; two live filters with the same text are one object."""
+    """A compiled filter. `text` is its normal form; two live filters with the same text are one object.
 
-    __slots__ = ("__weakref__", "test", "text")
+    What it tests of the body, of the headers, or of both must be TRUE; None tests nothing there.
+    """
 
-    def __init__(self, text: str, test: Test) -> None:
+    __slots__ = ("__weakref__", "header_test", "test", "text")
+
+    def __init__(self, text: str, test: Test | None, header_test: HeaderTest | None = None) -> None:
         self.text = text
         self.test = test
+        self.header_test = header_test
 
     def matches_object(self, message: Any) -> bool:
         """Whether a decoded message passes: the expression is TRUE, not FALSE and not unknown."""
-        return self.test(message) is True
+        return self.test is None or self.test(message) is True
 
     def __repr__(self) -> str:
         return f"Filter({self.text!r})"
@@ -47,11 +53,20 @@ _live: WeakValueDictionary[str, Filter] = WeakValueDictionary()
 
 @lru_cache(maxsize=512)
 def compile_filter(text: str) -> Filter:
-    """The compiled filter. Raises ClientError bad_filter with details["column"], counted from 1."""
+    """The compiled filter. Raises ClientError bad_filter or bad_selector with details["column"], counted from 1."""
     if not text.isascii():
         _refuse_surrogates(text)
+    if text.startswith(MARK):
+        return _selector(*divided(text))
     tree = parse(text)
-    return _shared(nodes.to_text(tree), lambda: test_of(tree))
+    return _shared(nodes.to_text(tree), lambda: Filter(nodes.to_text(tree), test_of(tree)))
+
+
+def _selector(selector: str, body_filter: str) -> Filter:
+    header_test = compile_selector(selector)
+    body = compile_filter(body_filter) if body_filter else None
+    text = f"{MARK}{selector}" + (f"\n{body.text}" if body is not None else "")
+    return _shared(text, lambda: Filter(text, body.test if body is not None else None, header_test))
 
 
 def all_of(*filters: Filter | None) -> Filter | None:
@@ -71,13 +86,23 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
     if len(parts) < 2:
         return parts[0] if parts else None
     text = f" {word} ".join(f"({part.text})" for part in parts)
-    return _shared(text, lambda: _joined([part.test for part in parts], decisive))
+    tests = [part.test for part in parts if part.test is not None]
+    # Joined by OR are entitlements' filters alone, which are of bodies: a selector is a subscriber's own.
+    of_headers = [part.header_test for part in parts if part.header_test is not None]
+    return _shared(
+        text,
+        lambda: Filter(
+            text,
+            _joined(tests, decisive) if tests else None,
+            _joined(of_headers, decisive) if of_headers else None,
+        ),
+    )
 
 
-def _shared(normal: str, make: Callable[[], Test]) -> Filter:
+def _shared(normal: str, make: Callable[[], Filter]) -> Filter:
     """The filter of this text; it is made when there is none that lives."""
     known = _live.get(normal)
-    return _live.setdefault(normal, Filter(normal, make())) if known is None else known
+    return _live.setdefault(normal, make()) if known is None else known
 
 
 def _refuse_surrogates(text: str) -> None:

@@ -11,6 +11,8 @@ import orjson
 from broker_core.batch import Batch, Rows
 from broker_core.filters.compiler import Filter
 from broker_core.filters.message_types import UNREADABLE, Decoder, DecoderOf, decode_json
+from broker_core.filters.selectors.parser import HeaderTest
+from broker_core.headers import decode as decode_headers
 
 _UNREAD: Final = object()
 
@@ -21,12 +23,13 @@ class BatchEvaluator:
     `decoder_of` says how a topic's bodies are read; where it, or what it says, is None they are JSON.
     """
 
-    __slots__ = ("_batch", "_decoders", "_found", "_messages", "_unread")
+    __slots__ = ("_batch", "_decoders", "_found", "_headers", "_messages", "_unread")
 
     def __init__(self, batch: Batch, decoder_of: DecoderOf | None) -> None:
         self._batch = batch
         self._decoders = None if decoder_of is None else _decoders(batch, decoder_of)
         self._messages: list[Any] = []
+        self._headers: list[dict[str, str]] = []
         self._unread = True
         self._found: dict[tuple[Filter, int], tuple[Rows | None, Rows]] = {}
 
@@ -49,7 +52,11 @@ class BatchEvaluator:
         return known[1]
 
     def _run(self, chosen: Filter, candidates: Rows | None) -> Rows:
+        if chosen.header_test is not None:
+            candidates = self._of_headers(chosen.header_test, candidates)
         test = chosen.test
+        if test is None:
+            return np.arange(self._batch.count) if candidates is None else candidates
         if candidates is None:
             wanted: Any = range(self._batch.count)
             messages = self._all()
@@ -60,6 +67,15 @@ class BatchEvaluator:
         if candidates is not None and all(passed):
             return candidates
         return np.array(list(compress(wanted, passed)), dtype=np.int64)
+
+    def _of_headers(self, test: HeaderTest, candidates: Rows | None) -> Rows:
+        """The rows whose headers pass. The broker's own moment is one of them, as it is of what is delivered."""
+        if not self._headers:
+            moment = {"timestamp": str(self._batch.accepted_at // 1_000_000)}
+            self._headers = [decode_headers(lines) | moment for lines in self._batch.headers()]
+        headers = self._headers
+        wanted = range(len(headers)) if candidates is None else candidates.tolist()
+        return np.array([row for row in wanted if test(headers[row]) is True], dtype=np.int64)
 
     def _all(self) -> list[Any]:
         if self._unread:

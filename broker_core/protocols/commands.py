@@ -28,7 +28,7 @@ MIN_HEARTBEAT_MS = 100
 
 Durability = Literal["persisted", "live", "fully_durable"]
 OnGap = Literal["replay", "error"]
-AckWord = Literal["auto", "client", "client-individual"]
+AckWord = Literal["auto", "client", "client-individual", "none"]
 ResumeHow = Literal["log", "conflated", "now"]
 MAX_ACK_RANGES = 1_000
 MIN_LEASE_MS = 1_000
@@ -304,7 +304,7 @@ def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
     if command.durable is not None and (command.bookmark or "")[:1] in ("[", "("):
         sentence = "A durable subscription has no end, so it can't have a range."
         yield "bookmark", sentence, "Give one bookmark, or leave durable out."
-    if command.prefetch is not None and command.ack is None:
+    if command.prefetch is not None and command.ack in (None, "none"):
         sentence = "prefetch is an option of subscriptions with ack."
         yield "prefetch", sentence, 'Add "ack":"client", or leave prefetch out.'
     for field in ("on_gap", "durability", "rate", "rate_max_gap", "paused", "managed", "received"):

@@ -32,6 +32,9 @@ class Peer(Owner, Protocol):
 
     @property
     def closed(self) -> bool: ...
+    def keeps_as(self, durable: str) -> str:
+        """As whom a durable subscription of this client is kept."""
+
     @property
     def subscriptions(self) -> Mapping[str, ClientSubscription]: ...
     def reply(self, reply: replies.Reply) -> None:

@@ -25,6 +25,8 @@ class Durables:
         self._kept = kept
         self._known = kept.durables
         self._active: dict[tuple[str, str], ClientSubscription] = {}
+        self.sent_upto: dict[tuple[str, str], int] = {}
+        """Of those whose messages say whether somebody had them before: the last sequence that was sent, since the start."""
         self._unsaved: set[Durable] = set()
         """Made, and not known to be on disk: nobody was told of them."""
 
@@ -96,11 +98,11 @@ class Durables:
         self._unsaved.discard(durable)
 
     def opened(self, target: ClientSubscription, name: str) -> None:
-        self._active[target.peer.name, name] = target
+        self._active[target.peer.keeps_as(name), name] = target
 
     def closed(self, target: ClientSubscription) -> None:
         """The client has left, or has unsubscribed: from here on it is kept. Before its deliveries are forgotten."""
-        key = (target.peer.name, target.durable)
+        key = (target.peer.keeps_as(target.durable), target.durable)
         if self._active.get(key) is target:
             self._move(key, target)
             del self._active[key]
@@ -115,6 +117,7 @@ class Durables:
                 "See the list of durable subscriptions.",
             )
         self._drop(durable)
+        self.sent_upto.pop((client, name), None)
         subscribed = self._active.pop((client, name), None)
         if subscribed is not None:
             subscribed.durable = (

@@ -7,7 +7,14 @@ from pathlib import Path
 from broker_core.config import PolicyDocument, TransportSettings
 from console.supervisor.specs import Installation
 
-SCHEMES = {"tcp": "tcp{s}://{host}:{port}", "websocket": "ws{s}://{host}:{port}/"}
+SCHEMES = {
+    "tcp": "tcp{s}://{host}:{port}",
+    "websocket": "ws{s}://{host}:{port}/",
+    "stomp": "stomp{s}://{host}:{port}",
+    "stomp-ws": "ws{s}://{host}:{port}/stomp",
+}
+NATIVE = ("tcp", "websocket")
+"""Kinds that the client of the first commands speaks."""
 
 
 def address(transport: TransportSettings) -> str:
@@ -20,7 +27,8 @@ def up(at: Installation, policy: PolicyDocument, project: Path) -> str:
     """The console's address, the transports', and a first subscribe and publish to paste."""
     enabled = [transport for transport in policy.transports if transport.enabled]
     listed = "".join(f"  {transport.name:<12}{address(transport)}\n" for transport in enabled)
-    first = first_commands(at, enabled[0], project) if enabled else ""
+    native = [transport for transport in enabled if transport.kind in NATIVE]
+    first = first_commands(at, native[0], project) if native else ""
     return f"""
 Sluice is up.
 

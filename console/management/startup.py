@@ -26,7 +26,12 @@ from console.supervisor.specs import ChildSpec, Installation, children
 from console.supervisor.supervisor import Supervisor
 
 # The variable that gives each standard transport its port. Without it, the policy in force says the port.
-PORT_VARIABLES = {"tcp": "SLUICE_TCP_PORT", "websocket": "SLUICE_WEBSOCKET_PORT"}
+PORT_VARIABLES = {
+    "tcp": "SLUICE_TCP_PORT",
+    "websocket": "SLUICE_WEBSOCKET_PORT",
+    "stomp": "SLUICE_STOMP_PORT",
+    "stomp-ws": "SLUICE_STOMP_WS_PORT",
+}
 
 
 def say(sentence: str) -> None:

@@ -29,6 +29,8 @@ SLUICE_WEB_TLS = web_tls(
 )
 SLUICE_TCP_PORT = env.int("SLUICE_TCP_PORT", default=9007)  # of a new instance; later the policy says it
 SLUICE_WEBSOCKET_PORT = env.int("SLUICE_WEBSOCKET_PORT", default=9008)
+SLUICE_STOMP_PORT = env.int("SLUICE_STOMP_PORT", default=61613)
+SLUICE_STOMP_WS_PORT = env.int("SLUICE_STOMP_WS_PORT", default=61614)
 # Unix sockets stand here: SLUICE_HOME/run, or a short path when that would be too long for the kernel.
 SLUICE_RUN_DIRECTORY = run_directory(SLUICE_HOME, (f"{SLUICE_INSTANCE}.sock", "redis.sock"))
 SLUICE_JOURNAL_DIRECTORY = Path(env.str("SLUICE_JOURNAL_DIRECTORY", default=str(SLUICE_HOME / "journal")))

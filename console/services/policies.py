@@ -316,7 +316,11 @@ def _store(instance: Instance, document: dict[str, Any], actor: Actor, reason: s
 
 def _make_instance(name: str) -> Instance:
     document = default_policy(
-        name, tcp_port=settings.SLUICE_TCP_PORT, websocket_port=settings.SLUICE_WEBSOCKET_PORT
+        name,
+        tcp_port=settings.SLUICE_TCP_PORT,
+        websocket_port=settings.SLUICE_WEBSOCKET_PORT,
+        stomp_port=settings.SLUICE_STOMP_PORT,
+        stomp_ws_port=settings.SLUICE_STOMP_WS_PORT,
     ).to_dict()
     instance = Instance(name=name)
     policy_rows.save(instance)

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.config.vocabulary import Mode
 from broker_core.documents.instance import PoolEntry
 from broker_core.errors import SluiceError
-from console.choices import Permission
+from console.choices import Permission, TransportKind
 from console.forms.limits import InstancePolicyForm, LimitsRow, PolicyForm, flatten
 from console.forms.transports import TransportPolicyForm
 from console.models import PolicyRevision
@@ -162,7 +162,7 @@ def _transport(item: Mapping[str, Any], failed: PolicyForm | None, pool: PoolEnt
     form = failed or TransportPolicyForm(initial=flatten(item))
     form.auto_id = f"{name}_%s"
     form.show_now(pool)
-    kind = "WebSocket" if item["kind"] == "websocket" else str(item["kind"]).upper()
+    kind = TransportKind(item["kind"]).label
     differs = any(value is not None for part in ("pool", "client_policy") for value in item[part].values())
     return {
         "form": form, "title": f"Transport {name}", "anchor": f"transport-{name}", "opened": failed is not None,

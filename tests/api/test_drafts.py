@@ -133,7 +133,8 @@ def test_an_import_of_actions_that_are_there_already_is_refused_as_nothing(
 
 def test_a_transport_on_anothers_port_is_left_out(api: APIClient, broker: FakeBroker) -> None:
     answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS.replace("9017", "9007")})
-    assert [one["name"] for one in answer.data["draft"]["document"]["transports"]] == ["tcp", "websocket"]
+    there = [one["name"] for one in answer.data["draft"]["document"]["transports"]]
+    assert there == ["tcp", "websocket", "stomp", "stomp-ws"]
     left = {one["what"]: one["why"] for one in answer.data["left_out"]}
     assert "Port 9007 is that of the transport tcp" in left["Name=any-tcp"]
     assert left["InetAddr=9007"] == left["MessageMemoryLimit=2MB"] == left["Name=any-tcp"]

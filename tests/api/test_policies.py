@@ -20,7 +20,7 @@ def change(api: APIClient, address: str, body: dict[str, Any]) -> Any:
 
 def test_transports_show_what_is_wanted_and_what_runs(api: APIClient, broker: FakeBroker) -> None:
     answer = api.get("/api/v1/transports")
-    assert [transport["name"] for transport in answer.data] == ["tcp", "websocket"]
+    assert [transport["name"] for transport in answer.data] == ["tcp", "websocket", "stomp", "stomp-ws"]
     assert answer.data[0]["running"]["clients"] == 13
     assert answer["ETag"] == '"1"'
 

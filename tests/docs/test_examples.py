@@ -17,10 +17,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.brokers import address_of, running_broker
+from tests.support.stomp_client import port_of, stomp_policy
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = "tcp://127.0.0.1:9007"
-DOCUMENTS = ("README.md", "docs/client.md", "docs/protocol.md")
+DOCUMENTS = ("README.md", "docs/client.md", "docs/protocol.md", "docs/stomp.md")
+STOMP_PORT = "61613"
 
 
 class Example(NamedTuple):
@@ -46,13 +48,14 @@ def examples(document: str) -> Iterator[Example]:
 async def test_every_example_prints_what_the_document_says(document: str, tmp_path: Path) -> None:
     found = list(examples(document))
     assert found
-    async with running_broker(tmp_path / "home") as broker:
+    async with running_broker(tmp_path / "home", stomp_policy()) as broker:
         address = address_of(broker)
         for example in found:
+            text = example.text.replace(WRITTEN, address).replace(STOMP_PORT, str(port_of(broker)))
             commands = (
-                [[sys.executable, "-u", "-c", example.text.replace(WRITTEN, address)]]
+                [[sys.executable, "-u", "-c", text]]
                 if (example.language == "python")
-                else [["bash", "-c", line] for line in example.text.splitlines()]
+                else [["bash", "-c", line] for line in text.splitlines()]
             )
             for command, wanted in zip(commands, _shared(example, len(commands)), strict=True):
                 printed = await _run(command, wanted, address, tmp_path)

@@ -31,7 +31,9 @@ def same(documented: dict[str, Any], received: dict[str, Any]) -> bool:
 
 
 async def test_what_is_typed_is_answered_as_the_page_says() -> None:
-    with broker_process(default_policy("sluice-1", tcp_port=0, websocket_port=0)) as ports:
+    with broker_process(
+        default_policy("sluice-1", tcp_port=0, websocket_port=0, stomp_port=0, stomp_ws_port=0)
+    ) as ports:
         async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", "before") as client:
             await client.publish_many("orders.eu", [{"id": 0, "amount": 7}, b'{"id":1,"amount":120}'])
             await client.flush()

@@ -34,6 +34,7 @@ NEEDS = (
     Need("chromium", "browser tests", on_path("chromium", "chromium-browser", "google-chrome")),
     Need("postgresql", "database tests", lambda: find_binaries() is not None),
     Need("openjdk-17-jre-headless", "pipeline tests", on_path("java")),
+    Need("npm", "STOMP clients in JavaScript", on_path("npm")),
 )
 
 

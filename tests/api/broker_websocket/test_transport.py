@@ -67,6 +67,8 @@ def broker() -> Iterator[RunningBroker]:
             "SLUICE_HOME": home,
             "SLUICE_TCP_PORT": str(made.tcp),
             "SLUICE_WEBSOCKET_PORT": str(made.websocket),
+            "SLUICE_STOMP_PORT": "0",
+            "SLUICE_STOMP_WS_PORT": "0",
             "DJANGO_SETTINGS_MODULE": "console.project.settings",
         }
         subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environment, check=True)

@@ -7,6 +7,7 @@ import pytest
 
 from broker_core.bookmark import moment_text
 from tests.support.brokers import ask, running_broker, until
+from tests.support.stomp_client import stomp_client, stomp_policy
 
 
 async def publish(broker: Any, *numbers: int, topic: str = "a.b") -> None:
@@ -66,3 +67,16 @@ async def test_what_can_t_be_browsed_is_refused_by_name(
     async with running_broker(tmp_path) as broker:
         with pytest.raises(AssertionError, match=code):
             await ask(broker, "browse", **{"topic": "a.b", **asked})
+
+
+async def test_what_came_over_stomp_shows_its_headers_and_its_destination(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        await client.asked("SEND", b"{}", destination="/topic/a/b", color="red", size=2)
+        await client.asked("SEND", b"{}", destination="/topic/a.b", color="blue")
+        found = (await ask(broker, "browse", topic="a.b"))["messages"]
+        assert [(one["destination"], one["headers"]) for one in found] == [
+            ("/topic/a/b", {"color": "red", "size": "2"}),
+            ("/topic/a.b", {"color": "blue"}),
+        ]
+        chosen = await ask(broker, "browse", topic="a.b", filter="[selector] size > 1")
+        assert len(chosen["messages"]) == 1

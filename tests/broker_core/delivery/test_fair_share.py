@@ -108,7 +108,7 @@ async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_
     client = engine.connected(
         "tcp", Mock(writable=True, protocol="tcp", remote="test", peer_names=frozenset())
     )
-    client._command(commands.Logon(name="p"))
+    client.carry_out(commands.Logon(name="p"))
     engine.dispatch.publish_own("$SLUICE.told", [b"{}"])
     async with asyncio.timeout(10):
         while engine.frontier.durable == 0:

@@ -132,7 +132,7 @@ class World:
 
     def _client(self, name: str, socket: Socket) -> Connection:
         connection = self.engine.connected("tcp", socket)
-        connection._command(commands.Logon(name=name))
+        connection.carry_out(commands.Logon(name=name))
         return connection
 
     def target(self, number: int) -> ClientSubscription | None:
@@ -181,7 +181,7 @@ class World:
             asked["bookmark"] = ("0", "0|1|", f"law-1|{self.engine.frontier.durable // 2}|")[number % 3]
         if name not in FROM_LOG and name not in ("state", "durable", "range"):
             await self.engine.dispatch.barrier()
-        self.subscriber._command(commands.Subscribe(id=name, **asked))
+        self.subscriber.carry_out(commands.Subscribe(id=name, **asked))
         for _ in range(100):
             if name in self.subscriber.subscriptions:
                 break
@@ -205,7 +205,7 @@ class World:
         first = got - window.unacked + 1
         if window.unacked and got:
             last = min(got, max(first, 1) + number // 5)
-            self.subscriber._command(commands.Acknowledge(id=target.id, numbers=[(max(last - 1, 1), last)]))
+            self.subscriber.carry_out(commands.Acknowledge(id=target.id, numbers=[(max(last - 1, 1), last)]))
 
     def do_offline(self, number: int) -> None:
         if self.subscriber.backlog.state is ClientState.LIVE:
@@ -228,12 +228,12 @@ class World:
     def do_rate(self, number: int) -> None:
         target = self.target(number)
         if target is not None and target.journaled_only and target.durability != "live":
-            self.subscriber._command(commands.Rate(ids=[target.id], rate="1GB" if number % 2 else None))
+            self.subscriber.carry_out(commands.Rate(ids=[target.id], rate="1GB" if number % 2 else None))
 
     def _steer(self, number: int, command: Any) -> None:
         target = self.target(number)
         if target is not None and target.journaled_only and target.durability != "live":
-            self.subscriber._command(command(ids=[target.id]))
+            self.subscriber.carry_out(command(ids=[target.id]))
 
     def do_fall_back(self, number: int) -> None:
         if (target := self.target(number)) is not None:
@@ -340,8 +340,8 @@ class World:
         for target in connection.subscriptions.values():
             resume(connection, target)
             if target.journaled_only and target.durability != "live":
-                connection._command(commands.Rate(ids=[target.id], rate=None))
-                connection._command(commands.Resume(ids=[target.id]))
+                connection.carry_out(commands.Rate(ids=[target.id], rate=None))
+                connection.carry_out(commands.Resume(ids=[target.id]))
         try:
             async with asyncio.timeout(8):
                 while not self.at_rest():
@@ -350,7 +350,7 @@ class World:
                         lane = connection.backlog.lanes.get(target.stream)
                         got = len(self.socket.got.get(str(target.stream), []))
                         if lane is not None and lane.window is not None and got and lane.window.unacked:
-                            connection._command(commands.Acknowledge(id=target.id, numbers=[(1, got)]))
+                            connection.carry_out(commands.Acknowledge(id=target.id, numbers=[(1, got)]))
                     await asyncio.sleep(0.001)
                     self.check()
         except TimeoutError:

@@ -92,7 +92,7 @@ class World:
 
     def _client(self, name: str, socket: Socket) -> Connection:
         connection = self.engine.connected("tcp", socket)
-        connection._command(commands.Logon(name=name))
+        connection.carry_out(commands.Logon(name=name))
         return connection
 
     async def do(self, operation: str, number: int) -> None:
@@ -130,7 +130,7 @@ class World:
         if number % 3 == 0:
             self.end = self.begin + (newest - self.begin) // 2
             bookmark = f"({bookmark}:law-1|{self.end}|]"
-        self.subscriber._command(commands.Subscribe(id="s", topic="t.*", bookmark=bookmark))
+        self.subscriber.carry_out(commands.Subscribe(id="s", topic="t.*", bookmark=bookmark))
 
     def steer(self, operation: str, number: int) -> None:
         """Pause, resume or pace the subscription, if it is there: a range may be over."""
@@ -142,7 +142,7 @@ class World:
             "resume": commands.Resume(ids=["s"]),
             "rate": commands.Rate(ids=["s"], rate=rate),
         }
-        self.subscriber._command(command[operation])
+        self.subscriber.carry_out(command[operation])
 
     def maintain(self, operation: str, number: int) -> None:
         journal = self.engine.journal

@@ -69,7 +69,8 @@ def test_writing_replaces_what_was_there(instance: Instance) -> None:
 def test_a_transport_that_isnt_in_the_document_is_switched_off(instance: Instance) -> None:
     document = whole()
     policy_rows.write(instance, {**document, "transports": document["transports"][:1]})
-    assert list(Transport.objects.values_list("name", "enabled")) == [("tcp", True), ("websocket", False)]
+    found = dict(Transport.objects.values_list("name", "enabled"))
+    assert found == {"tcp": True, "websocket": False, "stomp": False, "stomp-ws": False}
 
 
 def test_publishing_the_same_policy_makes_no_revision(instance: Instance) -> None:

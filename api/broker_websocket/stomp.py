@@ -1,0 +1,144 @@
+"""STOMP over WebSocket: the session that STOMP over TCP has, on this room's sink.
+
+A message to the client holds whole frames, as many as fit a slice; what the client sends is a stream, however it is cut into
+messages. Text is answered with text where the frames are UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from api.broker_websocket.consumer import ClientConsumer, WebSocketSink
+from broker_core.connections.connection import Connection
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.engine.engine import Engine
+from broker_core.protocols.replies import Reply
+from broker_core.protocols.stomp.messages import Tails
+from broker_core.transports.stomp.outgoing import Outgoing
+from broker_core.transports.stomp.session import Session
+
+SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
+"""The best that is offered is agreed on. Some clients offer none, and say the version in CONNECT alone."""
+PATHS: Final = ("/stomp", "/ws")
+NORMAL_CLOSE: Final = 1000
+"""The close number of a WebSocket that has done what it was for."""
+RAW_ENDPOINT: Final = "/websocket"
+"""How paths end that clients of a Spring application know."""
+
+
+class StompSink(WebSocketSink):
+    """One STOMP client's way out."""
+
+    protocol = "stomp-ws"
+    session: Session
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._outgoing = Outgoing()
+        self._ended = False
+
+    @property
+    def flushed(self) -> bool:
+        return not self._outgoing and super().flushed
+
+    def taken_bytes(self) -> int:
+        held = self._held_bytes()
+        if held is not None:
+            self._progress.look(self.handed_bytes, self._waiting_bytes + self._outgoing.nbytes + held)
+        return self._progress.taken
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:  # type: ignore[override]
+        sizes = []
+        for entry in entries:
+            frames = self.session.frames_of(entry)
+            sizes.append(self._outgoing.put(frames) if frames is not None else 0)
+        self.handed_bytes += sum(sizes)
+        self.writable = False
+        if not self._waiting:
+            self._refill()
+        self._wake.set()
+        return sizes
+
+    def _refill(self) -> bool:
+        if not self._outgoing:
+            return False
+        slice_ = self._outgoing.take()
+        self.handed_bytes -= len(
+            slice_
+        )  # counted when it was handed over, and again with its WebSocket header
+        self._put(slice_)
+        return True
+
+    def _put(self, message: bytes | str) -> None:
+        if self.text_mode and isinstance(message, bytes):
+            try:
+                message = message.decode()
+            except UnicodeDecodeError:
+                pass  # then it can't be said as text
+        super()._put(message)
+
+    def logged_on(self) -> None:
+        super().logged_on()
+        self.session.logged_on()
+
+    def send_reply(self, reply: Reply) -> None:
+        self.session.answer(reply)
+
+    def say(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+        """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
+        if self._ended:
+            return
+        if last:
+            self._ended = True
+            self.handed_bytes -= self._outgoing.drop()
+        if behind and self._outgoing:
+            self.handed_bytes += self._outgoing.put(frame)
+        else:
+            self._put(frame)
+        self._wake.set()
+
+    def close_with(self, number: int, reason: str) -> None:
+        self.handed_bytes -= self._outgoing.drop()
+        self._ended = True
+        super().close_with(number, reason)
+
+    def end(self) -> None:
+        """Close, as the client asked."""
+        self.close_with(NORMAL_CLOSE, "")
+
+
+class StompConsumer(ClientConsumer):
+    """One STOMP client's WebSocket. `tails` are its transport's."""
+
+    sink = StompSink
+
+    def __init__(self, engine: Engine, transport: str, tails: Tails) -> None:
+        super().__init__(engine, transport)
+        self._tails = tails
+
+    def connected(self, sink: Any) -> Connection:
+        sink.session = Session(self.engine, self.transport, self._tails, sink)
+        sink.session.begin()
+        connection: Connection = sink.session.connection
+        return connection
+
+    def gone(self, sink: Any) -> None:
+        sink.session.gone()
+
+    async def accept_from(
+        self, scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
+        path = scope["path"].rstrip("/")
+        if path not in PATHS and not path.endswith(RAW_ENDPOINT):
+            await send({"type": "websocket.close"})
+            return
+        offered = scope.get("subprotocols") or ()
+        agreed = next((one for one in SUBPROTOCOLS if one in offered), None)
+        await send({"type": "websocket.accept", "subprotocol": agreed})
+
+    def _hand_on(self, connection: Connection, sink: Any, message: dict[str, Any]) -> None:
+        text = message.get("text")
+        if text is not None and not connection.logged_on:
+            sink.text_mode = True
+        sink.session.received(text.encode() if text is not None else message["bytes"])

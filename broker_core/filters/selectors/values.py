@@ -1,0 +1,103 @@
+"""What comparing and calculating mean, where headers are texts and may be absent. Nothing here raises.
+
+a header that isn't there      NULL; every test of it is unknown, but IS NULL
+a header that reads as number  one, beside a number, and beside another header that reads so
+a header "true" or "FALSE"     TRUE or FALSE, in any case, beside one of these and where a condition is wanted
+'texts'                        texts: '1.10' = '1.1' is false, and < compares by letters unless both read as numbers
+values of different kinds      no test of them is true, and <> isn't either (JMS)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, Final
+
+Value = str | int | float | bool | None
+Verdict = bool | None
+_MOST_DIGITS: Final = 18
+_NUMBER_LETTERS: Final = frozenset("0123456789+-.eE")
+
+COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
+}  # fmt: skip
+
+
+def number(value: Value) -> int | float | None:
+    """A value as a number, None when it doesn't read as one."""
+    if isinstance(value, str):
+        return _read(value)
+    return None if value is None or isinstance(value, bool) else value
+
+
+def _read(text: str) -> int | float | None:
+    if not text or len(text) > 64 or not _NUMBER_LETTERS.issuperset(text):
+        return None
+    try:
+        return int(text) if len(text) <= _MOST_DIGITS and text.lstrip("+-").isdecimal() else float(text)
+    except ValueError:
+        return None
+
+
+def truth(value: Value) -> Verdict:
+    """A value where a condition is wanted."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower())
+    return None
+
+
+def compare(sign: str, left: Value, right: Value, by_letters: bool) -> Verdict:
+    """`by_letters`: one of the two is a text in quotes, so that = and <> compare letters."""
+    if left is None or right is None:
+        return None
+    test = COMPARE[sign]
+    if isinstance(left, bool) or isinstance(right, bool):
+        first, second = truth(left), truth(right)
+        if first is None or second is None or sign not in ("=", "<>"):
+            return False
+        return test(first, second)
+    texts = isinstance(left, str) and isinstance(right, str)
+    if texts and by_letters and sign in ("=", "<>"):
+        return test(left, right)
+    one, other = number(left), number(right)
+    if one is not None and other is not None:
+        return test(one, other)
+    return test(left, right) if texts else False
+
+
+def calculate(sign: str, left: Value, right: Value) -> int | float | None:
+    """NULL for what can't be calculated. Of whole numbers the quotient is whole, towards zero, as in Java."""
+    one, other = number(left), number(right)
+    if one is None or other is None:
+        return None
+    try:
+        match sign:
+            case "+":
+                made = one + other
+            case "-":
+                made = one - other
+            case "*":
+                made = one * other
+            case "/":
+                made = _quotient(one, other)
+            case _:
+                made = math.fmod(one, other)
+                made = int(made) if isinstance(one, int) and isinstance(other, int) else made
+    except (ArithmeticError, ValueError):
+        return None
+    # Products of products would grow without end; beyond 64 bits they are no longer exact, as Java's wouldn't be either.
+    return (
+        float(made)
+        if isinstance(made, int) and made.bit_length() > 63 and made.bit_length() < 1_000
+        else made
+    )
+
+
+def _quotient(one: int | float, other: int | float) -> int | float:
+    if isinstance(one, int) and isinstance(other, int):
+        whole = abs(one) // abs(other)
+        return whole if (one < 0) == (other < 0) else -whole
+    return one / other

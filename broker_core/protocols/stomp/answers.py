@@ -1,0 +1,83 @@
+"""What the broker says, as STOMP says it: CONNECTED, RECEIPT and ERROR. STOMP has one word for all that goes wrong, and it is the last.
+
+An ERROR's `message` is the code; the sentence is its body, and figures are headers that begin with x-sluice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from broker_core.protocols import replies
+from broker_core.protocols.stomp.frames import VERSIONS, Version, encode_frame, header_line
+
+HEARTBEAT: Final = b"\n"
+_TOLD: Final = (
+    ("decision", "decision"),
+    ("observed", "observed"),
+    ("limit", "limit"),
+    ("unit", "unit"),
+    ("kept", "kept"),
+    ("lost", "lost"),
+    ("resume", "resume-bookmark"),
+    ("bookmark", "resume-bookmark"),
+    ("resume_token", "resume-token"),
+    ("retry_after_ms", "retry-after-ms"),
+    ("subscription", "subscription"),
+)
+"""Fields of a decision's notice that are headers of the ERROR."""
+
+Last = replies.Error | replies.Closing | replies.Notice | replies.Cancelled
+"""Replies after which a STOMP connection ends."""
+
+
+def connected_frame(version: Version, session: str, instance: str, says_ms: int, hears_ms: int) -> bytes:
+    """The answer to a logon. `says_ms`: how often the broker says something, `hears_ms`: how often it wants to hear."""
+    beats = (0, 0) if version is Version.V10 else (says_ms, hears_ms)
+    return encode_frame(
+        "CONNECTED",
+        [
+            ("version", version.value),
+            ("session", session),
+            ("server", "sluice/1"),
+            ("heart-beat", f"{beats[0]},{beats[1]}"),
+            ("x-sluice-instance", instance),
+        ],
+    )
+
+
+def receipt_frame(receipt: str, version: Version) -> bytes:
+    """What a frame asked for has been done."""
+    return f"RECEIPT\n{header_line('receipt-id', receipt, version)}\n\n\0".encode()
+
+
+def error_frame(reply: Last, receipt: str, version: Version) -> bytes:
+    """The last frame of a connection. `receipt`: what the frame that it is about asked to be answered with; "" for nothing."""
+    headers: list[tuple[str, Any]] = [("message", reply.code)]
+    if receipt:
+        headers.append(("receipt-id", receipt))
+    if isinstance(reply, replies.Notice | replies.Cancelled):
+        headers += _told(reply)
+        body, kind = msgspec.json.encode(reply), "application/json"
+    else:
+        headers += _details(reply)
+        body, kind = f"{reply.message}\n{reply.fix}\n".encode(errors="replace"), "text/plain"
+    return encode_frame("ERROR", [*headers, ("content-type", kind)], body, version)
+
+
+def _told(reply: replies.Notice | replies.Cancelled) -> Iterator[tuple[str, Any]]:
+    for field, header in _TOLD:
+        value = getattr(reply, field, None)
+        if value not in (None, ""):
+            yield f"x-sluice-{header}", value
+
+
+def _details(reply: replies.Error | replies.Closing) -> Iterator[tuple[str, Any]]:
+    details = reply.details if isinstance(reply, replies.Error) else {"retry_after_ms": reply.retry_after_ms}
+    for key, value in details.items():
+        if key == "version":
+            yield "version", VERSIONS
+        elif isinstance(value, str | int | float) and not isinstance(value, bool):
+            yield f"x-sluice-{key.replace('_', '-')}", value

@@ -1,0 +1,128 @@
+"""What destinations name: the words of RabbitMQ, ActiveMQ and Artemis, as topics, patterns and queues of Sluice.
+
+    /topic/a.b  /topic/a/b     the topic a.b; `*` one level, `#` and `>` at the end one level or more
+    /exchange/NAME/key         the topic NAME.key; amq.topic stands for topics without a prefix
+    /temp-queue/x /temp-topic/x  a topic of the connection's own, which `reply-to` gives to others
+    /queue/q  /amq/queue/q  q  the queue q; with `destination-type` or `subscription-type` MULTICAST the bare q is a topic
+
+Spring resolves `/app` and `/user` itself, so nothing is made of them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from broker_core.errors import ClientError
+from broker_core.names import OWN
+from broker_core.protocols.names import check_topic
+from broker_core.subscriptions.topics import TopicPattern
+
+QUEUES: Final = "queue."
+"""The topics of queues: a queue is a shared place in the log of one."""
+_QUEUE_FORMS: Final = ("/queue/", "/amq/queue/")
+TEMPORARY: Final = ("/temp-queue/", "/temp-topic/")
+_REFUSED: Final = {
+    "/reply-queue/": "Reply queues",
+    "/dsub/": "Destinations of durable subscriptions",
+}
+
+
+class Kind(Enum):
+    """How many get a message."""
+
+    TOPIC = "topic"
+    """Every subscription."""
+    QUEUE = "queue"
+    """One of the queue's consumers."""
+
+
+class Destination(NamedTuple):
+    """A destination, understood. `topic` is a topic of Sluice, or a pattern where one subscribes."""
+
+    kind: Kind
+    topic: str
+
+
+def not_supported(what: str, fix: str, **details: str) -> ClientError:
+    """What STOMP clients may ask for elsewhere, and not here."""
+    return ClientError("not_supported", f"{what} aren't supported here.", fix, **details)
+
+
+def temporary(text: str, secret: str) -> str:
+    """The destination by which others know a connection's temporary one; "" when it is none. Whoever doesn't have the
+    `secret` can't name it. By the default policy no journal keeps it."""
+    for prefix in TEMPORARY:
+        if text.startswith(prefix):
+            return f"/topic/scratch.temp.{secret}.{_levels(text[len(prefix) :])}"
+    return ""
+
+
+@lru_cache(maxsize=8_192)
+def publish_to(text: str, multicast: bool = False) -> Destination:
+    """Where a SEND goes. ClientError bad_topic, with the column counted in the topic; not_supported."""
+    found = _read(text, multicast)
+    check_topic(found.topic)
+    return found
+
+
+@lru_cache(maxsize=8_192)
+def subscribe_to(text: str, multicast: bool = False) -> Destination:
+    """What a SUBSCRIBE asks for. ClientError bad_topic, bad_pattern, not_supported."""
+    found = _read(text, multicast)
+    if found.kind is Kind.QUEUE:
+        check_topic(found.topic)
+        return found
+    *levels, last = found.topic.split(".")
+    if "#" in levels or ">" in levels:
+        raise not_supported(
+            "Wildcards for many levels before the end", "Put # or > at the end.", destination=text
+        )
+    pattern = ".".join([*levels, ">" if last == "#" else last])
+    TopicPattern.parse(pattern)
+    return Destination(Kind.TOPIC, pattern)
+
+
+@lru_cache(maxsize=8_192)
+def canonical(topic: str) -> str:
+    """The destination that a topic is delivered under, when its publisher named none."""
+    return f"/queue/{topic.removeprefix(QUEUES)}" if topic.startswith(QUEUES) else f"/topic/{topic}"
+
+
+def _read(text: str, multicast: bool) -> Destination:
+    if "," in text:
+        raise not_supported("Composite destinations", "Send or subscribe to each.", destination=text)
+    for prefix, what in _REFUSED.items():
+        if text.startswith(prefix):
+            raise not_supported(what, "docs/stomp.md says what can be done instead.", destination=text)
+    if text.startswith("/topic/"):
+        return Destination(Kind.TOPIC, _levels(text[7:]))
+    if text.startswith("/exchange/"):
+        return Destination(Kind.TOPIC, _of_exchange(text))
+    for prefix in _QUEUE_FORMS:
+        if text.startswith(prefix):
+            return Destination(Kind.QUEUE, QUEUES + _levels(text[len(prefix) :]))
+    if not text or text[0] == "/":
+        raise ClientError(
+            "bad_topic",
+            f"{text[:80]!r} isn't a destination.",
+            "Use /topic/a.b, /queue/q, /amq/queue/q or /exchange/NAME/key.",
+            destination=text[:255],
+        )
+    if text[0] == OWN:
+        return Destination(Kind.TOPIC, text)
+    return Destination(Kind.TOPIC if multicast else Kind.QUEUE, ("" if multicast else QUEUES) + _levels(text))
+
+
+def _levels(name: str) -> str:
+    return name.replace("/", ".")
+
+
+def _of_exchange(text: str) -> str:
+    name, _, key = text.removeprefix("/exchange/").partition("/")
+    if not name or not key:
+        raise not_supported(
+            "Exchanges without a routing key", "Name it: /exchange/NAME/key.", destination=text
+        )
+    return _levels(key if name == "amq.topic" else f"{name}.{key}")

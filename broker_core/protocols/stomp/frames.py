@@ -1,0 +1,313 @@
+"""STOMP's frames: `COMMAND EOL (name:value EOL)* EOL body NUL`, read in any version and written in the one agreed on.
+
+Which escapes there are depends on the version, so a reader is told it after CONNECT. What the versions share is read leniently: a CR
+before the LF is taken off in each of them, as stomp.py and Spring end lines by their own lights.
+
+A reader holds no more than one frame within its limits. After an error the stream can't be trusted: nothing further is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from broker_core.batch import MAX_BATCH_BYTES
+from broker_core.errors import ClientError
+from broker_core.headers import escape, unescape
+
+
+class Version(StrEnum):
+    """What is spoken here."""
+
+    V10 = "1.0"
+    V11 = "1.1"
+    V12 = "1.2"
+
+
+VERSIONS: Final = ",".join(Version)
+_ESCAPES: Final = {Version.V10: "", Version.V11: "nc\\", Version.V12: "nrc\\"}
+FROM_CLIENT: Final = {
+    word.encode(): word
+    for word in (
+        "CONNECT", "STOMP", "SEND", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK",
+        "BEGIN", "COMMIT", "ABORT", "DISCONNECT",
+    )
+}  # fmt: skip
+UNESCAPED: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
+"""Commands whose headers are never escaped, so that every version can be talked about."""
+BODIED: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
+_LINE_ENDS: Final = b"\r\n"
+_LONGEST: Final = 16
+"""Bytes in which the first line of every frame has ended."""
+
+
+_SHORT_HEAD: Final = 512
+_MOST_KNOWN: Final = 2_048
+"""Heads that are remembered; with more the memory starts over."""
+_known_heads: Final[dict[tuple[Version | None, bytes], tuple[str, Headers]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may make a reader hold, in bytes and numbers."""
+
+    connect: int = 64 * 1024
+    """The CONNECT frame, before anybody is known."""
+    line: int = 16 * 1024
+    """One header line."""
+    headers: int = 128
+    """Headers of a frame."""
+    body: int = MAX_BATCH_BYTES - 64 * 1024
+    """A body; the rest of the batch is for its headers."""
+
+    @property
+    def head(self) -> int:
+        """Command and headers together: some long lines, or many short ones."""
+        return 16 * self.line
+
+
+class Headers(dict[str, str]):
+    """A frame's headers; of a repeated one the first counts. Never changed: frames with the same head share them."""
+
+    __slots__ = ("travelling",)
+    travelling: bytes
+    """Those that go with the record, as it has them: put here by whoever made them first."""
+
+
+class Frame(NamedTuple):
+    """One frame of a client."""
+
+    command: str
+    headers: Headers
+    body: bytes
+
+
+class _Head(NamedTuple):
+    """A frame's head, read once however long its body takes to come. `body_at` counts from the frame's first byte."""
+
+    command: str
+    headers: Headers
+    body_at: int
+
+
+@dataclass(slots=True)
+class FrameReader:
+    """Cuts a byte stream into frames. `version` is None before CONNECT, and then the best that the client accepts.
+
+    `error` is set once the stream is broken; what was whole before it is still handed out.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    version: Version | None = None
+    error: ClientError | None = None
+    _rest: bytearray = field(default_factory=bytearray)
+    _position: int = 0
+    """Bytes of the stream before those that are held."""
+    _head: _Head | None = None
+    """Of the frame that has begun, once it is whole."""
+    _scanned: int = 0
+    """Of the frame that has begun, so much was looked through for the end that is waited for."""
+    _needed: int = 0
+    """So many bytes make it whole, as far as is known."""
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """The frames that are whole now that these bytes have come."""
+        frames: list[Frame] = []
+        if self.error is not None:
+            return frames
+        self._rest += data
+        if len(self._rest) < self._needed:
+            return frames
+        at = 0
+        try:
+            while True:
+                frame, at = self._next(at)
+                if frame is None:
+                    break
+                self.version = self.version or best_version(frame) or Version.V12
+                frames.append(frame)
+        except ClientError as error:
+            self.error = error
+            self._rest.clear()
+        del self._rest[:at]
+        self._position += at
+        return frames
+
+    @property
+    def holds(self) -> int:
+        """Bytes of a frame that isn't whole yet."""
+        return len(self._rest)
+
+    def _next(self, at: int) -> tuple[Frame | None, int]:
+        """The frame that starts at `at`, and where the next does; None while it isn't whole."""
+        rest = self._rest
+        size = len(rest)
+        if self._head is None:
+            while at < size and rest[at] in _LINE_ENDS:
+                at += 1
+            self._head = self._read_head(at, size)
+            if self._head is None:
+                return None, at
+        command, headers, body_at = self._head
+        end = self._end_of_body(command, headers, at, at + body_at)
+        if end < 0:
+            return None, at
+        body = bytes(rest[at + body_at : end])
+        if body and command not in BODIED:
+            raise self._bad(f"{command} has a body", at + body_at)
+        self._head, self._scanned, self._needed = None, 0, 0
+        return Frame(command, headers, body), end + 1
+
+    def _read_head(self, at: int, size: int) -> _Head | None:
+        """The head that starts at `at`; None while it isn't whole."""
+        rest, start = self._rest, at + self._scanned
+        end = rest.find(b"\n\n", start)
+        carriage = rest.find(b"\n\r\n", start, end + 1 if end >= 0 else size)
+        body_at = end + 2
+        if carriage >= 0:
+            end, body_at = carriage, carriage + 3
+        limit = self.limits.connect if self.version is None else self.limits.head
+        length = (end if end >= 0 else size) - at
+        if length > limit:
+            raise self._too_large("frame's head", length, limit, at)
+        if end >= 0:
+            self._scanned = 0
+            return _Head(*self._parse_head(at, end), body_at - at)
+        if length > _LONGEST and rest.find(b"\n", at, at + _LONGEST) < 0:
+            raise self._unknown(bytes(rest[at : at + _LONGEST]), at)
+        self._scanned = max(length - 2, 0)
+        return None
+
+    def _parse_head(self, at: int, end: int) -> tuple[str, Headers]:
+        """A publisher's heads are mostly equal: of short ones each is read once."""
+        head = bytes(self._rest[at:end])
+        key = (self.version, head)
+        known = _known_heads.get(key)
+        if known is None:
+            known = self._read(head, at)
+            if len(head) <= _SHORT_HEAD and b"receipt" not in head:
+                if len(_known_heads) >= _MOST_KNOWN:
+                    _known_heads.clear()
+                _known_heads[key] = known
+        return known
+
+    def _read(self, head: bytes, at: int) -> tuple[str, Headers]:
+        name, *lines = head.split(b"\n")
+        command = FROM_CLIENT.get(name.removesuffix(b"\r"))
+        if command is None:
+            raise self._unknown(name, at)
+        if len(lines) > self.limits.headers:
+            raise self._too_large("frame's number of headers", len(lines), self.limits.headers, at)
+        escapes = None if command in UNESCAPED or self.version is None else _ESCAPES[self.version]
+        headers = Headers()
+        for line in lines:
+            if len(line) > self.limits.line:
+                raise self._too_large("header line", len(line), self.limits.line, at)
+            key, value = self._header(line, escapes, at)
+            headers.setdefault(key, value)
+        return command, headers
+
+    def _header(self, line: bytes, escapes: str | None, at: int) -> tuple[str, str]:
+        """One header; `escapes` "" for the version that has none and trims, None where nothing is escaped."""
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            raise self._bad("a header isn't UTF-8", at) from None
+        name, colon, value = text.removesuffix("\r").partition(":")
+        if not colon or not name or "\0" in text:
+            raise self._bad(f"{text[:40]!r} isn't a header, name:value", at)
+        if escapes and "\\" in text:
+            try:
+                return unescape(name, escapes), unescape(value, escapes)
+            except ValueError as problem:
+                raise self._bad(f"{problem} isn't an escape of STOMP {self.version}", at) from None
+        return (name.strip(" "), value.strip(" ")) if escapes == "" else (name, value)
+
+    def _end_of_body(self, command: str, headers: Mapping[str, str], at: int, body_at: int) -> int:
+        """Where the body's NUL stands; -1 while it isn't there."""
+        rest, limit = self._rest, self.limits.body
+        text = headers.get("content-length", "").strip()
+        if not text:
+            end = rest.find(b"\0", max(body_at, at + self._scanned))
+            length = (end if end >= 0 else len(rest)) - body_at
+            if length > limit:
+                raise self._too_large("body", length, limit, body_at)
+            self._scanned = len(rest) - at
+            return end
+        if not (text.isascii() and text.isdecimal() and len(text) < 16):
+            raise self._bad(f"content-length {text[:40]!r} isn't a length", at)
+        length = int(text)
+        if length > limit:
+            raise self._too_large("body", length, limit, body_at)
+        end = body_at + length
+        if len(rest) <= end:
+            self._needed = end + 1 - at
+            return -1
+        if rest[end]:
+            raise self._bad(f"no NUL stands behind the {length} bytes of its content-length", end)
+        return end
+
+    def _bad(self, sentence: str, at: int) -> ClientError:
+        position = self._position + at
+        return ClientError(
+            "bad_frame",
+            f"This isn't STOMP: {sentence} (at byte {position} of the stream).",
+            "Send frames as https://stomp.github.io has them.",
+            position=position,
+        )
+
+    def _unknown(self, name: bytes, at: int) -> ClientError:
+        return ClientError(
+            "unknown_command",
+            f"There is no STOMP command {name[:40].decode(errors='replace')!r}.",
+            f"The commands are {', '.join(FROM_CLIENT.values())}.",
+            position=self._position + at,
+        )
+
+    def _too_large(self, what: str, found: int, limit: int, at: int) -> ClientError:
+        position = self._position + at
+        return ClientError(
+            "frame_too_large",
+            f"A {what} of {found} is over the limit of {limit} (at byte {position}).",
+            "Send smaller frames.",
+            position=position,
+            length=found,
+            limit=limit,
+        )
+
+
+def best_version(connect: Frame) -> Version | None:
+    """The newest version that a CONNECT accepts; None when none of them is spoken here, or it is no CONNECT."""
+    if connect.command not in ("CONNECT", "STOMP"):
+        return None
+    accepted = {word.strip() for word in connect.headers.get("accept-version", Version.V10).split(",")}
+    return next((version for version in reversed(Version) if version in accepted), None)
+
+
+def encode_frame(
+    command: str, headers: Iterable[tuple[str, Any]], body: bytes = b"", version: Version = Version.V12
+) -> bytes:
+    """A frame, with its content-length where there is a body."""
+    lines = [command]
+    for name, value in headers:
+        line = f"{name}:{value}" if command in UNESCAPED else header_line(name, str(value), version)
+        lines.append(line)
+    if body:
+        lines.append(f"content-length:{len(body)}")
+    return "\n".join(lines).encode() + b"\n\n" + body + b"\0"
+
+
+def header_line(name: str, value: str, version: Version) -> str:
+    """A header as it stands in a frame, without the line's end."""
+    if version is Version.V12:
+        return f"{escape(name)}:{escape(value)}"
+    if version is Version.V11:
+        return f"{escape(name)}:{escape(value)}".replace("\\r", "")
+    # 1.0 has no escapes: what would end the line or the name can't be said.
+    return f"{_flat(name).replace(':', ' ')}:{_flat(value)}"
+
+
+def _flat(text: str) -> str:
+    return text.replace("\n", " ").replace("\r", " ").replace("\0", " ")

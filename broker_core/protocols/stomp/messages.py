@@ -1,0 +1,184 @@
+"""Batches as MESSAGE frames: what is equal for all subscribers is made once of each batch, and a delivery is joined.
+
+MESSAGE                              per subscription, and with acknowledgements per message:
+subscription:0                         its number stands in message-id and ack
+message-id:sluice-1|17|
+destination:/topic/orders.eu         shared from here on; the publisher's own lines are the record's headers as they are
+...
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from broker_core.batch import Batch
+from broker_core.headers import decode, encode
+from broker_core.protocols.stomp.destinations import canonical
+from broker_core.protocols.stomp.frames import Version, header_line
+
+MOST_SHARED_BYTES: Final = 8 * 1024 * 1024
+"""Frames kept for the next subscribers of the same batch."""
+_NEW: Final = b"\nredelivered:false\n"
+_HAD: Final = b"\nredelivered:true\n"
+NOT_TRAVELLING: Final = frozenset(
+    ("receipt", "transaction", "content-length", "message-id", "subscription", "ack", "redelivered", "timestamp", "destination",
+     "x-stream-offset", "x-sluice-bookmark", "x-sluice-gap", "x-sluice-mark")
+)  # fmt: skip
+"""Headers of a SEND that aren't the record's: they are said to the broker, or said by it of each delivery."""
+_SHORT: Final = 1_024
+DESTINATION: Final = b"destination:"
+"""A record whose publisher named it in other words than ours has it as its first header."""
+
+
+class Frames(NamedTuple):
+    """MESSAGE frames: each is `prefix` and one of `parts`. What is left of them begins at `at`."""
+
+    prefix: bytes
+    parts: Sequence[bytes]
+    at: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that are left."""
+        left = self.parts[self.at :] if self.at else self.parts
+        return len(self.prefix) * len(left) + sum(map(len, left))
+
+    def take(self, most: int) -> tuple[bytes, Frames | None]:
+        """Whole frames of about so many bytes, one at least; and what is left of them."""
+        size, stop, prefix = 0, self.at, len(self.prefix)
+        while stop < len(self.parts) and (size < most or stop == self.at):
+            size += prefix + len(self.parts[stop])
+            stop += 1
+        taken = self.parts[self.at : stop] if self.at or stop < len(self.parts) else self.parts
+        joined = self.prefix + self.prefix.join(taken)
+        return joined, self._replace(at=stop) if stop < len(self.parts) else None
+
+
+class Tails:
+    """What the frames of one batch have in common for every subscriber, kept for those who come next. One for each instance."""
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        self._known: OrderedDict[tuple[int, Version, bool], tuple[Batch, list[bytes], int]] = OrderedDict()
+        self._nbytes = 0
+
+    def of(self, batch: Batch, version: Version, numbered: bool) -> list[bytes]:
+        """From the header behind the subscription's own on to the NUL, for each record. `numbered`: without a message-id, for
+        who acknowledges by his own count."""
+        key = (id(batch), version, numbered)
+        found = self._known.get(key)
+        if found is not None:  # the batch is held, so nothing else has its id
+            return found[1]
+        tails = _tails(batch, self._instance, version, numbered)
+        nbytes = sum(map(len, tails))
+        if nbytes <= MOST_SHARED_BYTES:
+            self._known[key] = (batch, tails, nbytes)
+            self._nbytes += nbytes
+            while self._nbytes > MOST_SHARED_BYTES:
+                self._nbytes -= self._known.popitem(last=False)[1][2]
+        return tails
+
+
+def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> list[bytes]:
+    first, accepted_at = batch.first_sequence, batch.accepted_at
+    places = [f"{header_line('destination', canonical(topic), version)}\n".encode() for topic in batch.topics]
+    mark = f"x-sluice-mark:{batch.mark}\n" if batch.mark else ""
+    origin = header_line("", instance, version)[1:]
+    bodies, count = batch.bodies(), batch.count
+    heads = [_lines_of(lines) for lines in batch.headers()] if batch.header.headers_length else [b""] * count
+    if version is not Version.V12:
+        heads = [_older(lines, version) if lines else lines for lines in heads]
+    named = "" if numbered else (f"message-id:{origin}|%d|\n" if first else f"message-id:{accepted_at}.%d\n")
+    where = f"x-stream-offset:%d\nx-sluice-bookmark:{origin}|%d|\n" if first else ""
+    # One format for each topic's records: all that is equal in them is in it, and only names of instances can't have a %.
+    form = f"{named}%b%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n{mark}{where}content-length:%d\n\n%b\0".encode()
+    numbers: Sequence[int] = batch.sequences().tolist() if first else range(count)
+    if len(places) == 1:
+        topics = [places[0]] * count
+    else:
+        topics = [places[index - 1] for index in batch.topic_indexes.tolist()]
+    if batch.header.headers_length:
+        topics = [
+            b"" if lines.startswith(DESTINATION) else place
+            for lines, place in zip(heads, topics, strict=True)
+        ]
+    rows = zip(numbers, topics, heads, bodies, strict=True)
+    if first and numbered:
+        return [form % (place, lines, number, number, len(body), body) for number, place, lines, body in rows]
+    if first:
+        return [
+            form % (number, place, lines, number, number, len(body), body)
+            for number, place, lines, body in rows
+        ]
+    if numbered:
+        return [form % (place, lines, len(body), body) for _, place, lines, body in rows]
+    return [form % (number, place, lines, len(body), body) for number, place, lines, body in rows]
+
+
+def _lines_of(lines: bytes) -> bytes:
+    """A record's headers as a MESSAGE may have them. Whoever publishes natively puts there what he likes, and a second
+    content-length would have the subscriber read the body as frames."""
+    return _lines_of_short(lines) if len(lines) <= _SHORT else _checked(lines)
+
+
+@lru_cache(maxsize=4_096)
+def _lines_of_short(lines: bytes) -> bytes:
+    return _checked(lines)
+
+
+def _checked(lines: bytes) -> bytes:
+    if not lines.endswith(b"\n") or b"\0" in lines:
+        return b""
+    headers = decode(lines)
+    destination = (
+        [("destination", headers["destination"])] if lines.startswith(DESTINATION) and headers else []
+    )
+    return encode(
+        [*destination, *(one for one in headers.items() if one[0] and one[0] not in NOT_TRAVELLING)]
+    )
+
+
+def _older(lines: bytes, version: Version) -> bytes:
+    """A record's lines for a version with fewer escapes."""
+    if version is Version.V11 and b"\\r" not in lines:
+        return lines
+    return "".join(f"{header_line(name, value, version)}\n" for name, value in decode(lines).items()).encode()
+
+
+def redelivered(tails: Sequence[bytes], batch: Batch, upto: int) -> list[bytes]:
+    """The same for somebody who takes the place of one that may have had the records up to that sequence."""
+    had = batch.sequences() <= upto
+    return [
+        tail.replace(_NEW, _HAD, 1) if before else tail
+        for tail, before in zip(tails, had.tolist(), strict=True)
+    ]
+
+
+def acknowledged_frames(
+    subscription: bytes, stream: int, first: int, tails: Sequence[bytes], version: Version
+) -> Frames:
+    """Frames of a subscription that acknowledges: message `first` of it and those behind, each with its number."""
+    head = b"MESSAGE\nsubscription:" + subscription + b"\nmessage-id:%d-" % stream
+    if version is Version.V12:
+        ack = b"\nack:%d-" % stream
+        return Frames(
+            b"",
+            [b"%b%d%b%d\n%b" % (head, number, ack, number, tail) for number, tail in enumerate(tails, first)],
+        )
+    return Frames(b"", [b"%b%d\n%b" % (head, number, tail) for number, tail in enumerate(tails, first)])
+
+
+def shared_frames(subscription: bytes, tails: Sequence[bytes]) -> Frames:
+    """Frames of a subscription that doesn't."""
+    return Frames(b"MESSAGE\nsubscription:" + subscription + b"\n", tails)
+
+
+def read_ack(text: str) -> tuple[int, int] | None:
+    """The stream and the number in an ack's id; None when it isn't one that was given out for acknowledging."""
+    stream, dash, number = text.partition("-")
+    if not dash or not (stream + number).isascii() or not (stream.isdecimal() and number.isdecimal()):
+        return None
+    return (int(stream), int(number)) if len(text) < 32 else None

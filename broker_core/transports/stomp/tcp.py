@@ -1,0 +1,149 @@
+"""STOMP over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker_core.config import TransportSettings
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.protocols.replies import Reply
+from broker_core.protocols.stomp.messages import Tails
+from broker_core.transports.stomp.outgoing import Outgoing
+from broker_core.transports.stomp.session import Session
+from broker_core.transports.tcp import TcpListener
+from broker_core.transports.tcp_connection import CLOSE_AFTER_S, TcpConnection
+
+if TYPE_CHECKING:
+    from broker_core.engine.engine import Engine
+
+READ_BYTES: Final = 256 * 1024
+_read_into: Final = memoryview(bytearray(READ_BYTES))
+"""Where the kernel writes what any of the clients sent. It is taken out again before anything else is read, so that an idle
+connection needs no buffer of its own."""
+
+
+class StompProtocol(TcpConnection):
+    """One STOMP client."""
+
+    protocol = "stomp"
+
+    def __init__(self, engine: Engine, transport_name: str, tails: Tails) -> None:
+        super().__init__(engine, transport_name)
+        self._session = Session(engine, transport_name, tails, self)
+        self._outgoing = Outgoing()
+        self._paused = False
+        self._closing = False
+
+    def _connected(self) -> None:
+        self._session.begin()
+        self._connection = self._session.connection
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _read_into
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._closing:
+            self._session.received(_read_into[:nbytes])
+
+    def logged_on(self) -> None:
+        self._session.logged_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._session.gone()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool:
+        # A client that closes when it has read why it is closed has been told.
+        if self._session.telling and self.taken_bytes() >= self.handed_bytes:
+            self._session.connection.notices.heard(self._session.telling)
+        return False
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._write_on()
+        if not self._paused:
+            super().resume_writing()
+
+    def _write_on(self) -> None:
+        """Hand on what waits as far as the kernel takes it."""
+        assert self._transport is not None
+        while self._outgoing and not self._paused:
+            slice_ = self._outgoing.take()
+            self._unwritten = self._outgoing.nbytes
+            self._transport.write(slice_)
+        self.writable = not self._paused
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:
+        sizes = []
+        for entry in entries:
+            frames = self._session.frames_of(entry)
+            sizes.append(self._outgoing.put(frames) if frames is not None else 0)
+        self.handed_bytes += sum(sizes)
+        self._unwritten = self._outgoing.nbytes
+        self._write_on()
+        return sizes
+
+    def send_reply(self, reply: Reply) -> None:
+        self._session.answer(reply)
+
+    def say(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+        """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
+        assert self._transport is not None
+        if self._progress.closed or self._closing:
+            return
+        if last:
+            self.handed_bytes -= self._outgoing.drop()
+            self._unwritten = 0
+        self.handed_bytes += len(frame)
+        if behind and self._outgoing:
+            self._outgoing.put(frame)
+            self._unwritten = self._outgoing.nbytes
+        else:
+            self._transport.write(frame)
+        if last:
+            self._end_writing()
+
+    def _end_writing(self) -> None:
+        """Nothing follows. What the client still sends is read and forgotten, else the kernel would throw away with it what the
+        client hasn't read; it closes when it has read the end, or is closed."""
+        assert self._transport is not None
+        self._closing, self.writable = True, False
+        if not self._transport.is_closing() and self._transport.can_write_eof():
+            with contextlib.suppress(OSError):  # the peer was gone first
+                self._transport.write_eof()
+
+    def close(self, code: str, message: str) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Close when the client has read what was said, or doesn't."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._closing:
+            self.handed_bytes -= self._outgoing.drop()
+            self._unwritten = 0
+            self._end_writing()
+        if not self._transport.can_write_eof():
+            self.close_soon()
+            return
+        self.taken_bytes()
+        self.resume_reading()
+        asyncio.get_running_loop().call_later(CLOSE_AFTER_S, self._transport.abort)
+
+
+class StompListener(TcpListener):
+    """Listens for clients of a STOMP transport."""
+
+    def __init__(self, engine: Engine, settings: TransportSettings) -> None:
+        super().__init__(engine, settings)
+        self._tails = Tails(engine.instance)
+
+    def _protocol(self) -> TcpConnection:
+        return StompProtocol(self._engine, self._settings.name, self._tails)

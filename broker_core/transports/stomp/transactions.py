@@ -1,0 +1,67 @@
+"""Transactions: what a client sends within one is held back until COMMIT, and forgotten at ABORT or when it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker_core.errors import ClientError
+from broker_core.protocols.stomp.frames import Frame
+
+MOST_OPEN: Final = 16
+MOST_FRAMES: Final = 1_024
+"""In one transaction."""
+MOST_BYTES: Final = 15 * 1024 * 1024
+"""Of one transaction's bodies and headers: it becomes one batch."""
+
+
+@dataclass(slots=True)
+class _Transaction:
+    frames: list[Frame] = field(default_factory=list)
+    nbytes: int = 0
+
+
+class Transactions:
+    """One connection's."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Transaction] = {}
+
+    def begin(self, name: str) -> None:
+        """ClientError bad_transaction: there is one of that name, or as many as there may be."""
+        if name in self._open:
+            raise _bad(f"There is a transaction {name[:80]!r} already.", name)
+        if len(self._open) >= MOST_OPEN:
+            raise _bad(f"A connection has {MOST_OPEN} open transactions at most.", name)
+        self._open[name] = _Transaction()
+
+    def add(self, name: str, frame: Frame) -> None:
+        """Hold a frame back. ClientError bad_transaction."""
+        found = self._find(name)
+        found.frames.append(frame)
+        found.nbytes += len(frame.body) + sum(
+            len(key) + len(value) + 2 for key, value in frame.headers.items()
+        )
+        if len(found.frames) > MOST_FRAMES or found.nbytes > MOST_BYTES:
+            raise _bad(f"A transaction has {MOST_FRAMES:,} frames and {MOST_BYTES:,} bytes at most.", name)
+
+    def end(self, name: str) -> list[Frame]:
+        """Its frames; it is over. ClientError bad_transaction."""
+        frames = self._find(name).frames
+        del self._open[name]
+        return frames
+
+    def _find(self, name: str) -> _Transaction:
+        found = self._open.get(name)
+        if found is None:
+            raise _bad(f"There is no transaction {name[:80]!r}.", name)
+        return found
+
+
+def _bad(sentence: str, name: str) -> ClientError:
+    return ClientError(
+        "bad_transaction",
+        sentence,
+        "BEGIN a transaction once, then COMMIT or ABORT it.",
+        transaction=name[:80],
+    )

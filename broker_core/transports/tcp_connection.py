@@ -1,0 +1,129 @@
+"""A TCP connection, whatever is spoken on it: asyncio's BufferedProtocol on one side, the half of a Sink on the other.
+
+Below the outbox asyncio holds at most TRANSPORT_HIGH_BYTES: `pause_writing` makes the sink unwritable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from broker_core.access.tls import names_in
+from broker_core.delivery.sink import TRANSPORT_HIGH_BYTES
+from broker_core.transports import socket_options
+from broker_core.transports.peer_progress import CountedTls, PeerProgress
+
+if TYPE_CHECKING:
+    from broker_core.connections.connection import Connection
+    from broker_core.engine.engine import Engine
+
+CLOSE_AFTER_S = 2.0
+"""How long a closing connection may take to read its last notice."""
+
+
+class TcpConnection(asyncio.BufferedProtocol):
+    """One TCP connection as a way out; what is read and written on it is its protocol's.
+
+    Is a `Sink` together with `send_entries` and `send_reply` of what is built on it.
+    """
+
+    protocol = "tcp"
+
+    def __init__(self, engine: Engine, transport_name: str) -> None:
+        self._engine = engine
+        self._transport_name = transport_name
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._progress = PeerProgress(None)
+        self._tls: CountedTls | None = None
+        self.handed_bytes = 0
+        self.remote = "?"
+        self.writable = True
+        self.peer_names: frozenset[str] = frozenset()
+
+    # asyncio calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, not a check: uvloop's transports are asyncio's by shape and not by class.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=TRANSPORT_HIGH_BYTES)
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            socket_options.prepare(raw)
+        self._progress = PeerProgress(raw)
+        peer: Any = transport.get_extra_info("peername")
+        self.remote = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._tls = transport.get_extra_info("ssl_object")
+        if self._tls is not None:
+            self.peer_names = names_in(self._tls.getpeercert(binary_form=True))
+        self._connected()
+
+    def _connected(self) -> None:
+        """The connection is ready for its protocol."""
+        raise NotImplementedError
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.writable = False
+        if self._tls is None:
+            self.taken_bytes()  # below TLS the socket is closed already
+        self._progress.close()
+        if self._connection is not None:
+            self._connection.on_closed()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        if self._connection is not None:
+            self._connection.on_writable()
+
+    # The engine calls these: the Sink.
+
+    _unwritten = 0
+    """Bytes that were handed over and not written to asyncio's transport yet."""
+
+    @property
+    def flushed(self) -> bool:
+        return self._transport is not None and self._transport.get_write_buffer_size() + self._unwritten == 0
+
+    def taken_bytes(self) -> int:
+        if self._transport is None or self._progress.closed:
+            return self._progress.taken
+        above, tls = self._transport.get_write_buffer_size() + self._unwritten, self._tls
+        if tls is None:
+            return self._progress.look(self.handed_bytes, above)
+        # What TLS has made already and not given on is both in the transport's buffer and among what was produced.
+        return self._progress.look(self.handed_bytes, above - tls.outgoing.pending, tls.produced)
+
+    @property
+    def lump_bytes(self) -> int:
+        return self._progress.lump_bytes
+
+    @property
+    def network_limited(self) -> bool:
+        return self._progress.network_limited
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self, code: str, message: str) -> None:
+        self.close_soon()
+
+    def close_soon(self) -> None:
+        """Close when the peer has taken what is buffered, as far as it does that."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.taken_bytes()
+        self._transport.close()
+        # close() waits for the peer to take what is buffered; one that never reads must not hold it for ever.
+        asyncio.get_running_loop().call_later(CLOSE_AFTER_S, self._transport.abort)

@@ -1,0 +1,151 @@
+"""STOMP's frames: read as the version has them, however they are cut, and refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core import headers as record_headers
+from broker_core.protocols.stomp.frames import Frame, FrameReader, Headers, Limits, Version, encode_frame
+
+CONNECT = b"CONNECT\naccept-version:%b\nhost:here\n\n\0"
+LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
+TEXTS = st.text(LETTERS, max_size=20)
+NAMES = st.text(LETTERS, min_size=1, max_size=20).filter(lambda name: name != "content-length")
+FRAMES = st.lists(
+    st.builds(
+        Frame,
+        st.just("SEND"),
+        st.dictionaries(NAMES, TEXTS, max_size=5).map(Headers),
+        st.binary(max_size=200),
+    ),
+    max_size=5,
+)
+
+
+def reader(version: Version = Version.V12, **limits: int) -> FrameReader:
+    return FrameReader(Limits(**limits), version)
+
+
+def written(frames: list[Frame], end: bytes = b"") -> bytes:
+    return b"".join(encode_frame(frame.command, frame.headers.items(), frame.body) + end for frame in frames)
+
+
+def bare(frames: list[Frame]) -> list[Frame]:
+    """Without the header that the writer adds."""
+    return [
+        frame._replace(headers=Headers((k, v) for k, v in frame.headers.items() if k != "content-length"))
+        for frame in frames
+    ]
+
+
+@given(FRAMES, st.sampled_from([b"", b"\n", b"\r\n\n"]))
+def test_what_is_written_is_read_again(frames: list[Frame], between: bytes) -> None:
+    assert bare(reader().feed(written(frames, between))) == frames
+
+
+@given(FRAMES, st.integers(1, 7))
+def test_it_makes_no_difference_how_a_stream_is_cut(frames: list[Frame], step: int) -> None:
+    stream, cut = written(frames), reader()
+    found = [frame for at in range(0, len(stream), step) for frame in cut.feed(stream[at : at + step])]
+    assert bare(found) == frames
+    assert cut.error is None and cut.holds == 0
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_no_bytes_make_a_reader_fail_otherwise_than_by_name(noise: bytes, step: int) -> None:
+    stream, whole, cut = b"SEND\ndestination:/topic/a\n" + noise, reader(), reader()
+    once = whole.feed(stream)
+    found = [frame for at in range(0, len(stream), step) for frame in cut.feed(stream[at : at + step])]
+    assert found == once
+    assert (cut.error is None) == (whole.error is None)
+    if whole.error is not None:
+        assert whole.error.code in ("bad_frame", "unknown_command", "frame_too_large")
+
+
+def test_a_connect_says_the_version_in_which_what_follows_is_read() -> None:
+    for asked, version, destination in (
+        (b"1.0,1.1,1.2", Version.V12, "a\r:b"),
+        (b"1.0", Version.V10, "a\\r\\cb"),
+        (b"9.9,1.1", Version.V11, None),
+    ):
+        made = FrameReader()
+        frames = made.feed(CONNECT % asked + b"SEND\ndestination:a\\r\\cb\n\n\0")
+        assert made.version is version
+        if destination is None:
+            assert made.error is not None and made.error.code == "bad_frame"
+        else:
+            assert frames[1].headers["destination"] == destination
+
+
+def test_lines_end_as_clients_end_them() -> None:
+    for stream in (
+        b"\r\n\n\nSEND\r\ndestination:/topic/a\r\n\r\nx\0",
+        b"SEND\ndestination:/topic/a\r\n\nx\0\n",
+    ):
+        for version in Version:
+            assert reader(version).feed(stream) == [Frame("SEND", {"destination": "/topic/a"}, b"x")]
+
+
+def test_the_first_of_a_repeated_header_counts_and_a_value_may_hold_colons() -> None:
+    (frame,) = reader().feed(b"SEND\nfoo:1\nfoo:2\nbar:a:b:c\n\n\0")
+    assert frame.headers == {"foo": "1", "bar": "a:b:c"}
+
+
+def test_spaces_are_part_of_a_value_but_in_1_0() -> None:
+    for version, value in ((Version.V10, "x"), (Version.V11, " x "), (Version.V12, " x ")):
+        assert reader(version).feed(b"SEND\nfoo: x \n\n\0")[0].headers == {"foo": value}
+
+
+def test_with_a_content_length_a_body_may_hold_nuls() -> None:
+    frames = reader().feed(b"SEND\ncontent-length:3\n\na\0b\0SEND\n\nrest\0")
+    assert [frame.body for frame in frames] == [b"a\0b", b"rest"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "code"),
+    [
+        (b"HELLO\n\n\0", "unknown_command"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "unknown_command"),
+        (b"x" * 17, "unknown_command"),
+        (b"SEND\nfoo\n\n\0", "bad_frame"),
+        (b"SEND\nfoo:\\t\n\n\0", "bad_frame"),
+        (b"SEND\nfoo:\\", "none yet"),
+        (b"SEND\nfoo:\\\n\n\0", "bad_frame"),
+        (b"SEND\nfoo:a\0b\n\n\0", "bad_frame"),
+        (b"SEND\nfoo:\xff\n\n\0", "bad_frame"),
+        (b"SEND\ncontent-length:x\n\n\0", "bad_frame"),
+        (b"SEND\ncontent-length:-1\n\n\0", "bad_frame"),
+        (b"SEND\ncontent-length:1\n\nab\0", "bad_frame"),
+        (b"BEGIN\ntransaction:t\n\nbody\0", "bad_frame"),
+        (b"SEND\ncontent-length:101\n\n", "frame_too_large"),
+        (b"SEND\n\n" + b"x" * 101, "frame_too_large"),
+        (b"SEND\nfoo:" + b"x" * 60 + b"\n\n\0", "frame_too_large"),
+        (b"SEND\n" + b"a:b\n" * 9 + b"\n\0", "frame_too_large"),
+        (b"SEND\n" + b"a:b\n" * 300, "frame_too_large"),
+    ],
+)
+def test_what_is_no_frame_is_refused_by_name(stream: bytes, code: str) -> None:
+    made = reader(line=50, headers=8, body=100)
+    made.feed(b"SEND\n\n\0")
+    made.feed(stream)
+    assert (made.error.code if made.error is not None else "none yet") == code
+    assert made.error is None or made.error.details["position"] >= 7
+
+
+def test_before_it_is_known_who_talks_little_is_held() -> None:
+    made = FrameReader()
+    assert made.feed(b"CONNECT\n" + b"a:b\n" * 16_400) == []
+    assert made.error is not None and made.error.code == "frame_too_large"
+    assert made.holds == 0
+
+
+@given(st.dictionaries(NAMES, TEXTS, max_size=6))
+def test_a_records_headers_are_read_as_they_were_written(headers: dict[str, str]) -> None:
+    assert record_headers.decode(record_headers.encode(headers.items())) == headers
+
+
+@given(st.binary(max_size=60))
+def test_foreign_bytes_in_a_records_headers_are_no_headers_and_no_error(raw: bytes) -> None:
+    record_headers.decode(raw)

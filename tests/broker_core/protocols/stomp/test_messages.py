@@ -1,0 +1,135 @@
+"""MESSAGE frames: what a reader makes of them is what the batch holds, whatever version he speaks and whoever published."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core import batch as batches
+from broker_core import headers as record_headers
+from broker_core.batch import Batch
+from broker_core.headers import unescape
+from broker_core.protocols.stomp.frames import Version
+from broker_core.protocols.stomp.messages import (
+    NOT_TRAVELLING,
+    Frames,
+    Tails,
+    acknowledged_frames,
+    read_ack,
+    redelivered,
+    shared_frames,
+)
+
+LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
+NAMES = st.text(LETTERS, min_size=1, max_size=8).filter(lambda name: name not in NOT_TRAVELLING)
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "a.b", "queue.q"]),
+        st.binary(max_size=30),
+        st.dictionaries(NAMES, st.text(LETTERS, max_size=8), max_size=3),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def batch_of(records: list[tuple[str, bytes, dict[str, str]]], first: int = 7) -> Batch:
+    lines = [record_headers.encode(headers.items()) for _, _, headers in records]
+    made = Batch.parse(batches.build("p", [one[0] for one in records], [one[1] for one in records], lines))
+    made.stamp(origin=1, epoch=1, first_sequence=first, accepted_at=1_795_000_000_123_456_789)
+    return made
+
+
+def read(data: bytes, version: Version) -> list[tuple[dict[str, str], bytes]]:
+    """The frames, by their content-length."""
+    found, at = [], 0
+    while at < len(data):
+        head, _, _ = data[at:].partition(b"\n\n")
+        command, *lines = head.decode().split("\n")
+        assert command == "MESSAGE"
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            assert colon
+            known = {Version.V12: "nrc\\", Version.V11: "nc\\", Version.V10: ""}[version]
+            headers.setdefault(
+                unescape(name, known) if known else name, unescape(value, known) if known else value
+            )
+        body_at = at + len(head) + 2
+        end = body_at + int(headers["content-length"])
+        assert data[end] == 0
+        found.append((headers, data[body_at:end]))
+        at = end + 1
+    return found
+
+
+def taken(frames: Frames, most: int) -> list[bytes]:
+    slices, left = [], [frames]
+    while left:
+        part, rest = left.pop().take(most)
+        slices.append(part)
+        left += [rest] if rest is not None else []
+    return slices
+
+
+@given(RECORDS, st.sampled_from([0, 7]), st.integers(1, 400))
+def test_what_is_read_is_what_was_published(
+    records: list[tuple[str, bytes, dict[str, str]]], first: int, most: int
+) -> None:
+    tails = Tails("here").of(batch_of(records, first), Version.V12, False)
+    frames = shared_frames(b"s\\c1", tails)
+    slices = taken(frames, most)
+    assert sum(map(len, slices)) == frames.nbytes
+    found = [one for part in slices for one in read(part, Version.V12)]  # each slice is whole frames
+    for number, ((topic, body, own), (headers, got)) in enumerate(zip(records, found, strict=True)):
+        place = "/queue/q" if topic == "queue.q" else f"/topic/{topic}"
+        assert (got, headers["subscription"], headers["destination"]) == (body, "s:1", place)
+        assert headers.items() >= own.items()
+        if first:
+            assert headers["message-id"] == headers["x-sluice-bookmark"] == f"here|{7 + number}|"
+        else:
+            assert "x-sluice-bookmark" not in headers
+    assert len({headers["message-id"] for headers, _ in found}) == len(records)
+
+
+@given(RECORDS, st.sampled_from(list(Version)))
+def test_every_version_can_read_and_acknowledge_its_messages(
+    records: list[tuple[str, bytes, dict[str, str]]], version: Version
+) -> None:
+    tails = Tails("here").of(batch_of(records), version, True)
+    data, _ = acknowledged_frames(b"s", 3, 11, tails, version).take(1 << 20)
+    found = read(data, version)
+    assert [body for _, body in found] == [body for _, body, _ in records]
+    names = [headers["ack" if version is Version.V12 else "message-id"] for headers, _ in found]
+    assert [read_ack(name) for name in names] == [(3, 11 + number) for number in range(len(records))]
+
+
+@given(st.one_of(st.binary(max_size=60), st.sampled_from([
+    b"content-length:0\n", b"a:b\n\nMESSAGE\n", b"a:b\0\n", b"a:b", b"\n\n\0", b"a\n", b"x:y\ncontent-length:1\n", b"subscription:z\n",
+])))  # fmt: skip
+def test_a_foreign_publishers_headers_change_no_frame(lines: bytes) -> None:
+    made = Batch.parse(batches.build("p", ["t"] * 2, [b"body", b"next"], [lines, b""]))
+    made.stamp(origin=1, epoch=1, first_sequence=1, accepted_at=1)
+    data, _ = shared_frames(b"s", Tails("here").of(made, Version.V12, False)).take(1 << 20)
+    found = read(data, Version.V12)
+    assert [(headers["subscription"], body) for headers, body in found] == [("s", b"body"), ("s", b"next")]
+
+
+def test_a_batch_is_made_into_frames_once_for_all_of_its_subscribers() -> None:
+    tails, batch = Tails("here"), batch_of([("a", b"x", {})])
+    first = tails.of(batch, Version.V12, False)
+    assert tails.of(batch, Version.V12, False) is first
+    assert tails.of(batch, Version.V12, True) is not first
+
+
+def test_what_somebody_may_have_had_before_says_so() -> None:
+    batch = batch_of([("a", b"x", {}), ("a", b"\nredelivered:false\n", {})])
+    tails = redelivered(Tails("here").of(batch, Version.V12, True), batch, 7)
+    found = read(shared_frames(b"s", tails).take(1 << 20)[0], Version.V12)
+    assert [headers["redelivered"] for headers, _ in found] == ["true", "false"]
+    assert found[1][1] == b"\nredelivered:false\n"
+
+
+def test_ids_that_were_not_given_out_are_none() -> None:
+    for text in ("", "1", "-", "1-", "-1", "a-1", "1-1-1", "1|2", "١-1", "1" * 20 + "-" + "1" * 20):
+        assert read_ack(text) is None

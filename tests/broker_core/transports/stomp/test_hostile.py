@@ -1,0 +1,139 @@
+"""What a STOMP client may do wrong: it is told by name, what it makes the broker hold is bounded, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from broker_core.broker import Broker
+from broker_core.transports.stomp.transactions import MOST_BYTES, MOST_FRAMES, MOST_OPEN
+from tests.support.brokers import running_broker, until
+from tests.support.stomp_client import StompClient, stomp_client, stomp_policy
+
+CONNECT = b"CONNECT\naccept-version:1.2\n\n\0"
+
+
+@asynccontextmanager
+async def with_a_neighbour(home: Path) -> AsyncIterator[tuple[Broker, StompClient]]:
+    """A broker with a client that must still have what it publishes at the end."""
+    async with running_broker(home, stomp_policy()) as broker, stomp_client(broker) as neighbour:
+        await neighbour.asked("SUBSCRIBE", id="n", destination="/topic/n")
+        yield broker, neighbour
+        neighbour.send("SEND", b"still", destination="/topic/n")
+        assert (await neighbour.read()).body == b"still"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS client's first words", "unknown_command"),
+        (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", "unknown_command"),
+        (b"SEND\ndestination:/topic/a\n\nx\0", "not_logged_on"),
+        (b"CONNECT\n" + b"x:y\n" * 20_000, "frame_too_large"),
+        (CONNECT + b"SEND\ndestination:/topic/a\nfoo:a\0b\n\nx\0", "bad_frame"),
+        (CONNECT + b"SEND\ndestination:/topic/a\ncontent-length:99999999999\n\n", "frame_too_large"),
+        (CONNECT + b"SEND\ndestination:/topic/a\ncontent-length:1\n\nabc\0", "bad_frame"),
+        (
+            CONNECT + b"SUBSCRIBE\nid:1\ndestination:/topic/a\nselector:" + b"x" * 2**20 + b"\n\n\0",
+            "frame_too_large",
+        ),
+        (
+            CONNECT + b"SUBSCRIBE\nid:1\ndestination:/topic/a\nselector:" + b"(" * 5_000 + b"\n\n\0",
+            "bad_selector",
+        ),
+        (CONNECT + b"SUBSCRIBE\nid:" + b"x" * 200 + b"\ndestination:/topic/a\n\n\0", "bad_command"),
+        (CONNECT + b"SEND\ndestination:/topic/" + b"x" * 300 + b"\n\n\0", "bad_topic"),
+        (b"CONNECT\naccept-version:1.2\nheart-beat:-1,x\n\n\0", "bad_command"),
+        (CONNECT + b"BEGIN\ntransaction:t\n\n\0" * 2, "bad_transaction"),
+    ],
+)
+async def test_what_is_wrong_is_said_by_name(tmp_path: Path, said: bytes, code: str) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
+        client.raw(said)
+        frame = await client.read()
+        if said.startswith(CONNECT):
+            assert frame.command == "CONNECTED"
+            frame = await client.read()
+        assert (frame.command, frame.headers["message"]) == ("ERROR", code)
+        assert await asyncio.wait_for(client.reader.read(), 10) == b""
+
+
+async def test_ten_thousand_subscriptions_are_a_thousand_and_an_error(tmp_path: Path) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, client_id="c") as client:
+        for number in range(10_000):
+            client.send("SUBSCRIBE", id=number, destination=f"/topic/a.{number}")
+        error = await client.error()
+        assert error.headers["message"] == "too_many_subscriptions"
+        await until(lambda: "c" not in broker.engine.roster.clients)
+
+
+async def test_transactions_that_never_end_are_bounded(tmp_path: Path) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _):
+        async with stomp_client(broker) as client:
+            for number in range(MOST_OPEN + 1):
+                client.send("BEGIN", transaction=number)
+            assert (await client.error()).headers["message"] == "bad_transaction"
+        for body, number in ((b"", MOST_FRAMES + 1), (b"x" * (MOST_BYTES // 3), 4)):
+            async with stomp_client(broker) as client:
+                client.send("BEGIN", transaction="t")
+                for _ in range(number):
+                    client.send("SEND", body, destination="/topic/a", transaction="t")
+                assert (await client.error()).headers["message"] == "bad_transaction"
+        assert broker.engine.frontier.durable == 0
+
+
+async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
+        (connection,) = (one for one in broker.engine.roster if not one.logged_on)
+        heard = connection.heard_at
+        client.raw(b"CONNECT\nfoo:")
+        client.raw(b"x")
+        await asyncio.sleep(0)
+        await until(lambda: connection.sink._session.reader.holds > 12)  # type: ignore[attr-defined]
+        assert connection.heard_at == heard  # so that the ten seconds go on
+        connection.heard_at -= 10_001
+        assert (await client.error()).headers["message"] == "logon_timeout"
+
+
+async def test_who_asks_and_never_reads_is_ended(tmp_path: Path) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, client_id="c") as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        with pytest.raises((ConnectionError, TimeoutError)):
+            async with asyncio.timeout(60):
+                while "c" in broker.engine.roster.clients:
+                    for _ in range(100):
+                        client.send("BEGIN", transaction="t", receipt="r" * 8_000)
+                        client.send("ABORT", transaction="t", receipt="r" * 8_000)
+                    await client.writer.drain()
+                raise ConnectionError
+        assert "c" not in broker.engine.roster.clients
+
+
+async def test_noise_of_a_thousand_kinds_harms_nobody(tmp_path: Path) -> None:
+    dice = random.Random(14)
+    words = [
+        b"CONNECT\n", b"SEND\n", b"SUBSCRIBE\n", b"ACK\n", b"NACK\n", b"BEGIN\n", b"COMMIT\n", b"ABORT\n", b"UNSUBSCRIBE\n", b"DISCONNECT\n",
+        b"destination:/topic/a\n", b"destination:/queue/a\n", b"destination:/exchange/a\n", b"id:1\n", b"id:1-1\n", b"id:9-9\n", b"transaction:t\n",
+        b"ack:client\n", b"ack:client-individual\n", b"durable:true\n", b"selector:a\n", b"x-stream-offset:first\n", b"x-stream-offset:offset=9999999\n",
+        b"receipt:r\n", b"content-length:3\n", b"\n", b"\n\n", b"\r\n", b"\0", b"abc", b"\\c\\", b"\xff", b"x-sluice-bookmark:[0:1)\n", b"x-sluice-rate:1\n",
+        b"prefetch-count:1\n", b"heart-beat:0,0\n", b"message-id:1-1\n", b"client-id:x\n", b"browser:true\n", b"x-sluice-conflation:1s\n",
+    ]  # fmt: skip
+    async with with_a_neighbour(tmp_path) as (broker, _):
+        for _ in range(300):
+            async with stomp_client(broker, "") as client:
+                if dice.random() < 0.9:
+                    client.raw(CONNECT)
+                for _ in range(dice.randrange(12)):
+                    client.raw(
+                        b"".join(dice.choices(words, k=dice.randrange(1, 9)))
+                        + dice.choice([b"\n\0", b"\n\nabc\0", b""])
+                    )
+                client.writer.write_eof()
+                answer = await asyncio.wait_for(client.reader.read(), 20)
+                assert b"internal_error" not in answer
+        await until(lambda: len(broker.engine.roster.connections) == 1)

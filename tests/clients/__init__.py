@@ -1,0 +1,1 @@
+"""Clients of other makers, as people have them, against a real broker."""
