@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("console", "0013_logs"),
+        ("console", "0014_handover"),
     ]
 
     operations = [
