@@ -270,7 +270,6 @@ class Connection:
         self.services.judging.joined(self)
         self.note("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
-        heartbeats.begin(self, self._clock.monotonic_ms)
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
             replies.Ack(
@@ -285,6 +284,8 @@ class Connection:
                 heartbeat_ms=self.heartbeat_ms or None,
             )
         )
+        # Behind the answer: there a protocol may have agreed on something else.
+        heartbeats.begin(self, self._clock.monotonic_ms)
 
     # What waits for it. Satisfies `delivery.ports.Owner`.
 

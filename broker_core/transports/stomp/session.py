@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from broker_core import headers as record_headers
-from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import refuse
+from broker_core.connections.anteroom import Unfinished
 from broker_core.connections.inbox import Hold
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.sink import Sink
@@ -44,6 +44,7 @@ from broker_core.protocols.stomp.frames import (
     Frame,
     FrameReader,
     Headers,
+    Limits,
     Version,
     best_version,
     encode_frame,
@@ -135,7 +136,8 @@ class Session:
     connection: Connection
 
     def __init__(self, engine: Engine, transport: str, tails: Tails, out: Out) -> None:
-        self.reader = FrameReader()
+        self.reader = FrameReader(Limits.before_logon())
+        self._unfinished = Unfinished(engine.anteroom)
         self.telling = ""
         """The decision that the client was told last, before its connection is closed."""
         self._engine = engine
@@ -158,8 +160,6 @@ class Session:
         self._temporary: set[str] = set()
         """Those that it hears without having subscribed to them."""
         self._cancelled: replies.Cancelled | None = None
-        self._held = 0
-        self._trusted = False
         self._leaving = self._ended = self._broken = False
 
     @property
@@ -183,30 +183,24 @@ class Session:
             return
         items: list[Item] = [*self._deeds(self.reader.feed(data))]
         try:
-            self._hold(self.reader.holds)
+            self._unfinished.hold(self.reader.holds)
         except ClientError as error:
-            self._broken = True
-            items.append(error)
+            self.reader.release(error)
         if self.reader.error is not None and not self._broken:
             self._broken = True
             items.append(self.reader.error)
         if items or self.connection.logged_on:  # before, only whole frames put off the end of its patience
             self.connection.receive(items)
 
-    def _hold(self, nbytes: int) -> None:
-        """So much of what was read isn't a whole frame yet. ClientError when all connections' are too much."""
-        more, self._held = nbytes - self._held, nbytes
-        if more:
-            self._engine.anteroom.hold(more, logged_on=self._trusted)
-
     def logged_on(self) -> None:
         """It is known who this is."""
-        self._engine.anteroom.logged_on(self._held)
-        self._trusted = True
+        self._unfinished.logged_on()
+        self.reader.limits = Limits()
 
-    def gone(self) -> None:
-        """What carries it is gone."""
-        self._hold(0)
+    def lost(self) -> None:
+        """The connection is gone: nothing of it is kept, whoever still knows this session."""
+        self.reader.release()
+        self._unfinished.hold(0)
 
     def _deeds(self, frames: Iterable[Frame]) -> Iterator[_Sends | _Spoken]:
         """SENDs that came together are one batch, as one of a native publisher is."""
@@ -295,10 +289,9 @@ class Session:
         )
         self._receipt = ""
 
-    def _say_connected(self) -> None:
+    def _logged_on(self) -> None:
         says, hears = self._beats
         self.connection.heartbeat_ms, self.connection.promised_ms = says, hears
-        heartbeats.begin(self.connection, self._engine.clock.monotonic_ms)
         self._out.say(connected_frame(self.version, self.connection.name, self._engine.instance, says, hears))
 
     # Publishing.
@@ -489,6 +482,8 @@ class Session:
         if to.gap:
             line = header_line("x-sluice-gap", to.gap, self.version)
             tails, to.gap = [f"{line}\n".encode() + tails[0], *tails[1:]], ""
+        if to.kept_as is not None and not self._is_durable(to.id):
+            to.kept_as = None  # it was deleted, and goes on as any other
         if to.kept_as is not None and entry.batch.last_sequence:
             if entry.batch.first_sequence <= to.had_upto:
                 tails = redelivered(tails, entry.batch, to.had_upto)
@@ -499,6 +494,10 @@ class Session:
         to.sent += len(tails)
         return acknowledged_frames(to.named, entry.stream, first, tails, self.version)
 
+    def _is_durable(self, id: str) -> bool:
+        target = self.connection.subscriptions.get(id)
+        return target is not None and target.durable != ""
+
     def answer(self, reply: replies.Reply) -> None:
         """Say what there is a STOMP word for; what there is none for, no client waits for."""
         match reply:
@@ -507,7 +506,7 @@ class Session:
             case replies.Ack(of="publish", id=str(key)):
                 self._out.say(self._receipt_frames(self._receipts.pop(key)))
             case replies.Ack(of="logon"):
-                self._say_connected()
+                self._logged_on()
             case replies.Ack(of="subscribe", ack="processed"):
                 self._subscribed(reply)
             case replies.Ack(of="subscribe", ended=True):
