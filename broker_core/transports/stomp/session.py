@@ -72,10 +72,12 @@ MOST_BEAT_MS: Final = 24 * 3_600_000
 MOST_SENDS: Final = 128
 """SENDs of one read that become one batch."""
 MOST_SENT_BYTES: Final = 1024 * 1024
-QUEUE_OWNER: Final = "stomp-queues"
-"""As whom the places of queues are kept."""
+QUEUE_OWNER: Final = "stomp:queues"
+"""As whom the places of queues are kept. No client can have a name with a colon."""
 _RECEIPT: Final = "receipt"
 """Of an answer to a frame that asked for one."""
+_PROCESS: Final = secrets.token_hex(3)
+"""So that no name comes again after a restart."""
 _names = count(1)
 
 
@@ -285,9 +287,12 @@ class Session:
         self._beats = _beats(headers.get("heart-beat", "0,0")) if version is not Version.V10 else (0, 0)
         given = headers.get("client-id", "")
         secret = headers.get("passcode", "")
+        self.connection.passing = not given
         self.connection.carry_out(
             commands.Logon(
-                name=durable_name(given) if given else f"stomp-{self._transport[:40]}-{next(_names)}",
+                name=durable_name(given)
+                if given
+                else f"stomp-{self._transport[:32]}-{_PROCESS}-{next(_names)}",
                 user=headers.get("login") or None,
                 password=secret or None,
                 token=secret or None,
@@ -388,7 +393,7 @@ class Session:
         connection, durable = self.connection, asked.command.durable
         if durable is not None:
             if asked.owner == "user":
-                connection.durable_owners[durable] = durable_name(f"stomp-user-{connection.user}")
+                connection.durable_owners[durable] = self._user_owner
             elif asked.owner == "queue":
                 connection.durable_owners[durable] = QUEUE_OWNER
         if id in connection.subscriptions:
@@ -400,6 +405,13 @@ class Session:
         self._subscribing[id] = (asked, self._receipt)
         connection.inbox.hold(Hold.SUBSCRIBE)
         connection.carry_out(asked.command)
+
+    @property
+    def _user_owner(self) -> str:
+        """As whom the durable subscriptions of its user are kept; one who only says who he is has others than one who proves it."""
+        identity = self.connection.identity
+        proven = identity is not None and identity.proven
+        return f"{'user' if proven else 'anybody'}:{self.connection.user}"
 
     def _subscribed(self, reply: replies.Ack) -> None:
         asked, receipt = self._subscribing.pop(reply.id or "")
@@ -435,7 +447,7 @@ class Session:
     def _delete(self, durable: str, owner: str) -> None:
         """Delete a durable subscription that nobody is subscribed to on this connection."""
         connection = self.connection
-        kept_as = durable_name(f"stomp-user-{connection.user}") if owner == "user" else connection.name
+        kept_as = self._user_owner if owner == "user" else connection.name
         try:
             connection.services.durables.delete(kept_as, durable)
         except OperatorError as error:
