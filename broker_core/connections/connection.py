@@ -58,6 +58,7 @@ class Connection:
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = self.promised_ms = 0
+        self.passing = False
         self.durable_owners: dict[str, str] = {}
         """As whom durable subscriptions are kept that are another's than this client name's, by their names."""
         self.spoke_at = self.heard_at
