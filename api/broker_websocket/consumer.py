@@ -132,6 +132,9 @@ class WebSocketSink:
     def logged_on(self) -> None:
         self._logged_on()
 
+    def lost(self) -> None:
+        """The peer is gone: let go of what was held of its messages."""
+
     def pause_reading(self) -> None:
         self._reading.clear()
 
@@ -219,7 +222,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
         try:
             await self._receive(connection, sink, receive, send)
         finally:
-            self.gone(sink)
+            sink.lost()
             connection.on_closed()
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -228,9 +231,6 @@ class ClientConsumer(AsyncWebsocketConsumer):
     def connected(self, sink: Any) -> Connection:
         """The engine's side of it."""
         return self.engine.connected(self.transport, sink)
-
-    def gone(self, sink: Any) -> None:
-        """The WebSocket is."""
 
     async def accept_from(
         self, scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]

@@ -42,6 +42,13 @@ class StompSink(WebSocketSink):
     def flushed(self) -> bool:
         return not self._outgoing and super().flushed
 
+    def logged_on(self) -> None:
+        super().logged_on()
+        self.session.logged_on()
+
+    def lost(self) -> None:
+        self.session.lost()
+
     def taken_bytes(self) -> int:
         held = self._held_bytes()
         if held is not None:
@@ -77,10 +84,6 @@ class StompSink(WebSocketSink):
             except UnicodeDecodeError:
                 pass  # then it can't be said as text
         super()._put(message)
-
-    def logged_on(self) -> None:
-        super().logged_on()
-        self.session.logged_on()
 
     def send_reply(self, reply: Reply) -> None:
         self.session.answer(reply)
@@ -122,9 +125,6 @@ class StompConsumer(ClientConsumer):
         sink.session.begin()
         connection: Connection = sink.session.connection
         return connection
-
-    def gone(self, sink: Any) -> None:
-        sink.session.gone()
 
     async def accept_from(
         self, scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]

@@ -28,6 +28,26 @@ def address_of(remote: str) -> str:
     return remote.rpartition(":")[0]
 
 
+class Unfinished:
+    """What one connection holds of a frame that isn't whole, as its anteroom counts it."""
+
+    def __init__(self, anteroom: Anteroom) -> None:
+        self._anteroom = anteroom
+        self._bytes = 0
+        self._logged_on = False
+
+    def hold(self, nbytes: int) -> None:
+        """So much it is now. ClientError input_full when that is more than before and more than there is room for."""
+        if nbytes != self._bytes:
+            more, self._bytes = nbytes - self._bytes, nbytes
+            self._anteroom.hold(more, logged_on=self._logged_on)
+
+    def logged_on(self) -> None:
+        """From here on it counts with those that are known."""
+        self._anteroom.logged_on(self._bytes)
+        self._logged_on = True
+
+
 class Anteroom:
     """One instance's. Times are milliseconds of the clock that never jumps."""
 

@@ -58,6 +58,7 @@ class Connection:
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = self.promised_ms = 0
+        self.passing = False
         self.durable_owners: dict[str, str] = {}
         """As whom durable subscriptions are kept that are another's than this client name's, by their names."""
         self.spoke_at = self.heard_at
@@ -270,7 +271,6 @@ class Connection:
         self.services.judging.joined(self)
         self.note("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
-        heartbeats.begin(self, self._clock.monotonic_ms)
         self.backlog.state = next_state(self.backlog.state, Event.LOGGED_ON)
         self.reply(
             replies.Ack(
@@ -285,6 +285,8 @@ class Connection:
                 heartbeat_ms=self.heartbeat_ms or None,
             )
         )
+        # Behind the answer: there a protocol may have agreed on something else.
+        heartbeats.begin(self, self._clock.monotonic_ms)
 
     # What waits for it. Satisfies `delivery.ports.Owner`.
 

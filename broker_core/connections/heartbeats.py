@@ -19,26 +19,31 @@ SLACK_MS: Final = 1_000
 """A peer may be so much later than twice what it promised."""
 
 
-def shortest(connection: Member) -> int:
-    """The shorter of what the two promised; 0 when neither did."""
+def has_timer(connection: Member) -> bool:
+    """Whether the common look is too seldom for it."""
+    return 0 < _shortest(connection) < FAST_MS
+
+
+def _shortest(connection: Member) -> int:
+    """Of what both promised; 0: nothing."""
     return min(filter(None, (connection.heartbeat_ms, connection.promised_ms)), default=0)
 
 
 def look(connection: Member, now: int, next_look_ms: int) -> None:
     """Say something if the promise would be broken before the next look; end a connection that has broken its own."""
+    says, hears = connection.heartbeat_ms, connection.promised_ms
     silent = now - connection.heard_at
-    if connection.promised_ms and silent > 2 * connection.promised_ms + SLACK_MS:
+    if hears and silent > 2 * hears + SLACK_MS:
         connection.close("heartbeat_timeout", f"Nothing was heard for {silent} ms.")
-    elif connection.heartbeat_ms and now - connection.spoke_at > connection.heartbeat_ms - next_look_ms:
+    elif says and now - connection.spoke_at > says - next_look_ms:
         connection.reply(replies.Heartbeat())
 
 
 def begin(connection: Member, monotonic_ms: Callable[[], int]) -> None:
     """After the logon: keep a promise that is too short for the common look."""
-    every = shortest(connection)
-    if not every or every >= FAST_MS:
+    if not has_timer(connection):
         return
-    pause = every // 2
+    pause = _shortest(connection) // 2
 
     def turn() -> None:
         if not connection.closed:

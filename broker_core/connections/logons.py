@@ -124,12 +124,12 @@ class Logons:
     def check_name(self, connection: Member, command: commands.Logon, identity: Identity) -> None:
         """Take a name for a client: a user's is that user's alone. Raises ClientError bad_client_name or name_taken."""
         try:
-            self._check_name(command.name, identity)
+            self._check_name(connection, command.name, identity)
         except ClientError as error:
             self._note(connection, command, error)
             raise
 
-    def _check_name(self, name: str, identity: Identity) -> None:
+    def _check_name(self, connection: Member, name: str, identity: Identity) -> None:
         if not self._access.may_be(identity.known_as, name):
             raise ClientError(
                 "bad_client_name",
@@ -145,7 +145,7 @@ class Logons:
         owner = self.owners.of(name)
         if owner is not None and owner != identity.known_as and self._access.has(owner, name):
             raise ClientError("name_taken", f"{name} is another user's.", "Use a name of your own.")
-        if identity.proven:
+        if identity.proven and not connection.passing:
             self.owners.claim(name, identity.known_as)
 
     def _user(self, connection: Member, command: commands.Logon, proof: str) -> str | None:

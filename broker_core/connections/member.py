@@ -57,6 +57,8 @@ class Member(Peer, Protocol):
     spoke_at: int
     heartbeat_ms: int
     """How often it wants to hear something; 0: it doesn't say."""
+    passing: bool
+    """Whether its name was made up for it: nobody will come back with it."""
     promised_ms: int
     """How often it promised to say something itself; 0: never."""
     last_stream: int

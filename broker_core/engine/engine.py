@@ -179,7 +179,7 @@ class Engine:
             if not connection.logged_on:
                 if now - connection.heard_at > LOGON_WITHIN_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_WITHIN_MS // 1_000} s.")
-            elif heartbeats.shortest(connection) >= heartbeats.FAST_MS:
+            elif not heartbeats.has_timer(connection):
                 heartbeats.look(connection, now, TICK_MS)
         self._publish_events()
         if self._chores is None or self._chores.done():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker_core.access.tls import server_context
 from broker_core.config import TransportSettings
+from broker_core.connections.anteroom import Unfinished
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols.native import (
@@ -41,8 +42,7 @@ class TcpProtocol(TcpConnection):
     def __init__(self, engine: Engine, transport_name: str) -> None:
         super().__init__(engine, transport_name)
         self._reader = FrameReader(FROM_CLIENT, BEFORE_LOGON)
-        self._trusted = False
-        self._held = 0
+        self._unfinished = Unfinished(engine.anteroom)
 
     def _connected(self) -> None:
         self._connection = self._engine.connected(self._transport_name, self)
@@ -57,24 +57,19 @@ class TcpProtocol(TcpConnection):
             items += self._reader.buffer_updated(nbytes)
             if self._reader.error is not None:
                 items.append(self._reader.error)
-            if self._reader.held != self._held:
-                self._hold(self._reader.held)
+            self._unfinished.hold(self._reader.held)
         except ClientError as error:
             items.append(error)
         if items:
             self._connection.receive(items)
 
-    def _hold(self, nbytes: int) -> None:
-        more, self._held = nbytes - self._held, nbytes
-        self._engine.anteroom.hold(more, logged_on=self._trusted)
-
     def logged_on(self) -> None:
-        self._engine.anteroom.logged_on(self._held)
-        self._trusted, self._reader.max_frame = True, MAX_FRAME
+        self._unfinished.logged_on()
+        self._reader.max_frame = MAX_FRAME
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._reader.release()
-        self._hold(0)
+        self._unfinished.hold(0)
         super().connection_lost(exc)
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:

@@ -2,6 +2,7 @@
 
 frames         bytes to frames and back, escaped as the version has it
 destinations   what destinations name, in RabbitMQ's, ActiveMQ's and Artemis' words
+reading        what single headers say
 subscribing    the headers of a SUBSCRIBE as the command that there is
 answers        what the broker says: CONNECTED, RECEIPT, ERROR
 messages       batches as MESSAGE frames, joined and not built

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from broker_core.batch import MAX_BATCH_BYTES
 from broker_core.errors import ClientError
 from broker_core.headers import escape, unescape
+from broker_core.protocols.native import BEFORE_LOGON
 
 
 class Version(StrEnum):
@@ -53,7 +54,7 @@ _known_heads: Final[dict[tuple[Version | None, bytes], tuple[str, Headers]]] = {
 class Limits:
     """What one connection may make a reader hold, in bytes and numbers."""
 
-    connect: int = 64 * 1024
+    connect: int = BEFORE_LOGON
     """The CONNECT frame, before anybody is known."""
     line: int = 16 * 1024
     """One header line."""
@@ -62,10 +63,13 @@ class Limits:
     body: int = MAX_BATCH_BYTES - 64 * 1024
     """A body; the rest of the batch is for its headers."""
 
-    @property
-    def head(self) -> int:
-        """Command and headers together: some long lines, or many short ones."""
-        return 16 * self.line
+    head: int = 256 * 1024
+    """Command and headers together: some long lines, or many short ones."""
+
+    @staticmethod
+    def before_logon() -> Limits:
+        """While nobody knows who it is: after CONNECT too a frame has no more bytes than that."""
+        return Limits(head=BEFORE_LOGON // 2, body=BEFORE_LOGON // 2)
 
 
 class Headers(dict[str, str]):
@@ -140,6 +144,11 @@ class FrameReader:
         """Bytes of a frame that isn't whole yet."""
         return len(self._rest)
 
+    def release(self, error: ClientError | None = None) -> None:
+        """Nothing further is read, as nothing will come or because of an error: let go of what is held."""
+        self.error = self.error or error
+        self._rest = bytearray()
+
     def _next(self, at: int) -> tuple[Frame | None, int]:
         """The frame that starts at `at`, and where the next does; None while it isn't whole."""
         rest = self._rest
@@ -151,6 +160,8 @@ class FrameReader:
             if self._head is None:
                 return None, at
         command, headers, body_at = self._head
+        if command not in BODIED and size > at + body_at and rest[at + body_at]:
+            raise self._bad(f"{command} has a body", at + body_at)
         end = self._end_of_body(command, headers, at, at + body_at)
         if end < 0:
             return None, at

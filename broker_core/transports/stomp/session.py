@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from broker_core import headers as record_headers
-from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import refuse
+from broker_core.connections.anteroom import Unfinished
 from broker_core.connections.inbox import Hold
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.sink import Sink
@@ -34,7 +33,6 @@ from broker_core.protocols.stomp.answers import (
 from broker_core.protocols.stomp.destinations import (
     Destination,
     Kind,
-    canonical,
     not_supported,
     publish_to,
     temporary,
@@ -44,13 +42,13 @@ from broker_core.protocols.stomp.frames import (
     Frame,
     FrameReader,
     Headers,
+    Limits,
     Version,
     best_version,
     encode_frame,
     header_line,
 )
 from broker_core.protocols.stomp.messages import (
-    NOT_TRAVELLING,
     Frames,
     Tails,
     acknowledged_frames,
@@ -58,6 +56,7 @@ from broker_core.protocols.stomp.messages import (
     redelivered,
     shared_frames,
 )
+from broker_core.protocols.stomp.reading import beats, lines_of, needed
 from broker_core.protocols.stomp.subscribing import Asked, asked_of, durable_name, durable_of, is_multicast
 from broker_core.transports.stomp.transactions import Transactions
 
@@ -66,16 +65,15 @@ if TYPE_CHECKING:
     from broker_core.connections.inbox import Item
     from broker_core.engine.engine import Engine
 
-LEAST_BEAT_MS: Final = 1_000
-"""Neither promised nor asked for oftener."""
-MOST_BEAT_MS: Final = 24 * 3_600_000
 MOST_SENDS: Final = 128
 """SENDs of one read that become one batch."""
 MOST_SENT_BYTES: Final = 1024 * 1024
-QUEUE_OWNER: Final = "stomp-queues"
-"""As whom the places of queues are kept."""
+QUEUE_OWNER: Final = "stomp:queues"
+"""As whom the places of queues are kept. No client can have a name with a colon."""
 _RECEIPT: Final = "receipt"
 """Of an answer to a frame that asked for one."""
+_PROCESS: Final = secrets.token_hex(3)
+"""So that no name comes again after a restart."""
 _names = count(1)
 
 
@@ -135,7 +133,8 @@ class Session:
     connection: Connection
 
     def __init__(self, engine: Engine, transport: str, tails: Tails, out: Out) -> None:
-        self.reader = FrameReader()
+        self.reader = FrameReader(Limits.before_logon())
+        self._unfinished = Unfinished(engine.anteroom)
         self.telling = ""
         """The decision that the client was told last, before its connection is closed."""
         self._engine = engine
@@ -158,8 +157,6 @@ class Session:
         self._temporary: set[str] = set()
         """Those that it hears without having subscribed to them."""
         self._cancelled: replies.Cancelled | None = None
-        self._held = 0
-        self._trusted = False
         self._leaving = self._ended = self._broken = False
 
     @property
@@ -183,30 +180,24 @@ class Session:
             return
         items: list[Item] = [*self._deeds(self.reader.feed(data))]
         try:
-            self._hold(self.reader.holds)
+            self._unfinished.hold(self.reader.holds)
         except ClientError as error:
-            self._broken = True
-            items.append(error)
+            self.reader.release(error)
         if self.reader.error is not None and not self._broken:
             self._broken = True
             items.append(self.reader.error)
         if items or self.connection.logged_on:  # before, only whole frames put off the end of its patience
             self.connection.receive(items)
 
-    def _hold(self, nbytes: int) -> None:
-        """So much of what was read isn't a whole frame yet. ClientError when all connections' are too much."""
-        more, self._held = nbytes - self._held, nbytes
-        if more:
-            self._engine.anteroom.hold(more, logged_on=self._trusted)
-
     def logged_on(self) -> None:
         """It is known who this is."""
-        self._engine.anteroom.logged_on(self._held)
-        self._trusted = True
+        self._unfinished.logged_on()
+        self.reader.limits = Limits()
 
-    def gone(self) -> None:
-        """What carries it is gone."""
-        self._hold(0)
+    def lost(self) -> None:
+        """The connection is gone: nothing of it is kept, whoever still knows this session."""
+        self.reader.release()
+        self._unfinished.hold(0)
 
     def _deeds(self, frames: Iterable[Frame]) -> Iterator[_Sends | _Spoken]:
         """SENDs that came together are one batch, as one of a native publisher is."""
@@ -246,12 +237,12 @@ class Session:
                 self._unsubscribe(headers)
                 answered = True
             case "BEGIN":
-                self._transactions.begin(_needed(headers, "transaction"))
+                self._transactions.begin(needed(headers, "transaction"))
             case "COMMIT":
-                self._commit(self._transactions.end(_needed(headers, "transaction")))
+                self._commit(self._transactions.end(needed(headers, "transaction")))
                 answered = True
             case "ABORT":
-                self._transactions.end(_needed(headers, "transaction"))
+                self._transactions.end(needed(headers, "transaction"))
             case "DISCONNECT":
                 self._leaving = answered = True
                 self.connection.publishing.flush(self._receipt)
@@ -282,12 +273,15 @@ class Session:
                 f"Accept one of {VERSIONS}.",
                 version=VERSIONS,
             )
-        self._beats = _beats(headers.get("heart-beat", "0,0")) if version is not Version.V10 else (0, 0)
+        self._beats = beats(headers.get("heart-beat", "0,0")) if version is not Version.V10 else (0, 0)
         given = headers.get("client-id", "")
         secret = headers.get("passcode", "")
+        self.connection.passing = not given
         self.connection.carry_out(
             commands.Logon(
-                name=durable_name(given) if given else f"stomp-{self._transport[:40]}-{next(_names)}",
+                name=durable_name(given)
+                if given
+                else f"stomp-{self._transport[:32]}-{_PROCESS}-{next(_names)}",
                 user=headers.get("login") or None,
                 password=secret or None,
                 token=secret or None,
@@ -295,10 +289,9 @@ class Session:
         )
         self._receipt = ""
 
-    def _say_connected(self) -> None:
+    def _logged_on(self) -> None:
         says, hears = self._beats
         self.connection.heartbeat_ms, self.connection.promised_ms = says, hears
-        heartbeats.begin(self.connection, self._engine.clock.monotonic_ms)
         self._out.say(connected_frame(self.version, self.connection.name, self._engine.instance, says, hears))
 
     # Publishing.
@@ -322,7 +315,7 @@ class Session:
         """Where a SEND goes. ClientErrors, also of rights."""
         if not self.connection.logged_on:
             raise _not_logged_on()
-        text = _needed(frame.headers, "destination")
+        text = needed(frame.headers, "destination")
         found = publish_to(temporary(text, self._secret) or text, is_multicast(frame.headers))
         self.connection.rights.check_publish((found.topic,))
         return found
@@ -350,7 +343,7 @@ class Session:
         reply_to = frame.headers.get("reply-to", "")
         known = temporary(reply_to, self._secret)
         if not known:
-            return _lines(frame, topic)
+            return lines_of(frame, topic)
         asked = publish_to(known)
         if reply_to not in self._temporary and not any(
             one.topic == asked.topic for one in self.connection.subscriptions.values()
@@ -359,7 +352,7 @@ class Session:
             command = commands.Subscribe(id=check_subscription_id(reply_to), topic=asked.topic)
             self._subscribing[reply_to] = (Asked(command, asked, "auto", ""), "")
             self.connection.carry_out(command)
-        return _lines(frame._replace(headers=Headers(frame.headers | {"reply-to": known})), topic)
+        return lines_of(frame._replace(headers=Headers(frame.headers | {"reply-to": known})), topic)
 
     def _receipt_frames(self, receipts: Iterable[str]) -> bytes:
         return b"".join([receipt_frame(receipt, self.version) for receipt in receipts])
@@ -377,7 +370,7 @@ class Session:
         frontier, clock = self._engine.frontier.durable, self._engine.clock
         id = headers.get("id", "")
         if not id and self.version is Version.V10:
-            id = _needed(headers, "destination")[:128]
+            id = needed(headers, "destination")[:128]
         own = headers.get("destination", "")
         if known := temporary(own, self._secret):
             headers = {**headers, "destination": known}
@@ -388,7 +381,7 @@ class Session:
         connection, durable = self.connection, asked.command.durable
         if durable is not None:
             if asked.owner == "user":
-                connection.durable_owners[durable] = durable_name(f"stomp-user-{connection.user}")
+                connection.durable_owners[durable] = self._user_owner
             elif asked.owner == "queue":
                 connection.durable_owners[durable] = QUEUE_OWNER
         if id in connection.subscriptions:
@@ -400,6 +393,13 @@ class Session:
         self._subscribing[id] = (asked, self._receipt)
         connection.inbox.hold(Hold.SUBSCRIBE)
         connection.carry_out(asked.command)
+
+    @property
+    def _user_owner(self) -> str:
+        """As whom the durable subscriptions of its user are kept; one who only says who he is has others than one who proves it."""
+        identity = self.connection.identity
+        proven = identity is not None and identity.proven
+        return f"{'user' if proven else 'anybody'}:{self.connection.user}"
 
     def _subscribed(self, reply: replies.Ack) -> None:
         asked, receipt = self._subscribing.pop(reply.id or "")
@@ -435,7 +435,7 @@ class Session:
     def _delete(self, durable: str, owner: str) -> None:
         """Delete a durable subscription that nobody is subscribed to on this connection."""
         connection = self.connection
-        kept_as = durable_name(f"stomp-user-{connection.user}") if owner == "user" else connection.name
+        kept_as = self._user_owner if owner == "user" else connection.name
         try:
             connection.services.durables.delete(kept_as, durable)
         except OperatorError as error:
@@ -446,7 +446,7 @@ class Session:
     def _acknowledge(self, frame: Frame) -> None:
         headers = frame.headers
         said = headers.get("id") if self.version is Version.V12 else headers.get("message-id")
-        said = said or headers.get("id") or _needed(headers, "message-id")
+        said = said or headers.get("id") or needed(headers, "message-id")
         found = read_ack(said)
         if found is None:
             if "|" in said or "." in said:
@@ -489,6 +489,8 @@ class Session:
         if to.gap:
             line = header_line("x-sluice-gap", to.gap, self.version)
             tails, to.gap = [f"{line}\n".encode() + tails[0], *tails[1:]], ""
+        if to.kept_as is not None and not self._is_durable(to.id):
+            to.kept_as = None  # it was deleted, and goes on as any other
         if to.kept_as is not None and entry.batch.last_sequence:
             if entry.batch.first_sequence <= to.had_upto:
                 tails = redelivered(tails, entry.batch, to.had_upto)
@@ -499,6 +501,10 @@ class Session:
         to.sent += len(tails)
         return acknowledged_frames(to.named, entry.stream, first, tails, self.version)
 
+    def _is_durable(self, id: str) -> bool:
+        target = self.connection.subscriptions.get(id)
+        return target is not None and target.durable != ""
+
     def answer(self, reply: replies.Reply) -> None:
         """Say what there is a STOMP word for; what there is none for, no client waits for."""
         match reply:
@@ -507,7 +513,7 @@ class Session:
             case replies.Ack(of="publish", id=str(key)):
                 self._out.say(self._receipt_frames(self._receipts.pop(key)))
             case replies.Ack(of="logon"):
-                self._say_connected()
+                self._logged_on()
             case replies.Ack(of="subscribe", ack="processed"):
                 self._subscribed(reply)
             case replies.Ack(of="subscribe", ended=True):
@@ -599,46 +605,5 @@ class Session:
             self.connection.close(cancelled.code, cancelled.message)
 
 
-def _needed(headers: dict[str, str], name: str) -> str:
-    value = headers.get(name, "")
-    if not value:
-        raise ClientError(
-            "bad_command", f"The header {name} is missing.", f"Give it: {name}:...", header=name
-        )
-    return value
-
-
 def _not_logged_on() -> ClientError:
     return ClientError("not_logged_on", "The first frame must be CONNECT or STOMP.", "Send CONNECT first.")
-
-
-def _lines(frame: Frame, topic: str) -> bytes:
-    """The headers that travel with a record. In other words than ours its destination is the first of them."""
-    headers = frame.headers
-    try:
-        return headers.travelling
-    except AttributeError:
-        pass
-    travelling = [item for item in headers.items() if item[0] not in NOT_TRAVELLING]
-    destination = headers["destination"]
-    if destination != canonical(topic):
-        travelling.insert(0, ("destination", destination))
-    headers.travelling = record_headers.encode(travelling) if travelling else b""
-    return headers.travelling
-
-
-def _beats(text: str) -> tuple[int, int]:
-    """How often the broker says something and hears something, ms; 0 for never."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 16 for part in parts):
-        raise ClientError(
-            "bad_command",
-            f"heart-beat {text[:40]!r} isn't two numbers.",
-            "Give milliseconds, as 10000,10000.",
-            header="heart-beat",
-        )
-    client_says, client_wants = (min(int(part), MOST_BEAT_MS) for part in parts)
-    return (
-        max(client_wants, LEAST_BEAT_MS) if client_wants else 0,
-        max(client_says, LEAST_BEAT_MS) if client_says else 0,
-    )

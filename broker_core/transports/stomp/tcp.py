@@ -48,18 +48,18 @@ class StompProtocol(TcpConnection):
         if not self._closing:
             self._session.received(_read_into[:nbytes])
 
-    def logged_on(self) -> None:
-        self._session.logged_on()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._session.gone()
-        super().connection_lost(exc)
-
     def eof_received(self) -> bool:
         # A client that closes when it has read why it is closed has been told.
         if self._session.telling and self.taken_bytes() >= self.handed_bytes:
             self._session.connection.notices.heard(self._session.telling)
         return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._session.lost()
+        super().connection_lost(exc)
+
+    def logged_on(self) -> None:
+        self._session.logged_on()
 
     def pause_writing(self) -> None:
         self._paused = True

@@ -127,7 +127,7 @@ def test_with_a_content_length_a_body_may_hold_nuls() -> None:
     ],
 )
 def test_what_is_no_frame_is_refused_by_name(stream: bytes, code: str) -> None:
-    made = reader(line=50, headers=8, body=100)
+    made = reader(line=50, head=800, headers=8, body=100)
     made.feed(b"SEND\n\n\0")
     made.feed(stream)
     assert (made.error.code if made.error is not None else "none yet") == code

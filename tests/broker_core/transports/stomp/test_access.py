@@ -99,3 +99,30 @@ async def test_under_tls_it_is_the_same(tmp_path: Path, bodies: int) -> None:
         client.send("SEND", b"", destination="/topic/a b")
         assert (await client.error()).headers["message"] == "bad_topic"
         writer.close()
+
+
+async def test_names_that_were_made_up_are_nobodys(tmp_path: Path) -> None:
+    policy = stomp_policy(authentication="token")
+    async with running_broker(tmp_path, replace(policy, access=AccessSettings(USERS))) as broker:
+        async with (
+            stomp_client(broker, passcode="t0ken"),
+            stomp_client(broker, passcode="t0ken", client_id="app"),
+        ):
+            assert len(broker.engine.roster.clients) == 2
+            assert len(broker.engine.logons.owners) == 1
+
+
+async def test_a_users_durable_subscription_isnt_that_of_who_only_says_that_name(tmp_path: Path) -> None:
+    policy = stomp_policy(stomp_policy(authentication="token"))
+    open_, asks = policy.transports[2], replace(policy.transports[1], name="asks")
+    policy = replace(policy, transports=(policy.transports[0], open_, asks), access=AccessSettings(USERS))
+    async with running_broker(tmp_path, policy) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(broker, "asks"))
+        proven = StompClient(reader, writer)
+        await proven.connect(passcode="t0ken")
+        async with stomp_client(broker, login="feed") as said:
+            for client in (proven, said):
+                await client.asked("SUBSCRIBE", id="s", destination="/topic/a", durable="true")
+            owners = {one.client for one in broker.engine.durables.listed()}
+            assert owners == {"user:feed", "anybody:feed"}
+        writer.close()

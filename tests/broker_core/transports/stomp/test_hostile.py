@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from broker_core.broker import Broker
+from broker_core.connections import anteroom
+from broker_core.protocols.native import BEFORE_LOGON
 from broker_core.transports.stomp.transactions import MOST_BYTES, MOST_FRAMES, MOST_OPEN
 from tests.support.brokers import running_broker, until
 from tests.support.stomp_client import StompClient, stomp_client, stomp_policy
@@ -98,6 +100,62 @@ async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> No
         assert connection.heard_at == heard  # so that the ten seconds go on
         connection.heard_at -= 10_001
         assert (await client.error()).headers["message"] == "logon_timeout"
+
+
+@pytest.mark.parametrize("frame", [b"CONNECT\nfoo:", CONNECT + b"SEND\ndestination:/topic/a\n\n"])
+async def test_a_frame_before_the_logon_is_small(tmp_path: Path, frame: bytes) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
+        client.raw(frame + b"x" * BEFORE_LOGON)
+        answer = await client.read()
+        if answer.command == "CONNECTED":
+            answer = await client.read()
+        assert answer.headers["message"] == "frame_too_large"
+
+
+async def test_unfinished_frames_before_the_logon_share_the_budget_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anteroom, "HELD_BYTES", 20_000)
+    async with with_a_neighbour(tmp_path) as (broker, _):
+        async with stomp_client(broker, "") as first, stomp_client(broker, "") as second:
+            first.raw(b"CONNECT\nfoo:" + b"x" * 10_000)
+            await until(lambda: broker.engine.anteroom.held >= 10_000)
+            second.raw(b"CONNECT\nfoo:" + b"x" * 10_000)
+            assert (await second.error()).headers["message"] == "input_full"
+            first.raw(b"\naccept-version:1.2\n\n\0")
+            assert (await first.read()).command == "CONNECTED"
+            await until(lambda: broker.engine.anteroom.held == 0)
+
+
+async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_connection(
+    tmp_path: Path,
+) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _):
+        async with stomp_client(broker, client_id="c") as client:
+            await client.asked("SEND", b"x" * 4_000_000, destination="/topic/a")
+            await until(lambda: broker.engine.anteroom.input == 0)
+            client.raw(b"SEND\ndestination:/topic/a\n\n" + b"x" * 1_000_000)
+            await until(lambda: broker.engine.anteroom.input >= 1_000_000)
+            sink = broker.engine.roster.clients["c"].sink
+        await until(lambda: broker.engine.anteroom.input == 0)
+        assert sink._session.reader.holds == 0, "although somebody still knows it"  # type: ignore[attr-defined]
+        assert broker.engine.anteroom.held == 0
+
+
+async def test_heart_beats_of_a_second_are_kept_by_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _):
+        monkeypatch.setattr(
+            broker.engine, "tick", lambda: None
+        )  # the look once a second isn't what keeps them
+        async with stomp_client(broker, "") as client:
+            await client.connect(heart_beat="1000,0")
+            assert (await client.error()).headers["message"] == "heartbeat_timeout"
+        async with stomp_client(broker, "") as client:
+            await client.connect(heart_beat="0,1000")
+            for _ in range(3):
+                assert await asyncio.wait_for(client.reader.readline(), 30) == b"\n"
 
 
 async def test_who_asks_and_never_reads_is_ended(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker_core.client import AsyncClient
-from tests.support.brokers import address_of, running_broker, until
+from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.stomp_client import stomp_client, stomp_policy
 
 
@@ -238,6 +238,26 @@ async def test_a_queue_keeps_what_nobody_has_acknowledged_for_its_next_consumer(
                 (b"2", "true"),
                 (b"3", "false"),
             ]
+
+
+async def test_a_durable_that_is_deleted_while_subscribed_is_forgotten_and_its_subscription_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running_broker(tmp_path, stomp_policy()) as broker,
+        stomp_client(broker, client_id="c") as client,
+    ):
+        headers = {"id": "s", "destination": "/topic/a", "durable_subscription_name": "d"}
+        await client.asked("SUBSCRIBE", **headers)
+        client.send("SEND", b"1", destination="/topic/a")
+        assert (await client.read()).body == b"1"
+        assert list(broker.engine.durables.sent_upto) == [("c", "d")]
+        await ask(broker, "durable_delete", client="c", name="d")
+        client.send("SEND", b"2", destination="/topic/a")
+        assert (await client.read()).body == b"2"
+        assert broker.engine.durables.sent_upto == {}
+        await client.asked("UNSUBSCRIBE", **headers)
+        assert broker.engine.durables.listed() == []
 
 
 @pytest.mark.parametrize("subscribes", [False, True])
