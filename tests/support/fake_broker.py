@@ -250,6 +250,7 @@ class FakeBroker:
         message = {
             "bookmark": f"{self.instance}|7|",
             "topic": request["topic"],
+            "destination": f"/topic/{request['topic']}",
             "at": 1_790_000_000_000,
             "bytes": 7,
             "data": {"a": 1},
