@@ -56,7 +56,7 @@ def fill_parts(page: Page) -> None:
 
 def test_from_a_new_draft_to_a_rollout_and_back(page: Page) -> None:
     open_page(page, "/policies/")
-    page.get_by_role("link", name="Drafts").focus()
+    page.get_by_role("link", name="Drafts", exact=True).focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/policies/drafts/")
     page.get_by_label("Title", exact=True).focus()
