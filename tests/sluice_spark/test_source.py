@@ -259,15 +259,13 @@ def test_exactly_once_into_parquet_over_kills_while_the_log_moves(
         wait_until(lambda: writer.last > 0)
         for batches in (1, 1, 2):
             words = [sys.executable, str(DRIVER), str(home), str(out / "data"), str(out / "checkpoint")]
-            driver = subprocess.Popen(
-                words,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            with (tmp_path / "driver.log").open("w") as said:
+                driver = subprocess.Popen(
+                    words, env=environment, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+                )
             assert driver.stdout is not None
-            assert driver.stdout.readline() == b"started\n"
+            started = driver.stdout.readline()
+            assert started == b"started\n", (tmp_path / "driver.log").read_text()
             upto = held_from(home) + batches * 2_000
             wait_until(lambda upto=upto: held_from(home) > upto)  # type: ignore[misc]
             os.killpg(driver.pid, signal.SIGKILL)
