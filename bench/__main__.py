@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -131,7 +131,7 @@ def fan_out(stalled: bool, seconds: float, rate: int, limit: int) -> dict[str, f
 
 
 def throughput_table(runs: int, number: int) -> None:
-    candidates = {
+    candidates: dict[str, Callable[[], float]] = {
         "Redis Streams, pipelines of 512": lambda: redis_streams(number // 5, 512),
         "Sluice TCP, batches of 512": lambda: sluice("tcp", number, 512),
         "Sluice TCP, batches of 16": lambda: sluice("tcp", number, 16),

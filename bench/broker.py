@@ -38,8 +38,8 @@ if __name__ == "__main__":
     asyncio.set_event_loop(loop)
     from twisted.internet import asyncioreactor
 
-    asyncioreactor.install(loop)
+    asyncioreactor.install(loop)  # type: ignore[no-untyped-call]
     from twisted.internet import reactor
 
-    reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
+    reactor.startRunning(installSignalHandlers=False)
     loop.run_until_complete(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

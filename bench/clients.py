@@ -37,8 +37,6 @@ class Nowhere:
     protocol, remote, peer_names, flushed = "amps", "127.0.0.1:1", frozenset[str](), True
     lump_bytes, network_limited = 0, False
 
-    lump_bytes, network_limited = 0, False
-
     def __init__(self, stalled: bool) -> None:
         self.writable = not stalled
         self.handed_bytes = 0
@@ -121,7 +119,7 @@ async def measure(number: int, behind: int) -> dict[str, float]:
     """Figures in ms, and the seconds of processor time a second."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         policy = replace(default_policy("bench-1"), transports=(TransportSettings("tcp", "tcp", 0),))
-        broker = Broker(policy, BrokerPaths.under(Path(home), "bench-1"), lambda *_: None)  # type: ignore[arg-type, return-value]
+        broker = Broker(policy, BrokerPaths.under(Path(home), "bench-1"), lambda *_: None)  # type: ignore[arg-type]
 
         async def on_tick(snapshot: Snapshot) -> None:
             assert len(snapshot.clients) == len(broker.engine.roster.clients)

@@ -39,12 +39,16 @@ class Held:
     """A client's backlog that nobody reads."""
 
     def __init__(self, oldest_at: int) -> None:
-        self.oldest_at = oldest_at
+        self.oldest_at = self.unacked_at = oldest_at
+        self.messages = WAITING.outbox_messages
         self.taken_bytes = 0
         self.lump_bytes = 0
         self.owed_messages = WAITING.outbox_messages
         self.owed_bytes = 1
         self.blocked_since = oldest_at
+
+    def look(self) -> None:
+        """Nothing was acknowledged."""
 
     def waiting(self) -> Waiting:
         return WAITING
@@ -133,7 +137,7 @@ def hot_path(clients: int, messages: int = 1_000_000) -> float:
     return (time.thread_time() - begun) / (turns * clients)
 
 
-RULES = {
+RULES: dict[str, Any] = {
     "xap": [{"enabled": True, "mode": "shadow"}],
     "rules": [
         {"name": "old", "signal": "oldest_age", "shape": "soft_for", "limit": 1, "hold_ms": 3_600_000,
@@ -142,7 +146,7 @@ RULES = {
 }  # fmt: skip
 
 
-def ticks(clients: int, seconds: int = 8, **rules: Any) -> tuple[list[float], list[float]]:
+def ticks(clients: int, rules: dict[str, Any], seconds: int = 8) -> tuple[list[float], list[float]]:
     """Seconds of each 25 ms part of a round, and of whole rounds, with everybody backlogged."""
     made = guard(1 << 50, **rules)
     crowd(made, [100_000] * clients)
@@ -166,7 +170,7 @@ def main() -> None:
     choices(table, clients)
     table.add_row("a message, nothing over", f"{hot_path(clients) * 1e9:.0f} ns", "", "")
     for name, rules in (("AMPS's rules", {}), ("and two that hold for everybody", RULES)):
-        parts, rounds = ticks(clients, **rules)
+        parts, rounds = ticks(clients, rules)
         row(table, f"a part of the tick (25 ms), {name}", parts, 1e3, "ms")
         row(table, f"a whole tick at once, {name}", rounds, 1e3, "ms")
     Console().print(table)

@@ -53,7 +53,7 @@ def line(process: Process) -> Any:
     assert process.stdout is not None
     found = process.stdout.readline()
     if not found:
-        raise SystemExit(f"{process.args} ended without an answer")
+        raise SystemExit(f"{process.args!r} ended without an answer")
     return json.loads(found)
 
 

@@ -34,7 +34,7 @@ def answer(process: Process) -> dict[str, Any]:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise SystemExit(f"{process.args} ended without an answer")
+        raise SystemExit(f"{process.args!r} ended without an answer")
     found: dict[str, Any] = json.loads(line)
     return found
 

@@ -117,7 +117,8 @@ def seek_p99(segments: int) -> float:
     """Milliseconds to the first chunk from a bookmark anywhere in a log of so many segments, 99th percentile."""
     from broker_core.batch import Batch, build_one_topic
     from broker_core.delivery.fair_share import FIRST_CHUNK
-    from broker_core.journal.journal import Journal, JournalOptions
+    from broker_core.journal.appender import JournalOptions
+    from broker_core.journal.journal import Journal
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
         journal = Journal.open(

@@ -20,7 +20,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ def rates(kind: str, number: int, size: int, batch: int, first: bool) -> dict[st
         subscriber(address, kind, "returning", "bench", number) as reading,
     ):
         publish(address, "bench", number, size, batch)
-        parts = [
+        parts: list[Callable[[], dict[str, float]]] = [
             lambda: returning(home, reading, "returning"),
             lambda: replaying(address, home, kind, "bench", number),
         ]

@@ -103,7 +103,8 @@ def redis_subscribe(address: str, number: int) -> None:
     last: Any = "0-0"
     first = 0.0
     while received < number:
-        for _, entries in connection.xread({"bench": last}, count=1_000, block=1_000) or ():
+        found: Any = connection.xread({"bench": last}, count=1_000, block=1_000)
+        for _, entries in found or ():
             first = first or time.monotonic()
             for _, fields in entries:
                 nbytes += len(fields[b"b"])

@@ -235,11 +235,9 @@ def undecoded(spark: SparkSession, data: Data) -> Iterator[DataFrame]:
 
 def candidates(spark: SparkSession, data: Data) -> dict[str, Callable[[], object]]:
     """What is measured, by name."""
-    from pyspark.sql.types import StructType
-
     last = data.records
     one_percent = {"start": last // 2, "end": last // 2 + last // 100 - 1}
-    text = StructType.fromDDL(
+    text = (
         "sequence BIGINT, accepted_at TIMESTAMP, origin STRING, epoch INT, topic STRING, publisher STRING,"
         " publisher_sequence BIGINT, header STRING, body STRING"
     )

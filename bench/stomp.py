@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +35,18 @@ from bench.processes import BIG, resident
 UNANSWERED = 1_000
 BODY = b'{"symbol":"SLCE","side":"buy","price":101.25,"quantity":300,"venue":"XNAS","order":"A-0000000001"}'
 SPAWN = multiprocessing.get_context("spawn")
+
+
+class StompServer(Protocol):
+    """A broker that speaks STOMP; `login` are the lines that its CONNECT wants."""
+
+    name: str
+    login: str
+    destination: str
+
+    def available(self) -> bool: ...
+
+    def serve(self) -> contextlib.AbstractContextManager[Server]: ...
 
 
 class Sluice:
@@ -149,7 +162,8 @@ def frames_out(readers: int, number: int) -> float:
         writing.recv()
         writing.send("go")
         started = writing.recv()
-        return readers * number / (max(one.recv()[0] for one in reading) - float(started))
+        ended: float = max(one.recv()[0] for one in reading)
+        return readers * number / (ended - float(started))
 
 
 def idle(number: int) -> float:
@@ -176,7 +190,7 @@ def main() -> None:
     def note(who: str, what: str, figure: float) -> None:
         found.setdefault(who, {}).setdefault(what, []).append(figure)
 
-    candidates = [
+    candidates: list[StompServer] = [
         Sluice("Sluice, journaled", "/topic/bench"),
         Sluice("Sluice, not journaled", "/topic/scratch.bench"),
         RabbitMQ(),

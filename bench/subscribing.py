@@ -134,7 +134,8 @@ async def neighbour(address: str) -> None:
         calm = [await trip() for _ in iter(lambda: time.monotonic() < until, False)]
         say(ready=True)
         await loop.run_in_executor(None, sys.stdin.readline)
-        word, beside = loop.run_in_executor(None, sys.stdin.readline), []
+        word = loop.run_in_executor(None, sys.stdin.readline)
+        beside: list[float] = []
         while not word.done() or len(beside) < LEAST:
             beside.append(await trip())
         say(calm=calm, beside=beside)

@@ -50,7 +50,8 @@ class Redis:
     def subscribe(self, port: int, name: str, ready: Callable[[], None], received: Received) -> None:
         import redis
 
-        subscription = redis.Redis(port=port, client_name=name).pubsub(ignore_subscribe_messages=True)
+        connection = redis.Redis(port=port, client_name=name)
+        subscription = connection.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         subscription.subscribe(TOPIC)
         subscription.get_message(timeout=5)
         ready()
