@@ -75,6 +75,8 @@ class Statistics:
         self._recent: list[ClientEntry] = []
         self._kept: dict[str, tuple[tuple[object, ...] | None, ClientEntry]] = {}
         """Entries of the newest snapshot, each with what it is recognised by."""
+        self._resting: dict[str, dict[str, tuple[tuple[object, ...], SubscriptionEntry]]] = {}
+        """The same of subscriptions at rest, by client and id: of a client's thousand they are most."""
         self._span_s, self._looked, self._room, self._also_unchanged = 1.0, 0, 0, False
         self.rates = Rates()
         self.transports: list[OpenTransport] = []
@@ -167,7 +169,7 @@ class Statistics:
     def _forget(self) -> None:
         """Keep nothing of clients that have left."""
         clients = self._clients
-        for kept in (self._rates, self._delivered, self._looks, self._kept):
+        for kept in (self._rates, self._delivered, self._looks, self._kept, self._resting):
             if len(kept) > len(clients):
                 for name in kept.keys() - clients.keys():
                     del kept[name]
@@ -235,10 +237,7 @@ class Statistics:
         backlog, spool, guard = connection.backlog, connection.backlog.spool, self._engine.guard
         pool = guard.pool_of(connection.transport)
         explained = self._explaining.client(connection, figures, now, crowded)
-        subscriptions = [
-            self._subscription(target, figures[id], explained, now)
-            for id, target in connection.subscriptions.items()
-        ]
+        subscriptions = self._subscriptions(connection, figures, explained, now)
         account, delivery = account_of(connection, figures.values()), delivery_of(connection)
         return ClientEntry(
             **_amounts(account),
@@ -277,6 +276,24 @@ class Statistics:
             last_decision=self._engine.decisions.last_of(connection.name),
             subscriptions=subscriptions,
         )
+
+    def _subscriptions(
+        self, connection: Member, figures: dict[str, Figures], explained: Explained, now: int
+    ) -> list[SubscriptionEntry]:
+        flaps, made = self._lags.flaps(connection.name, now), list[SubscriptionEntry]()
+        known, resting = self._resting.get(connection.name, {}), {}
+        for id, target in connection.subscriptions.items():
+            mark = _mark_at_rest(target, figures[id], flaps)
+            before = known.get(id)
+            if mark is None or before is None or before[0] != mark:
+                entry = self._subscription(target, figures[id], explained, now)
+            else:
+                entry = before[1]
+            if mark is not None:
+                resting[id] = mark, entry
+            made.append(entry)
+        self._resting[connection.name] = resting
+        return made
 
     def _subscription(
         self, target: ClientSubscription, figures: Figures, explained: Explained, now: int
@@ -355,6 +372,31 @@ def _look(connection: Member) -> tuple[Delivery, int, int, int]:
         account.waiting.messages,
         connection.backlog.spool_bytes,
         account.lost.messages,
+    )
+
+
+def _mark_at_rest(target: ClientSubscription, figures: Figures, flaps: bool) -> tuple[object, ...] | None:
+    """What the entry of a subscription is recognised by for which nothing waits or is in flight; None for one whose ages go on."""
+    account, kept, other = figures.account, figures.account.journaled, figures.account.unjournaled
+    if figures.lag_messages or figures.window_full_since or figures.unacked or account.in_flight.messages:
+        return None
+    lane = target.peer.backlog.lanes.get(target.stream)
+    window = lane.window if lane is not None else None
+    return (
+        target,
+        flaps,
+        figures.delivery,
+        figures.paused,
+        kept.matched,
+        other.matched,
+        kept.handed,
+        other.handed,
+        kept.acknowledged + other.acknowledged,
+        *account.gone.items(),
+        target.rate,
+        target.durable,
+        target.lease_ms,
+        (window.mode, window.prefetch) if window is not None else None,
     )
 
 

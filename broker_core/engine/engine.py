@@ -125,7 +125,7 @@ class Engine:
             self.facilities,
             self.frontier,
             self.roster,
-            Turns(),
+            Turns(clock),
             self.leases,
             RefusedNames(),
             Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),

@@ -59,7 +59,8 @@ def compile_filter(text: str) -> Filter:
     if text.startswith(MARK):
         return _selector(*divided(text))
     tree = parse(text)
-    return _shared(nodes.to_text(tree), lambda: Filter(nodes.to_text(tree), test_of(tree)))
+    normal = nodes.to_text(tree)
+    return _shared(normal, lambda: Filter(normal, test_of(tree)))
 
 
 def _selector(selector: str, body_filter: str) -> Filter:

@@ -42,6 +42,8 @@ class TcpProtocol(TcpConnection):
     def __init__(self, engine: Engine, transport_name: str) -> None:
         super().__init__(engine, transport_name)
         self._reader = FrameReader(FROM_CLIENT, BEFORE_LOGON)
+        self._replies = bytearray()
+        """Of this turn: a thousand commands in one read are answered in one write."""
         self._unfinished = Unfinished(engine.anteroom)
 
     def _connected(self) -> None:
@@ -74,6 +76,8 @@ class TcpProtocol(TcpConnection):
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         assert self._transport is not None
+        if self._replies:
+            self._write_replies()
         parts: list[Any] = []
         for entry in entries:
             batch = entry.batch
@@ -86,9 +90,21 @@ class TcpProtocol(TcpConnection):
         assert self._transport is not None
         if self._progress.closed:
             return  # to what its client had sent before it was gone
+        if not self._replies:
+            asyncio.get_running_loop().call_soon(self._write_replies)
         frame = encode_command(reply)
         self.handed_bytes += len(frame)
-        self._transport.write(frame)
+        self._replies += frame
+        self._unwritten = len(self._replies)
+
+    def _write_replies(self) -> None:
+        if self._replies and self._transport is not None and not self._progress.closed:
+            replies, self._replies, self._unwritten = self._replies, bytearray(), 0
+            self._transport.write(replies)
+
+    def close(self, code: str, message: str) -> None:
+        self._write_replies()
+        super().close(code, message)
 
 
 class TcpListener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ class Peer:
         self.taken: list[Item] = []
         self.reading = True
         sink: Any = self
-        self.inbox = Inbox(sink, self.take, self.clock, turns or Turns())
+        self.inbox = Inbox(sink, self.take, self.clock, turns or Turns(self.clock))
         self.told: list[str] = []
 
     def take(self, item: Item) -> None:
@@ -139,7 +140,8 @@ async def test_of_a_connection_that_ends_before_it_is_known_whose_it_is_nothing_
 
 
 async def test_many_clients_with_more_than_their_budget_share_one_a_turn_in_line() -> None:
-    clock, turns = ManualClock(), Turns()
+    clock = ManualClock()
+    turns = Turns(clock)
     peers = [Peer(clock, turns) for _ in range(3)]
     for peer in peers:
         peer.inbox.put(map(str, range(10)))
@@ -149,3 +151,29 @@ async def test_many_clients_with_more_than_their_budget_share_one_a_turn_in_line
         await turn()
         seen.append([len(peer.taken) for peer in peers])
     assert seen == [[8, 4, 4], [8, 8, 4], [8, 8, 8], [10, 10, 8], [10, 10, 10], [10, 10, 10]]
+
+
+async def test_many_clients_that_leave_together_end_a_budget_a_turn() -> None:
+    clock = ManualClock()
+    turns, ended = Turns(clock), list[int]()
+
+    def leave(number: int) -> None:
+        clock.passes(SLOW)
+        ended.append(number)
+
+    for number in range(10):
+        Peer(clock, turns).inbox.end(partial(leave, number))
+    seen = [len(ended)]
+    while len(ended) < 10:
+        await turn()
+        seen.append(len(ended))
+    assert seen == [4, 8, 10]
+    assert ended == list(range(10))
+
+
+async def test_who_leaves_alone_has_left_at_once() -> None:
+    clock = ManualClock()
+    turns, ended = Turns(clock), list[int]()
+    for number in range(3):
+        Peer(clock, turns).inbox.end(partial(ended.append, number))
+        assert ended[-1] == number
