@@ -1,4 +1,4 @@
-"""Subscribes that need something before they begin: a durable subscription, a resume token, a snapshot.
+"""Subscribes that need something before they begin: a durable subscription, a managed replay, a resume token, a snapshot.
 
 Each ends as an ordinary subscribe with a bookmark, and with what is delivered before it. What takes long (the disk,
 the log) happens before the subscription exists; then, in one turn of the loop, it is entered, its first deliveries
@@ -32,7 +32,10 @@ Begin = Callable[[Member, commands.Subscribe, int], None]
 
 def needs_preparing(command: commands.Subscribe) -> bool:
     """Whether a subscribe isn't an ordinary one."""
-    return command.durable is not None or command.snapshot_key is not None or command.resume is not None
+    return any(
+        asked is not None
+        for asked in (command.durable, command.managed, command.snapshot_key, command.resume)
+    )
 
 
 @dataclass(slots=True)
@@ -90,6 +93,10 @@ class Preparation:
         if command.durable is not None:
             begins_at, client = await self._begins_at(), self.connection.keeps_as(command.durable)
             return (await self.services.durables.claim(client, command, begins_at)).position
+        if command.managed is not None:
+            look_up = self.services.subscribing.look_up
+            await self.services.managed.claim(self.connection.name, command, lambda: look_up(command))
+            return None
         newest = self.services.frontier.durable
         if command.resume is not None:
             return await self._resume(command.resume, subscription, newest)
@@ -105,7 +112,7 @@ class Preparation:
         now = self.services.frontier.durable + 1
         if self.command.bookmark is None:
             return now
-        span = self.services.subscribing.span_of(self.command)
+        span = self.services.subscribing.look_up(self.command).span
         if not span.not_before:
             return span.first
         reader = self.services.facilities.reader

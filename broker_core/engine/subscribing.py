@@ -121,8 +121,6 @@ class Subscriptions:
             parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
         )
         found = self._find(command, pattern) if kept is None else managed.continued(kept, command)
-        if command.managed and kept is None and found is not None:
-            kept = managed.make(connection.name, command, found.span)
         target = ClientSubscription(
             connection,
             command.topic,
@@ -153,8 +151,8 @@ class Subscriptions:
         self._start(target, found.span, command.paused)
         return target
 
-    def span_of(self, command: commands.Subscribe) -> Span:
-        """What of the log a bookmark names; ClientErrors as `_add`."""
+    def look_up(self, command: commands.Subscribe) -> Found:
+        """What of the log a subscribe's bookmark names; ClientErrors as `_add`."""
         if command.rate:
             parse_rate(command.rate, command.rate_max_gap)
         if command.conflation:
@@ -163,7 +161,7 @@ class Subscriptions:
             compile_filter(command.filter)
         found = self._find(command, TopicPattern.parse(command.topic))
         assert found is not None
-        return found.span
+        return found
 
     def is_kept(self, target: ClientSubscription) -> bool:
         """Whether the log keeps records of a subscription, as far as can be said."""

@@ -27,8 +27,6 @@ class Durables:
         self._active: dict[tuple[str, str], ClientSubscription] = {}
         self.sent_upto: dict[tuple[str, str], int] = {}
         """Of those whose messages say whether somebody had them before: the last sequence that was sent, since the start."""
-        self._unsaved: set[Durable] = set()
-        """Made, and not known to be on disk: nobody was told of them."""
 
     def connected(self, durable: Durable) -> bool:
         return (durable.client, durable.name) in self._active
@@ -41,15 +39,10 @@ class Durables:
         """
         while True:
             found = self._find(client, command) or self._make(client, command, position)
-            if found not in self._unsaved:
+            if not self._kept.is_new(found):
                 return found
-            try:
-                await self._kept.save()
-            except JournalError:
-                self._drop(found)
-                raise
+            await self._kept.secure(found)
             # Somebody may have subscribed to it meanwhile, or deleted it: look again.
-            self._unsaved.discard(found)
 
     def _find(self, client: str, command: commands.Subscribe) -> Durable | None:
         found = self._known.get((client, command.durable or ""))
@@ -90,12 +83,7 @@ class Durables:
             seen_at=now,
         )
         self._kept.keep(durable)
-        self._unsaved.add(durable)
         return durable
-
-    def _drop(self, durable: Durable) -> None:
-        self._kept.drop(durable)
-        self._unsaved.discard(durable)
 
     def opened(self, target: ClientSubscription, name: str) -> None:
         self._active[target.peer.keeps_as(name), name] = target
@@ -116,7 +104,7 @@ class Durables:
                 f"Client {client} has no durable subscription {name}.",
                 "See the list of durable subscriptions.",
             )
-        self._drop(durable)
+        self._kept.drop(durable)
         self.sent_upto.pop((client, name), None)
         subscribed = self._active.pop((client, name), None)
         if subscribed is not None:

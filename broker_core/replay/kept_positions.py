@@ -43,6 +43,8 @@ class KeptPositions:
         self._pin = pin
         self._pins: dict[Entry, Pin] = {}
         self._changed = False
+        self._unsaved: set[Entry] = set()
+        """New, and not known to be on disk: nobody was told of them."""
         self._next: asyncio.Future[None] | None = None
         """Of the write that hasn't begun, for all who wait for it."""
         self._writer: asyncio.Task[None] | None = None
@@ -54,9 +56,25 @@ class KeptPositions:
         yield from self.replays.values()
 
     def keep(self, entry: Entry) -> None:
-        """Keep one more, and hold the log for it. It is on disk after the next `save`."""
+        """Keep one more, and hold the log for it. It is on disk after the next `save`; who promises it calls `secure`."""
         self._enter(entry)
+        self._unsaved.add(entry)
         self._changed = True
+
+    def is_new(self, entry: Entry) -> bool:
+        """Whether nobody was told of it yet: it isn't known to be on disk."""
+        return entry in self._unsaved
+
+    async def secure(self, entry: Entry) -> None:
+        """Wait until a new one is on disk. JournalError not_kept, and then it is kept no longer: nobody was told of it."""
+        if entry not in self._unsaved:
+            return
+        try:
+            await self.save()
+        except JournalError:
+            self.drop(entry)
+            raise
+        self._unsaved.discard(entry)
 
     def drop(self, entry: Entry) -> None:
         """Keep one no longer, and let go of the log. One that isn't kept is dropped already."""
@@ -69,6 +87,7 @@ class KeptPositions:
                 return
             del self.replays[entry.name]
         self._let_go(entry)
+        self._unsaved.discard(entry)
         self._changed = True
 
     def note(self) -> None:

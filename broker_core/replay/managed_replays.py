@@ -6,6 +6,7 @@ replay that isn't ended holds the log from its position on, under the name that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -82,6 +83,8 @@ class ManagedReplays:
         self._replays = kept.replays
         self._active: dict[str, tuple[ClientSubscription, Speed]] = {}
         """Those whose client is subscribed."""
+        self._asked: dict[str, Found] = {}
+        """Of those that a client has made and not begun: what it asked for, and is to be told about that."""
 
     def get(self, name: str) -> ManagedReplay:
         """The one of that name; OperatorError unknown_replay."""
@@ -94,11 +97,27 @@ class ManagedReplays:
 
     # A client comes and goes.
 
-    def make(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
-        """A new one from what a client or an operator asks. ClientError too_many_replays."""
+    async def claim(self, client: str, command: commands.Subscribe, look_up: Callable[[], Found]) -> None:
+        """See to it that the one a subscribe names is there and on disk, for who begins it at once; `look_up` says what of the log
+        a new one is of.
+
+        ClientErrors of `find` and of `look_up`, too_many_replays; JournalError not_kept, and then one that was new is none.
+        """
+        while True:
+            replay = self.find(client, command)
+            if replay is None:
+                found = look_up()
+                replay = self._make(client, command, found.span)
+                self._asked[replay.name] = found
+            if not self._kept.is_new(replay):
+                return
+            await self._kept.secure(replay)
+            # It may have been cancelled meanwhile, or begun by another: look again.
+
+    def _make(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
         now = self._clock.now_ns()
         for old in [one for one in self._replays.values() if one.ended and one.ended_at < now - KEPT_NS]:
-            self._kept.drop(old)
+            self._drop(old)
         if len(self._replays) >= MAX_MANAGED:
             raise ClientError(
                 "too_many_replays",
@@ -156,6 +175,8 @@ class ManagedReplays:
 
     def continued(self, replay: ManagedReplay, command: commands.Subscribe) -> Found:
         """Where its client goes on: after what it says it has received, else with the first that it may not have."""
+        if (asked := self._asked.pop(replay.name, None)) is not None:
+            return asked
         received = sequence_in(command.received, self._instance) if command.received is not None else None
         if received is None or not replay.first <= received + 1 <= self._frontier.durable + 1:
             return Found(replay.span)
@@ -184,13 +205,16 @@ class ManagedReplays:
 
     # What operators do. Each raises OperatorError unknown_replay or replay_ended, and is done for good after a save.
 
-    def create(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
-        """Make one for a client that will come for it. OperatorError replay_exists."""
+    async def create(self, client: str, command: commands.Subscribe, span: Span) -> ManagedReplay:
+        """Make one for a client that will come for it. OperatorError replay_exists; ClientError too_many_replays; JournalError
+        not_kept, and then there is none."""
         if command.managed in self._replays:
             raise OperatorError(
                 "replay_exists", f"There is a managed replay {command.managed}.", "Choose another name."
             )
-        return self.make(client, command, span)
+        replay = self._make(client, command, span)
+        await self._kept.secure(replay)
+        return replay
 
     def pause(self, name: str) -> ManagedReplay:
         replay, target = self._running(name)
@@ -243,7 +267,11 @@ class ManagedReplays:
             raise OperatorError(
                 "replay_not_ended", f"The managed replay {name} isn't ended.", "Cancel it first."
             )
+        self._drop(replay)
+
+    def _drop(self, replay: ManagedReplay) -> None:
         self._kept.drop(replay)
+        self._asked.pop(replay.name, None)
 
     def _running(self, name: str) -> tuple[ManagedReplay, ClientSubscription | None]:
         replay = self.get(name)

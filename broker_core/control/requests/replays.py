@@ -34,9 +34,8 @@ class ReplayRequests:
         subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": asked.name}
         command = commands.parse_command(msgspec.json.encode(subscribe))
         assert isinstance(command, commands.Subscribe)
-        return await self._stored(
-            self._engine.managed.create(client, command, self._engine.subscriptions.span_of(command))
-        )
+        found = self._engine.subscriptions.look_up(command)
+        return self._engine.managed.shown(await self._engine.managed.create(client, command, found.span))
 
     async def pause(self, asked: requests.PauseReplay) -> ReplayEntry:
         return await self._stored(self._engine.managed.pause(asked.name))

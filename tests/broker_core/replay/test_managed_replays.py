@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from broker_core.broker import Broker
+from broker_core.journal.files import Files
 from broker_core.replay import trail
+from broker_core.replay.kept import ManagedReplay
+from broker_core.replay.kept_file import Earlier, load
+from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import ask, running_broker, until
 from tests.support.fake_broker import some_replays
 from tests.support.raw import RawClient
@@ -252,3 +256,51 @@ async def test_a_file_that_cannot_be_read_stops_the_start_and_says_what_to_do(tm
         async with running_broker(tmp_path):
             pass
     assert refused.value.code == "bad_kept_positions"
+
+
+async def test_one_that_cannot_be_stored_is_refused_and_is_none_whoever_asks(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await filled(broker, 20)
+        files = broker.engine.kept._files = FailingFiles()
+        files.fail = lambda name: name == "pwritev"
+        reader = await Reader.connect(broker)
+        assert [one["code"] for one in await subscribe(reader)] == ["not_kept"]
+        with pytest.raises(AssertionError, match="'code': 'not_kept'"):
+            await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
+        assert await ask(broker, "replays") == []
+        assert not broker.engine.journal.pins()
+        files.fail = lambda name: False
+        assert [one["ack"] for one in await subscribe(reader)] == ["processed"]
+        await until(lambda: len(reader.got) == 20)
+        reader.close()
+
+
+async def test_what_its_client_was_answered_is_on_the_disk(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await filled(broker, 20)
+        reader = await Reader.connect(broker)
+        await subscribe(reader, paused=True)
+        # As it stands at this moment, not after the next second: as a crash would leave it.
+        (kept,) = load(
+            Files(), tmp_path / "journal" / "test-1.kept.json", Earlier(tmp_path / "none", tmp_path / "none")
+        )
+        assert isinstance(kept, ManagedReplay)
+        assert (kept.name, kept.client, kept.position) == ("nightly", "reader", 1)
+        reader.close()
+
+
+async def test_who_makes_one_is_told_of_the_gap_it_begins_with(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        writer = await RawClient.connect(broker, "writer")
+        for _ in range(8):
+            await writer.publish("a", [b"x" * 1_000] * 500)
+        await until(lambda: broker.engine.frontier.durable >= 4_000)
+        await asyncio.to_thread(broker.engine.journal.preallocate)
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        receipt = await ask(broker, "journal_remove", names=plan["chosen"][:1], age_s=0)
+        raw = await RawClient.connect(broker, "reader")
+        raw.command(
+            {"c": "subscribe", "id": "s", "topic": "a", "bookmark": "test-1|1|", "managed": "nightly"}
+        )
+        gap = await raw.until("gap")
+        assert (gap["from"], gap["to"]) == ("test-1|2|", f"test-1|{receipt['last_sequence']}|")
