@@ -62,7 +62,7 @@ class Explaining:
         unacked = sum(one.unacked for one in figures.values())
         return Evidence(
             # What its kernel hasn't acknowledged waits as well, though not here.
-            waiting_messages=sum(
+            unread_messages=sum(
                 one.lag_messages + one.account.in_flight.messages for one in figures.values()
             )
             - unacked,

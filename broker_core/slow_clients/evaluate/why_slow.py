@@ -51,7 +51,8 @@ class Cause(StrEnum):
 class Evidence:
     """What is known of a client and of the broker at one moment. Rates are `Pace`'s."""
 
-    waiting_messages: int = 0
+    unread_messages: int = 0
+    """Waiting here, or on their way and not acknowledged by its kernel."""
     write_blocked_ms: int = 0
     window_full_ms: int = 0
     """The longest of its subscriptions' full windows."""
@@ -116,23 +117,23 @@ def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ..
     taken = f"{seen.taken_rate:,} bytes/s"
     blocked = f"its connection has taken nothing for {seen.write_blocked_ms} ms"
     return (
-        (not seen.waiting_messages and not unacked, Cause.KEEPS_UP, "Nothing waits for it.", ("waiting_messages",)),
+        (not seen.unread_messages and not unacked, Cause.KEEPS_UP, "Nothing waits for it.", ("unread_messages",)),
         (seen.paused, Cause.PAUSED, "It is paused: what waits for it is held back here, and it isn't behind by itself.",
-         ("waiting_messages",)),
+         ("unread_messages",)),
         (seen.rate_limited and not stopped, Cause.THROTTLED,
          "It gets messages at the rate it asked for, which is lower than the rate at which they come.",
-         ("waiting_messages", "taken_rate", "arrival_rate")),
+         ("unread_messages", "taken_rate", "arrival_rate")),
         (seen.loop_late_ms >= BUSY_LOOP_MS and not stopped, Cause.BROKER_BUSY,
-         f"The broker is busy: its loop runs {seen.loop_late_ms} ms late, for all clients.", ("loop_late_ms", "waiting_messages")),
+         f"The broker is busy: its loop runs {seen.loop_late_ms} ms late, for all clients.", ("loop_late_ms", "unread_messages")),
         (seen.disk_ms >= BUSY_DISK_MS and (seen.offlined or seen.replaying) and not stopped, Cause.DISK_BUSY,
          f"The disk is busy: what it waits for is read from there, and that takes {seen.disk_ms} ms.",
-         ("disk_ms", "waiting_messages")),
+         ("disk_ms", "unread_messages")),
         (stopped, Cause.NOT_READING,
          f"It doesn't read: {blocked}.",
-         ("write_blocked_ms", "waiting_messages", "taken_rate", "sure_rate", "lump_bytes")),
+         ("write_blocked_ms", "unread_messages", "taken_rate", "sure_rate", "lump_bytes")),
         (seen.network_limited, Cause.SLOW_NETWORK,
          f"The network to it is slow: {taken} get through, with room in its own buffer.",
-         ("taken_rate", "arrival_rate", "network_limited", "waiting_messages")),
+         ("taken_rate", "arrival_rate", "network_limited", "unread_messages")),
         (unacked > 0 and silence_ms >= HANGS_MS and not seen.window_full_ms, Cause.APPLICATION_HANGS,
          f"Its application hangs: it has room in its window, owes {unacked} acknowledgements and has given none for {silence_ms} ms.",
          ("unacked_messages", "ack_silence_ms", "window_full_ms")),
@@ -142,15 +143,17 @@ def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ..
          ("unacked_messages", "ack_silence_ms", "window_full_ms")),
         (seen.replaying, Cause.REPLAYING,
          "It reads an older part of the journal, at its own speed, and isn't at the newest messages yet.",
-         ("waiting_messages", "taken_rate")),
-        (seen.waiting_messages > 0 and seen.burst, Cause.BURST,
+         ("unread_messages", "taken_rate")),
+        (seen.unread_messages > 0 and seen.burst, Cause.BURST,
          f"Its publishers send more than usual: {seen.arrival_rate:,} bytes/s come for it, {seen.usual_arrival_rate:,} bytes/s "
          f"usually do, and it takes {taken}, as before.",
-         ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "waiting_messages")),
-        (seen.waiting_messages > 0 and (seen.offlined or seen.taken_rate < seen.arrival_rate), Cause.READING_SLOWLY,
+         ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "unread_messages")),
+        (seen.unread_messages > 0 and (seen.offlined or seen.taken_rate < seen.arrival_rate), Cause.READING_SLOWLY,
          f"A slow network, or slow reading: it takes {taken}, and {seen.arrival_rate:,} bytes/s come for it."
          if seen.taken_rate or seen.write_blocked_ms < BLOCKED_MS else
          f"A slow network, slow reading, or none: {blocked}, and {seen.arrival_rate:,} bytes/s come for it.",
-         ("taken_rate", "arrival_rate", "waiting_messages", "write_blocked_ms")),
-        (True, Cause.KEEPS_UP, "It takes messages as fast as they come.", ("taken_rate", "arrival_rate", "waiting_messages")),
+         ("taken_rate", "arrival_rate", "unread_messages", "write_blocked_ms")),
+        (True, Cause.KEEPS_UP,
+         f"Nothing says that it is slow; {blocked}, too short a time to tell." if seen.write_blocked_ms else
+         "It takes messages as fast as they come.", ("taken_rate", "arrival_rate", "unread_messages")),
     )  # fmt: skip

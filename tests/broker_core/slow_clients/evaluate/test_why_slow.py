@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from broker_core.slow_clients.evaluate.why_slow import Cause, Evidence, why_slow
 
-BEHIND = {"waiting_messages": 500, "arrival_rate": 50_000, "taken_rate": 1_000}
+BEHIND = {"unread_messages": 500, "arrival_rate": 50_000, "taken_rate": 1_000}
 
 
 @pytest.mark.parametrize(
     ("injected", "expected"),
     [
         ({}, Cause.KEEPS_UP),
-        ({"waiting_messages": 3, "arrival_rate": 900, "taken_rate": 900}, Cause.KEEPS_UP),
+        ({"unread_messages": 3, "arrival_rate": 900, "taken_rate": 900}, Cause.KEEPS_UP),
         ({**BEHIND, "write_blocked_ms": 5_000, "taken_rate": 0}, Cause.NOT_READING),
         ({**BEHIND, "write_blocked_ms": 5_000, "offlined": True}, Cause.NOT_READING),
         ({**BEHIND, "window_full_ms": 10, "unacked_messages": 100}, Cause.SLOW_ACKS),
@@ -101,13 +101,13 @@ def test_each_cause_has_its_verdict(injected: dict[str, Any], expected: Cause) -
 def test_there_is_always_one_verdict_with_figures(seen: Evidence) -> None:
     found = why_slow(seen)
     assert found.evidence and found.sentence.endswith(".")
-    if seen.paused and seen.waiting_messages:
+    if seen.paused and seen.unread_messages:
         assert found.cause == Cause.PAUSED, "paused never looks like lagging (trap 24)"
 
 
 def test_a_steady_reader_is_never_said_not_to_read() -> None:
     steady = Evidence(
-        waiting_messages=5,
+        unread_messages=5,
         taken_rate=10_000,
         arrival_rate=50_000,
         lump_bytes=400_000,
@@ -121,13 +121,13 @@ def test_a_steady_reader_is_never_said_not_to_read() -> None:
 
 def test_who_has_taken_and_acknowledged_nothing_is_said_to() -> None:
     silent = Evidence(
-        waiting_messages=9, arrival_rate=50_000, write_blocked_ms=30_000, lump_bytes=350_000, offlined=True
+        unread_messages=9, arrival_rate=50_000, write_blocked_ms=30_000, lump_bytes=350_000, offlined=True
     )
     assert why_slow(silent).cause == Cause.READING_SLOWLY
     assert (
         why_slow(silent).sentence
         == "A slow network, slow reading, or none: its connection has taken nothing for 30000 ms, and 50,000 bytes/s come for it."
     )
-    mute = Evidence(waiting_messages=9, unacked_messages=100, ack_silence_ms=47_000, window_full_ms=46_000)
+    mute = Evidence(unread_messages=9, unacked_messages=100, ack_silence_ms=47_000, window_full_ms=46_000)
     assert why_slow(mute).cause == Cause.SLOW_ACKS
     assert "has acknowledged nothing for 47000 ms" in why_slow(mute).sentence
