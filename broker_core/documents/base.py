@@ -18,8 +18,8 @@ class Document(Struct, frozen=True, kw_only=True, gc=False):
 
 Json = Any
 """Anybody's JSON: the body of a message, which nobody here knows the shape of."""
-Scalar = bool | int | float | str | None
-"""A setting's value; lists are given as text."""
+Setting = bool | int | float | str | list[str | dict[str, str | int]] | None
+"""A setting's value; a ladder is a list of its rungs, as in the policy."""
 Moment = Annotated[int, Meta(description="ms UTC.")]
 MomentOrNone = Annotated[int | None, Meta(description="ms UTC.")]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from broker_core.documents.base import Document, Moment, MomentOrNone, Scalar
+from broker_core.documents.base import Document, Moment, MomentOrNone, Setting
 
 
 class Delivery(StrEnum):
@@ -198,7 +198,7 @@ class EffectiveSetting(Document, frozen=True, kw_only=True):
     """A setting in force for a client or one of its subscriptions, and where it is set."""
 
     setting: Annotated[str, Meta(description="As policies name it: its group, a dot, its field.")]
-    value: Annotated[Scalar, Meta(description="Null: without a limit, or as the broker chooses.")]
+    value: Annotated[Setting, Meta(description="Null: without a limit, or as the broker chooses.")]
     unit: Annotated[str, Meta(description="bytes, ms, messages, percent, …; empty for what isn't measured.")]
     origin: Annotated[
         str, Meta(description="default, instance, or the transport, rule or topic policy that sets it.")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from broker_core.documents.base import Document, Scalar
+from broker_core.documents.base import Document, Setting
 from broker_core.documents.records import DecisionEntry
 
 
@@ -19,7 +19,7 @@ class Running(Document, frozen=True, kw_only=True):
 class SettingValue(Document, frozen=True, kw_only=True):
     """A value, and where it is set."""
 
-    value: Scalar
+    value: Setting
     origin: str
 
 

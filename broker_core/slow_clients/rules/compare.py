@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker_core.documents.policies import SettingChange, SettingValue, TouchedEntry
+from broker_core.slow_clients.rules.in_force import settings_of
 from broker_core.slow_clients.rules.rulebook import RuleBook
-from broker_core.slow_clients.rules.scopes import Effective, Subject
+from broker_core.slow_clients.rules.scopes import Subject
 
-_NOT_SET: Final = Effective(None, "not set")
+_NOT_SET: Final = SettingValue(value=None, origin="not set")
 
 
 def compare(before: RuleBook, after: RuleBook, subjects: Iterable[Subject]) -> list[TouchedEntry]:
@@ -20,7 +21,7 @@ def compare(before: RuleBook, after: RuleBook, subjects: Iterable[Subject]) -> l
     touched = []
     of_client: list[SettingChange] = []
     for subject in subjects:
-        changes = _changes(before.effective(subject), after.effective(subject))
+        changes = _changes(_settings(before, subject), _settings(after, subject))
         if subject.topic:
             changes = [change for change in changes if change not in of_client]
         else:
@@ -37,17 +38,14 @@ def compare(before: RuleBook, after: RuleBook, subjects: Iterable[Subject]) -> l
     return touched
 
 
-def _changes(old: dict[str, Effective], new: dict[str, Effective]) -> list[SettingChange]:
+def _settings(book: RuleBook, subject: Subject) -> dict[str, SettingValue]:
+    found = settings_of(book.effective(subject), book.pool_of(subject))
+    return {one.setting: SettingValue(value=one.value, origin=one.origin) for one in found}
+
+
+def _changes(old: dict[str, SettingValue], new: dict[str, SettingValue]) -> list[SettingChange]:
     return [
-        SettingChange(setting=setting, before=_told(before), after=_told(after))
+        SettingChange(setting=setting, before=before, after=after)
         for setting in new | old
         if (before := old.get(setting, _NOT_SET)).value != (after := new.get(setting, _NOT_SET)).value
     ]
-
-
-def _told(effective: Effective) -> SettingValue:
-    value = effective.value
-    return SettingValue(
-        value=value if isinstance(value, int | float | str | bool | None) else str(value),
-        origin=effective.origin,
-    )

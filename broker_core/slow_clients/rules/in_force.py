@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from broker_core.config.preset_fields import PRESETS
+from broker_core.config.rule_settings import Rung
 from broker_core.config.vocabulary import SIGNALS, Unit
+from broker_core.documents.base import Setting
 from broker_core.documents.clients import EffectiveSetting
 from broker_core.slow_clients.rules.rule import PoolLimits
 from broker_core.slow_clients.rules.scopes import Effective
@@ -27,7 +29,7 @@ def settings_of(
     return [
         EffectiveSetting(
             setting=name,
-            value=plain(worked_out.get(name) if value is None else value),
+            value=_plain(worked_out.get(name) if value is None else value),
             unit=_unit(name, found),
             origin=origin,
             subscription=subscription,
@@ -46,8 +48,9 @@ def _unit(name: str, found: Mapping[str, Effective]) -> str:
     return _UNITS_OF_OWN.get(field, "")
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Setting:
     """A setting's value as JSON has it."""
     if isinstance(value, (tuple, list)):
-        return [plain(one) for one in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        return [asdict(one) if isinstance(one, Rung) else str(one) for one in value]
+    found: Setting = value
+    return found

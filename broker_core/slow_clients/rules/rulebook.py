@@ -88,6 +88,10 @@ class RuleBook:
         prefetch: int | None = self._activemq.values(subject)["prefetch"]
         return prefetch
 
+    def pool_of(self, subject: Subject) -> PoolLimits:
+        """Of its transport, or the instance's."""
+        return self.pools.get(subject.transport) or self.pools[INSTANCE]
+
     def effective(self, subject: Subject) -> dict[str, Effective]:
         """Every setting in force for a client, or with a topic for its subscription: value and origin."""
         settings = amps.settings(self._document, subject.transport)
@@ -112,8 +116,7 @@ class RuleBook:
         settings = self._activemq.values(subject)
         yield from activemq.rules(settings, self.revision, durable=durable, prefetch=prefetch)
         yield from qpid.rules(self._qpid.values(subject), self.revision, durable=durable)
-        pool = self.pools.get(subject.transport) or self.pools[INSTANCE]
-        yield from self._own_rules(self._narrow, subject, pool)
+        yield from self._own_rules(self._narrow, subject, self.pool_of(subject))
 
     def _pool_rules(self) -> Iterator[Rule]:
         """AMPS's, then each pool's own, with the settings of the instance or of the transport whose own pool it is."""

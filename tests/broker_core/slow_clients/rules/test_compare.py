@@ -68,3 +68,24 @@ def test_a_rule_taken_away_is_a_change_too() -> None:
     (one,) = compare(book(after), book(BASE), [DESK, PRICES])
     prefetch = next(change for change in one.changes if change.setting == "activemq.prefetch")
     assert (prefetch.before.value, prefetch.after.value) == (10, None)
+
+
+def test_a_ladder_is_told_as_the_policy_has_it() -> None:
+    rule = RuleSettings(
+        "age", signal=Signal.OLDEST_AGE, limit=1_000, ladder=(Rung(Action.WARN, 80), Rung(Action.DISCONNECT))
+    )
+    (touched,) = compare(book(BASE), book(replace(BASE, rules=(rule,))), [DESK])
+    (ladder,) = [one for one in touched.changes if one.setting == "age.ladder"]
+    assert ladder.after.value == [
+        {"action": "warn", "at_percent": 80, "after_ms": 0, "for_ms": 0},
+        {"action": "disconnect", "at_percent": 100, "after_ms": 0, "for_ms": 0},
+    ]
+
+
+def test_what_is_left_to_the_host_is_told_as_what_it_comes_to() -> None:
+    after = replace(BASE, pool=replace(BASE.pool, message_disk_limit=5 * 2**30))
+    (touched,) = compare(book(BASE), book(after), [DESK])
+    (change,) = touched.changes
+    assert change.setting == "amps.message_disk_limit"
+    assert (change.before.value, change.after.value) == (book(BASE).pool_of(DESK).disk, 5 * 2**30)
+    assert change.before.value
