@@ -62,9 +62,7 @@ class Explaining:
         unacked = sum(one.unacked for one in figures.values())
         return Evidence(
             # What its kernel hasn't acknowledged waits as well, though not here.
-            unread_messages=sum(
-                one.lag_messages + one.account.in_flight.messages for one in figures.values()
-            )
+            unread_messages=sum(one.lag_messages + one.account.in_flight.messages for one in figures.values())
             - unacked,
             write_blocked_ms=age_ms(backlog.blocked_since, now),
             window_full_ms=window_full_ms(figures, now),

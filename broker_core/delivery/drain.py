@@ -11,7 +11,7 @@ meanwhile: so it goes faster than its backlog grows, and ends. A chunk that was 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker_core.delivery.entry import OutboxEntry
@@ -27,10 +27,12 @@ LARGEST_COPIED = 256 * 1024
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """What was pulled from the spool together and isn't queued yet. No journaled record of it is before `first`."""
+    """What was pulled from the spool together and isn't queued yet. No journaled record of it is before `first`, and none of a
+    stream before its `firsts`."""
 
     entries: Sequence[SpoolEntry]
     first: int
+    firsts: Mapping[int, int]
     reading: asyncio.Future[list[OutboxEntry]]
     messages: int
     nbytes: int
@@ -72,7 +74,7 @@ class Drain:
         if self._share.busy and self._chunk_bytes > LARGEST_BESIDE_LIVE:
             self._chunk_bytes = LARGEST_BESIDE_LIVE
             if (chunk := self._drop()) is not None:
-                self._spool.put_back(chunk.entries, chunk.first)
+                self._spool.put_back(chunk.entries, chunk.firsts)
         owed = max(self._chunk_bytes, RUN_BYTES)
         if self.came_bytes >= owed:
             self.came_bytes -= owed
@@ -83,13 +85,14 @@ class Drain:
         """Pull a chunk and begin to read it, unless one is in flight. JournalError spool_damaged."""
         if self.chunk is not None:
             return
-        first = self._spool.first_sequence
+        first, firsts = self._spool.first_sequence, self._spool.firsts()
         # What was copied can't be given back but in memory.
         size = min(self._chunk_bytes, LARGEST_COPIED) if self._spool.copied_messages else self._chunk_bytes
         entries = self._leave_out(self._spool.pull(size))
         self.chunk = Chunk(
             entries,
             first,
+            {entry.stream: firsts[entry.stream] for entry in entries if entry.stream in firsts},
             asyncio.ensure_future(self._read(entries)),
             sum(entry.count for entry in entries),
             sum(entry.nbytes for entry in entries),

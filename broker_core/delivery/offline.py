@@ -95,7 +95,7 @@ class Offline:
         tallies = {stream: replace(tally) for stream, tally in self.spool.tallies.items() if tally.messages}
         chunk = self._drain.chunk
         if chunk is not None:
-            _tell(tallies, chunk.entries, chunk.first)
+            _tell(tallies, chunk.entries, chunk.firsts)
         return tallies
 
     def holds(self, stream: int) -> bool:
@@ -199,6 +199,8 @@ class Offline:
             return
         drain.chunk = None
         for entry in loaded:
+            if entry.batch.last_sequence:
+                self.spool.passed(entry.stream, entry.batch.last_sequence)
             if entry.stream in self._backlog.recipients:
                 self._backlog.queue(entry)
         self._backlog.send_waiting()
@@ -266,12 +268,14 @@ class Offline:
         self._holding = tuple(backlog.lanes.filled.values()) if self._sink.writable else ()
         backlog.state = next_state(backlog.state, Event.OFFLINE)
         unsent = backlog.take_unsent()
-        firsts = [one.batch.first_sequence for one in unsent if one.source is not None]
-        entries = unload(unsent)
+        entries, firsts = unload(unsent), dict(chunk.firsts if chunk is not None else {})
+        for one in unsent:
+            if one.source is not None:
+                first = one.batch.first_sequence
+                firsts[one.stream] = min(firsts.get(one.stream, first), first)
         if chunk is not None:
             entries += chunk.entries
-            firsts.append(chunk.first)
-        self.spool.put_back(entries, min((first for first in firsts if first), default=0))
+        self.spool.put_back(entries, firsts)
         self._owner.changed()
 
     def close(self) -> None:
@@ -286,8 +290,8 @@ class Offline:
             self._pin = None
 
 
-def _tell(tallies: dict[int, Tally], entries: Sequence[SpoolEntry], first: int) -> None:
-    """Add entries by stream. No journaled record of them is before `first`."""
+def _tell(tallies: dict[int, Tally], entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
+    """Add entries by stream. No journaled record of a stream is before its `firsts`."""
     for entry in entries:
-        known = first if entry.batch is None else entry.batch.first_sequence
+        known = firsts.get(entry.stream, 0) if entry.batch is None else entry.batch.first_sequence
         tallies.setdefault(entry.stream, Tally()).add(entry.count, entry.nbytes, known, known)

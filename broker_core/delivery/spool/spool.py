@@ -7,7 +7,7 @@ the counts, up to 16 KiB not yet written (`parts`), and one sequence per 1,024 e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,9 @@ class Spool:
         self.backlog_bytes = 0
         self.entries = 0
         self.tallies: dict[int, Tally] = {}
-        """What waits, by stream; `first` is a lower bound once something was pulled."""
+        """What waits, by stream; `first` is a lower bound once something was pulled, see `passed`."""
+        self._unordered: set[int] = set()
+        """Streams of which an older record came behind a newer one: of these nothing says how far they have come."""
         self._parts = Parts(path, files or Files())
         self._run: Run | None = None
         """What comes behind the parts: a reference that may become longer. Counted, and encoded when it is over."""
@@ -155,6 +157,11 @@ class Spool:
         tally = self.tallies.get(stream)
         if tally is None:
             tally = self.tallies[stream] = Tally()
+        if first_sequence and first_sequence <= tally.last:
+            self._unordered.add(stream)
+        self._add(tally, count, nbytes, first_sequence, last_sequence)
+
+    def _add(self, tally: Tally, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
         tally.add(count, nbytes, first_sequence, last_sequence)
         self.messages += count
         self.backlog_bytes += nbytes
@@ -188,24 +195,36 @@ class Spool:
             self._parts.start_anew()
         return taken
 
-    def put_back(self, entries: Sequence[SpoolEntry], first: int) -> None:
-        """Put what was pulled back to the front, in its order; no journaled record of it is before sequence `first`.
+    def firsts(self) -> dict[int, int]:
+        """By stream, a sequence that no waiting journaled record of it is before."""
+        return {
+            stream: tally.first for stream, tally in self.tallies.items() if tally.messages and tally.first
+        }
+
+    def passed(self, stream: int, last: int) -> None:
+        """A subscription's journaled records up to `last` were pulled and handed on: what waits of it comes after them."""
+        tally = self.tallies.get(stream)
+        if tally is not None and tally.messages and tally.first and stream not in self._unordered:
+            tally.first = max(tally.first, last + 1)
+
+    def put_back(self, entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
+        """Put what was pulled back to the front, in its order; no journaled record of a stream is before its `firsts`.
 
         It waits in memory, so it should be little: a reference without what it refers to, a copy whole.
         """
         if not entries:
             return
         self._front.extendleft(reversed(entries))
-        self._blocks.appendleft(_Block(BLOCK_ENTRIES, len(entries), first))
+        self._blocks.appendleft(_Block(BLOCK_ENTRIES, len(entries), min(firsts.values(), default=0)))
         self.entries += len(entries)
         for entry in entries:
             batch = entry.batch
+            tally = self.tallies.setdefault(entry.stream, Tally())
             if batch is None:
-                self._count(entry.stream, entry.count, entry.nbytes, first, first)
+                first = firsts[entry.stream]
+                self._add(tally, entry.count, entry.nbytes, first, first)
             else:
-                self._count(
-                    entry.stream, entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence
-                )
+                self._add(tally, entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence)
                 self.copied_messages += entry.count
                 self.held_bytes += entry.nbytes
 
@@ -235,6 +254,9 @@ class Spool:
         if entry.batch is not None and not entry.batch.first_sequence:
             tally.unjournaled -= entry.count
             tally.unjournaled_bytes -= entry.nbytes
+        if tally.messages == 0:
+            tally.first = tally.last = 0
+            self._unordered.discard(entry.stream)
         self.entries -= 1
         self.messages -= entry.count
         self.backlog_bytes -= entry.nbytes

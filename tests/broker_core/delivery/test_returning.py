@@ -77,3 +77,17 @@ async def test_one_catches_up_while_more_comes_all_the_time(tmp_path: Path) -> N
             await slow.read_numbers(NUMBER + came - len(numbers)) if len(numbers) < NUMBER + came else []
         )
         assert numbers == list(range(NUMBER + came)) and came
+
+
+async def test_one_that_is_cut_off_far_into_its_backlog_goes_on_from_there(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, tcp_policy(message_memory_limit=2_000_000)) as broker:
+        slow = await StalledSubscriber.connect(broker, "slow", "a")
+        await publish(broker, "a", 0, NUMBER)
+        backlog = broker.engine.roster.clients["slow"].backlog
+        await until(lambda: backlog.state is ClientState.OFFLINED)
+        numbers = await slow.read_numbers(2 * NUMBER // 3)
+        assert backlog.state is not ClientState.LIVE
+        (target,) = broker.engine.roster.clients["slow"].subscriptions.values()
+        needed = broker.engine.subscriptions.position(target)
+        # Nothing that it hasn't got is left out, and it isn't sent back to the beginning of its time on disk.
+        assert numbers[-1] - 4_000 < needed <= numbers[-1] + 2

@@ -153,7 +153,7 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
     reference(spool, 5)
     pulled = spool.pull(10**9)
     assert spool.empty and spool.first_sequence == 0
-    spool.put_back(pulled[1:], 2)
+    spool.put_back(pulled[1:], {7: 2})
     reference(spool, 6)
     assert (spool.entries, spool.messages, spool.copied_messages) == (6, 26, 1)
     assert (spool.oldest_at, spool.first_sequence, spool.tallies[7].messages) == (2, 2, 26)
@@ -161,8 +161,35 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
     assert [entry.accepted_at for entry in spool.pull(10**9)] == [2, 3, 4, 77, 6, 7]
     assert (spool.entries, spool.messages, spool.copied_messages, spool.backlog_bytes) == (0, 0, 0, 0)
     assert (spool.tallies[7].messages, spool.tallies[7].unjournaled, spool.held_bytes) == (0, 0, 0)
-    spool.put_back([], 9)
+    spool.put_back([], {7: 9})
     assert spool.empty and spool.first_sequence == 0
+
+
+def numbered(spool, first):
+    """Five records from `first` on, apart from what is before them in the log."""
+    spool.append_reference(7, Position(1, first * 1_000), 1_000, 5, first, first)
+
+
+def test_how_far_a_stream_has_come_is_known_by_what_was_handed_on(spool):
+    for first in (10, 20, 30):
+        numbered(spool, first)
+    spool.pull(1)
+    assert spool.firsts()[7] == 10, "as long as nobody says what was taken"
+    spool.passed(7, 14)
+    assert spool.firsts()[7] == 15
+    spool.passed(8, 99)
+    spool.pull(10**9)
+    assert spool.firsts() == {}
+    numbered(spool, 40)
+    assert spool.firsts()[7] == 40, "what was there before says nothing of what comes"
+
+
+def test_where_an_older_record_came_behind_a_newer_one_nothing_is_passed(spool):
+    for first in (30, 10, 50):
+        numbered(spool, first)
+    spool.pull(1)
+    spool.passed(7, 34)
+    assert spool.firsts()[7] == 10
 
 
 def test_the_oldest_entry_is_known(spool):
@@ -334,7 +361,7 @@ def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
             pulled = spool.pull(size)
             kept = len(pulled) // 2 if flag else len(pulled)
             taken(pulled[:kept])
-            spool.put_back(pulled[kept:], 1)
+            spool.put_back(pulled[kept:], {1: 1})
         waiting = model[len(out) :]
         assert spool.entries <= len(waiting) and bool(spool.entries) == bool(waiting)
         assert spool.messages == sum(entry[1] for entry in waiting)
