@@ -6,7 +6,7 @@ from typing import Final
 
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import DurableEntry
-from broker_core.errors import ClientError, JournalError, OperatorError
+from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
