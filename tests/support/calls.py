@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
-def calls(work: Callable[[], object]) -> int:
-    """How many functions, Python's and C's, are called while ``work`` runs on this thread."""
-    counted = 0
+@contextmanager
+def counted() -> Iterator[Callable[[], int]]:
+    """How many functions, Python's and C's, this thread calls in the block, whichever task; asked inside or behind it."""
+    number = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal counted
-        counted += event in ("call", "c_call")
+        nonlocal number
+        number += event in ("call", "c_call")
 
     sys.setprofile(count)
     try:
-        work()
+        yield lambda: number
     finally:
         sys.setprofile(None)
-    return counted
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many of them a piece of work calls."""
+    with counted() as number:
+        work()
+    return number()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
-
-import pytest
 
 from bench.clients import crowd, page
 from broker_core.broker import Broker
@@ -14,6 +11,7 @@ from broker_core.control.status import MADE_ANEW_EVERY, SLICE
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from tests.support.brokers import running_broker, until
+from tests.support.calls import counted
 
 AGES = {
     "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow", "subscriptions",
@@ -103,20 +101,20 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
     assert turns - before >= 4
 
 
-@pytest.mark.serial
-async def test_page_of_ten_thousand_clients_comes_from_a_real_broker_in_a_fifth_of_a_second(
+async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_them_anew(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path, on_tick=_nothing) as broker:
         crowd(broker, 10_000, 50)
-        await until(lambda: len(broker.statistics._recent) == 10_000, 20)
+        await until(lambda: len(broker.statistics._recent) == 10_000)
         spent = []
         for turn in range(5):
-            started = time.perf_counter()
-            found = await page(broker, sort="-lag_ms", search="client-0", offset=turn * 100, limit=100)
-            spent.append(time.perf_counter() - started)
+            with counted() as number:
+                found = await page(broker, sort="-lag_ms", search="client-0", offset=turn * 100, limit=100)
+            spent.append(number())
             assert (found["total"], len(found["clients"])) == (10_000, 100)
-    assert min(spent) < 0.2
+    # The least: a second's work may fall into the others. Each client is looked at a few times, not described anew.
+    assert min(spent) < 10 * 10_000
 
 
 async def _nothing(snapshot: Snapshot) -> None:

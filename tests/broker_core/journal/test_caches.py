@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from broker_core.journal.acks import Publishers, acks_path, read_acks
 from broker_core.journal.index import SegmentIndex
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.sidecar import SUMMARY_END, decode, encode, load, load_places, load_summary
+from tests.support.calls import counted
 
 from .support import INSTANCE, SMALL, batch_for, fill, flip, open_journal, read_all
 
@@ -207,8 +207,7 @@ def contents(directory, instance):
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in owned}
 
 
-@pytest.mark.serial
-def test_a_thousand_segments_open_in_under_two_seconds(tmp_path):
+def test_a_thousand_segments_open_without_being_read(tmp_path):
     options = SMALL
     journal = open_journal(tmp_path, options)
     while len(journal.segments()) < 1_000:
@@ -217,13 +216,12 @@ def test_a_thousand_segments_open_in_under_two_seconds(tmp_path):
         journal.finish_sealed()
     newest = journal.next_sequence
     journal.close()
-    started = time.perf_counter()
-    journal = open_journal(tmp_path, options)
-    seconds = time.perf_counter() - started
+    with counted() as number:
+        journal = open_journal(tmp_path, options)
     assert journal.recovery.scanned_segments == 1
     assert journal.next_sequence == newest
     journal.close()
-    assert seconds < 2
+    assert number() < 500 * 1_000, "some hundred calls a segment, whatever is in it"
 
 
 def test_other_sizes_are_used_from_the_next_segment_on(tmp_path):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from rest_framework.test import APIClient
 from broker_core.control.listing import in_order
 from broker_core.errors import OperatorError
 from console.queries.clients import Clients
+from tests.support.calls import counted
 from tests.support.fake_broker import FakeBroker, make_client
 
 
@@ -61,18 +61,13 @@ def test_an_order_that_there_is_not_is_refused() -> None:
     assert refused.value.code == "bad_sort"
 
 
-@pytest.mark.serial
-def test_a_page_of_ten_thousand_clients_is_answered_in_a_fifth_of_a_second(
-    broker: FakeBroker, api: APIClient
-) -> None:
+def test_a_page_of_ten_thousand_clients_costs_what_its_rows_do(broker: FakeBroker, api: APIClient) -> None:
     broker.clients = [
         make_client(f"client-{number:05d}", lag=number * 7919 % 1000) for number in range(10_000)
     ]
     query = {"search": "client-0", "sort": "-lag_messages", "page_size": 100, "page": 40}
-    spent = []
-    for _ in range(3):
-        started = time.perf_counter()
+    api.get("/api/v1/clients", query)
+    with counted() as number:
         answer = api.get("/api/v1/clients", query)
-        spent.append(time.perf_counter() - started)
     assert (answer.data["count"], len(answer.data["results"])) == (10_000, 100)
-    assert min(spent) < 0.2
+    assert number() < 2 * 10_000
