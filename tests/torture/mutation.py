@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[2]
 GOAL: Final = 0.95
 _T = "tests/broker_core"
 PLAN: Final[dict[str, tuple[str, ...]]] = {
-    "broker_core/slow_clients/accounts/guard.py": (f"{_T}/slow_clients/accounts",),
+    "broker_core/slow_clients/accounts/guard.py": (
+        f"{_T}/slow_clients/accounts/test_guard.py", f"{_T}/slow_clients/accounts/test_guard_choices.py",
+        f"{_T}/slow_clients/rules/test_rules_in_force.py", f"{_T}/slow_clients/accounts",
+    ),
     "broker_core/slow_clients/accounts/pools.py": (f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules"),
     "broker_core/slow_clients/evaluate/judge.py": (
         f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
