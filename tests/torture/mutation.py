@@ -155,7 +155,8 @@ def _run_module(
 
     list(pool.map(attempt, picked))
     killed = outcome.tried - len(outcome.survivors)
-    print(f"  {killed} of {outcome.tried} found, {100 * outcome.share:.0f} %", flush=True)
+    share = f"{100 * outcome.share:.0f} %" if outcome.tried else "there was no time"
+    print(f"  {killed} of {outcome.tried} found, {share}", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

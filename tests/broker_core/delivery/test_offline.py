@@ -233,8 +233,11 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
             await scene.turns()
             unsent = scene.backlog.outbox.messages
             assert unsent > 0 and scene.backlog.state is ClientState.DRAINING
+            journaled = [e.batch.first_sequence for e in scene.backlog.outbox if e.source is not None]
             heard = scene.heard
             scene.offlined.stalled()
+            if journaled:
+                assert 0 < scene.offlined.spool.first_sequence <= journaled[0], "the log is needed from there"
             assert put_back[-1] >= unsent, "all of it, and what was on its way"
             assert (scene.backlog.outbox.messages, scene.backlog.state) == (0, ClientState.OFFLINED)
             assert scene.heard > heard, "its owner is told: others may be judged by it"

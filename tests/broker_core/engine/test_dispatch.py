@@ -56,7 +56,9 @@ async def test_publishers_are_not_read_from_while_more_waits_for_the_disk_than_s
             lambda: not any(member.publishing._reading for member in members if member.publishing.uncommitted)
         )
         pending = dispatch._log._pending_bytes  # type: ignore[attr-defined]
-        assert PENDING_HIGH_BYTES < pending < PENDING_HIGH_BYTES + len(names) * 2 * MIB < 28 * MIB, "and no more"
+        assert PENDING_HIGH_BYTES < pending < PENDING_HIGH_BYTES + len(names) * 2 * MIB < 28 * MIB, (
+            "and no more"
+        )
         reader = await RawClient.connect(broker, "reader")
         reader.command({"c": "heartbeat"})
         assert (await reader.command_frame())["c"] == "heartbeat", "others are answered meanwhile"
@@ -90,7 +92,9 @@ async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_ha
         gate.open()
         while (await publisher.until("processed"))["sequence"] < 3:
             pass
-        assert dispatch._behind_bytes == 0 and not dispatch.congested and member.publishing._reading
+        await until(lambda: member.publishing._reading)
+        assert dispatch._behind_bytes == 0 and not dispatch.congested
+        assert member.publishing.uncommitted == 0, "what waited behind counts no more"
         assert await stored(broker, "orders") == [b'{"n": 1}']
 
 
@@ -107,6 +111,12 @@ async def test_of_a_batch_that_was_stored_in_part_the_rest_is(
         await publisher.publish("a", [b"%d" % n for n in sent], sent.start)
         assert (await publisher.until("persisted"))["sequence"] == 4
         assert await stored(broker, "a") == [b"1", b"2", b"3", b"4"]
+        dispatch = broker.engine.dispatch
+        assert dispatch.messages_in == known + len(sent), "what came, repeats too"
+        assert dispatch.bytes_in == sum(
+            len(build_one_topic("p", "a", [b"%d" % n for n in numbers], 1))
+            for numbers in (range(known), sent)
+        )
 
 
 async def test_a_batch_in_another_name_or_with_a_number_too_far_stores_nothing_and_says_where(
@@ -210,9 +220,59 @@ async def test_there_is_live_traffic_when_a_batch_comes_and_when_it_is_delivered
         await publisher.publish("a", [b"1"], 1)
         await until(gate.waiting.is_set)
         assert said == [before]
+        assert (broker.engine.frontier.stamped, broker.engine.frontier.durable) == (before + 1, before)
         gate.open()
         await publisher.until("persisted")
         assert said == [before, before + 1]
+
+
+async def test_a_repeat_waits_for_its_own_group_and_not_for_anothers(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        other, first = await RawClient.connect(broker, "q"), await RawClient.connect(broker, "p")
+        gate.shut()
+        await other.publish("a", [b"of q"], 1)
+        await until(gate.waiting.is_set)
+        await first.publish("a", [b"1"], 1)
+        again = await RawClient.connect(broker, "p")
+        await again.publish("a", [b"1"], 1)
+        await until(lambda: broker.engine.dispatch._repeats)
+        gate.open()
+        gate.shut()
+        assert (await other.until("persisted"))["sequence"] == 1
+        again.command({"c": "heartbeat"})
+        assert (await again.command_frame())["c"] == "heartbeat", "and nothing before it"
+        await until(gate.waiting.is_set)
+        gate.open()
+        assert (await again.until("persisted"))["sequence"] == 1
+        assert await stored(broker, "a") == [b"of q", b"1"]
+
+
+async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
+        dispatch = broker.engine.dispatch
+        first = await RawClient.connect(broker, "p")
+        gate.shut()
+        await first.publish("orders", [b'{"n": 1}'], 1)
+        await until(gate.waiting.is_set)
+        # Of the next group the write fails.
+        await first.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
+        await first.publish("orders", [b'{"n": 0}'], 4)
+        again = await RawClient.connect(broker, "p")
+        await again.publish("orders", [b'{"n": 2}'], 2)
+        await until(lambda: dispatch._repeats)
+        full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
+        gate.pwritev = full.pwritev  # type: ignore[method-assign]
+        gate.open()
+        assert (await again.until("error"))["code"] == "disk_full"
+        await until(lambda: "p" not in broker.engine.roster.clients)
+        assert (dispatch._repeats, dispatch._under_way, dispatch._behind_bytes) == ({}, {}, 0)
+        assert broker.engine.frontier.stamped == broker.engine.frontier.durable
+        third = await RawClient.connect(broker, "p")
+        await third.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
+        assert (await third.until("persisted"))["sequence"] == 3
+        assert await stored(broker, "orders") == [b'{"n": 1}', b'{"n": 2}']
 
 
 async def test_more_repeats_than_are_kept_are_refused_by_name(

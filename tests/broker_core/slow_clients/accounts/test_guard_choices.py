@@ -319,15 +319,38 @@ def test_an_offlined_client_isnt_ranked_by_memory_whatever_else_is_said_of_it() 
     assert made.spooled(use, 51, START) is None
 
 
-def test_a_hold_that_ends_between_two_ticks_is_looked_at_when_it_ends() -> None:
-    rule = {
-        "name": "own", "mode": "enforce", "signal": "oldest_age", "limit": 1_000, "hold_ms": 400, "shape": "soft_for",
-        "ladder": [{"action": "warn"}],
-    }  # fmt: skip
-    made = guard(policy({"message_memory_limit": 10_000}, rules=[rule]))
+HELD = {
+    "name": "own", "mode": "enforce", "signal": "oldest_age", "limit": 1_000, "hold_ms": 400, "shape": "soft_for",
+    "ladder": [{"action": "warn"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["after a whole round", "after its own moment"])
+def test_a_hold_that_ends_before_a_clients_next_moment_is_looked_at_when_it_ends(whole: bool) -> None:
+    made = guard(policy({"message_memory_limit": 10_000}, rules=[HELD]))
+    for number in range(1, 30):
+        made.register(f"idle{number}", "tcp", Still())
+    (use,) = registered(made, "c30")
+    made.queued(use, 10, START)  # whose moment is the thirtieth of forty
+    begin = START + 2 * SECOND
+    if whole:
+        assert made.tick(begin) == [] and made.tick_part(begin) == []
+    else:
+        assert made.tick_part(begin) == []
+        begin += 30 * PART
+        assert made.tick_part(begin) == []
+    assert use.holds
+    assert made.tick_part(begin + 390_000_000) == []
+    assert [d.client for d in made.tick_part(begin + 410_000_000)] == ["c30"]
+
+
+def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
+    made = guard(policy({}, qpid=[{"topic": "t", "message_count": 40}]))
     (use,) = registered(made, "a")
-    made.queued(use, 10, START)
-    assert made.tick(START + 2 * SECOND) == [] and use.holds
-    assert made.tick_part(START + 2 * SECOND) == []
-    assert made.tick_part(START + 2 * SECOND + 390_000_000) == []
-    assert [d.client for d in made.tick_part(START + 2 * SECOND + 410_000_000)] == ["a"]
+    view = SubscriptionSignals("s", "t", backlog_messages=40)
+    watched = made.subscribe(use, view)
+    assert made.waiting(use, watched, START) is None
+    view.backlog_messages = 41
+    decision = made.waiting(use, watched, START)
+    assert decision is not None
+    assert (decision.client, decision.subscription, decision.observed) == ("a", "s", 41)
