@@ -12,7 +12,7 @@ ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-browser test-postgres lint types imports format wheel bench clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres lint types imports format wheel bench torture clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ wheel: $(VENV)/dev.stamp  ## make the wheel of sluice-spark, the Spark data sour
 
 bench: $(VENV)/dev.stamp  ## measure; figures of record are in docs/benchmarks.md
 	$(PY) -m bench $(ARGS)
+
+torture: $(VENV)/dev.stamp  ## kill brokers, cut their power, break their disks for an hour: ARGS='--minutes 10 --seed 7'
+	$(PY) -m tests.torture $(ARGS)
 
 clean:  ## remove the virtual environment and caches; data in var/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.access import EVERYTHING, AccessPolicy, Rights
-from broker_core.errors import ClientError
+from broker_core.access import rights as rights_module
+from broker_core.access.policy import access_problems
+from broker_core.config import EntitlementSettings
+from broker_core.errors import ClientError, OperatorError
 from broker_core.filters import Filter, compile_filter
 from broker_core.subscriptions.topics import TopicPattern
 from tests.broker_core.access.making import entitlement, policy, user
@@ -189,3 +192,125 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
         if found.pattern.matches(topic) and passes(found.filter, message)
     }
     assert got == expected
+
+
+# Patterns that mean much, or nothing.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "covered", "refused"),
+    [
+        (">", ("a", "a.b.c", "a.*", "a.>", ">", "*.b"), ("$SLUICE.clients", "$SLUICE.>", "$x")),
+        ("$SLUICE.>", ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"), ("a", "a.>", "SLUICE.clients", "$OTHER.a")),
+        ("$SLUICE.*", ("$SLUICE.clients",), ("$SLUICE.a.b", "a")),
+        ("*", ("a",), ("a.b", "$SLUICE", "$SLUICE.a")),
+        ("~a[.].*", ("a.b", "a.b.c", "~a[.].*"), ("a", "b.a", "$a.b")),
+    ],
+)  # fmt: skip
+def test_what_a_pattern_alone_gives(pattern: str, covered: tuple[str, ...], refused: tuple[str, ...]) -> None:
+    made = rights(entitlement("*", subscribe=pattern, publish=pattern))
+    for topic in covered:
+        assert granted(made, topic) == (topic, None, False)
+    for topic in refused:
+        with pytest.raises(ClientError, match="You may not subscribe"):
+            granted(made, topic)
+    for topic in filter(lambda text: not set(text) & set("*>~"), (*covered, *refused)):
+        assert may_publish(made, topic) is (topic in covered)
+
+
+def test_who_may_have_everything_has_not_the_brokers_own_and_the_other_way_round() -> None:
+    everything, own = (
+        rights(entitlement("*", subscribe=">")),
+        rights(entitlement("*", subscribe="$SLUICE.>")),
+    )
+    expression = TopicPattern.parse("~.*")
+    for made, sees, lacks in ((everything, "a.b", "$SLUICE.x"), (own, "$SLUICE.x", "a.b")):
+        found = made.subscription(expression, None)
+        assert not found.pattern.matches(lacks)
+        assert found.pattern.matches(sees) is expression.matches(sees)
+
+
+def test_an_expression_is_never_taken_for_covered_unless_it_is_the_same() -> None:
+    made = rights(entitlement("*", subscribe="~a[.].*"))
+    assert granted(made, "~a[.].*") == ("~a[.].*", None, False)
+    found = made.subscription(TopicPattern.parse("~.*[.]b"), None)
+    assert found.narrowed and found.pattern.text == "~.*[.]b within ~a[.].*"
+    assert [t for t in ("a.b", "a.c", "c.b", "b") if found.pattern.matches(t)] == ["a.b"]
+    narrowed = made.subscription(TopicPattern.parse("a.>"), None)
+    assert narrowed.narrowed and narrowed.pattern.matches("a.x")
+    with pytest.raises(ClientError, match="not_entitled"):
+        granted(made, "b.c")
+
+
+@pytest.mark.parametrize("pattern", ["a..b", "a.>.b", "a*", "~(", "", ".", "a b", "~", "a\u200b"])
+@pytest.mark.parametrize("where", ["publish", "subscribe"])
+def test_a_pattern_that_cannot_be_read_stops_the_whole_policy(pattern: str, where: str) -> None:
+    patterns: dict[str, tuple[str, ...]] = {"publish": (), "subscribe": (), where: ("fine", pattern)}
+    bad = EntitlementSettings(("*",), (), patterns["publish"], patterns["subscribe"], None)
+    problems = access_problems(policy(user("maria"), entitlement("*", publish="a"), bad))
+    if pattern == "~":
+        assert problems == [], "an expression that names no topic at all"
+        return
+    assert len(problems) == 1 and problems[0].startswith("entitlement 2: ")
+    with pytest.raises(OperatorError) as caught:
+        AccessPolicy(policy(user("maria"), bad))
+    assert caught.value.code == "bad_policy"
+
+
+def test_every_mistake_of_an_entitlement_is_said_at_once() -> None:
+    made = policy(
+        user("maria"),
+        entitlement("*", publish="a*", subscribe=">.a", filter="/x =", transports=("tcp", "no-such")),
+    )
+    problems = access_problems(made)
+    assert len(problems) == 4 and all(problem.startswith("entitlement 1: ") for problem in problems)
+    assert "there is no transport 'no-such'" in problems[0]
+
+
+# What is remembered of topics.
+
+
+def test_what_was_learned_of_a_topic_is_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rights_module, "MAX_REMEMBERED_TOPICS", 3)
+    made = rights(entitlement("*", publish="a.*"))
+    asked: list[str] = []
+    pattern = made._entitled[0].publish[0]  # type: ignore[index]
+    monkeypatch.setattr(pattern, "_test", lambda topic: asked.append(topic) or topic.startswith("a."))
+    for topic in ("a.1", "a.2", "a.1", "b", "b", "a.2"):
+        assert may_publish(made, topic) is topic.startswith("a.")
+    assert asked == ["a.1", "a.2", "b"], "each is looked at once"
+    assert may_publish(made, "a.4") and list(made._publishable) == ["a.4"], "a fourth begins anew"
+    assert not may_publish(made, "b")
+    assert asked == ["a.1", "a.2", "b", "a.4", "b"]
+
+
+def test_all_topics_of_a_batch_are_looked_at_and_the_first_that_may_not_be_is_named() -> None:
+    made = rights(entitlement("*", publish="a"))
+    with pytest.raises(ClientError) as caught:
+        made.check_publish(["a", "b" * 100, "c"])
+    assert caught.value.details == {"topic": "b" * 100}
+    assert repr("b" * 80) in caught.value.sentence
+
+
+def test_ten_patterns_are_named_and_more_are_counted() -> None:
+    def told(number: int) -> str:
+        made = rights(*(entitlement("*", subscribe=f"t{n:02}.>", filter=f"/x = {n}") for n in range(number)))
+        with pytest.raises(ClientError) as caught:
+            granted(made, ">")
+        return caught.value.fix
+
+    assert told(10).endswith("t08.>, t09.>.")
+    assert told(11).endswith("t08.>, t09.> and 1 more.")
+    assert told(12).endswith("t09.> and 2 more.")
+
+
+def test_narrowed_filters_are_those_of_what_is_left() -> None:
+    made = rights(
+        entitlement("*", subscribe="a.x", filter="/x = 1"),
+        entitlement("*", subscribe="b.>", filter="/y = 1"),
+    )
+    found = made.subscription(TopicPattern.parse("a.*"), compile_filter("/z = 1"))
+    assert found.narrowed and found.filter is not None
+    assert found.filter.matches_object({"x": 1, "z": 1})
+    assert not found.filter.matches_object({"y": 1, "z": 1})
+    assert found.pattern.levels == TopicPattern.parse("a.*").levels

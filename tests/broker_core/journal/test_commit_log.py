@@ -33,6 +33,7 @@ class ManualThread(Executor):
     def __init__(self) -> None:
         self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.ended = False
+        """Also with what it was doing."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -40,7 +41,7 @@ class ManualThread(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self.ended = True
+        self.ended = wait
 
     def write(self) -> None:
         """Do the next write."""
@@ -250,6 +251,64 @@ async def test_a_full_log_has_room_again_when_the_disk_has_taken_it(
     await bench.write()
     assert waiting.done() and not bench.log.full
     await bench.write()
+
+
+async def test_what_fills_the_log_to_the_brim_has_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(batches.build_one_topic("p", "a", [b"x" * 10] * 2))
+    monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 2 * size)
+    bench.append("1")
+    bench.append("2")
+    assert not bench.log.full
+    await asyncio.wait_for(bench.log.room(), 1)
+    bench.append("3")
+    assert bench.log.full
+    held = asyncio.create_task(bench.log.room())
+    await bench.write()
+    assert held.done()
+
+
+async def test_a_group_is_as_large_as_it_may_be_and_no_larger(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(batches.build_one_topic("p", "a", [b"x" * 10] * 2))
+    for most, groups in ((3 * size, [["1", "2", "3"]]), (3 * size - 1, [["4", "5"], ["6"]])):
+        monkeypatch.setattr(commit_log, "MAX_GROUP_BYTES", most)
+        before = len([1 for what, _ in bench.heard if what == "applied"])
+        bench.append(*[owner for group in groups for owner in group])
+        for _ in groups:
+            await bench.write()
+        assert [owners for what, owners in bench.heard if what == "applied"][before:] == groups
+
+
+async def test_a_broken_log_holds_nobody_up_and_nothing_that_waited_comes_out_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("put in by the test")
+
+    monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 100)
+    monkeypatch.setattr(bench.outlet, "applied", fails)
+    bench.append("1")
+    await turns()
+    bench.append("2", "3")
+    held = asyncio.create_task(bench.log.room())
+    await bench.write()
+    assert held.done() and not bench.log.full, "what waited counts no more"
+    assert bench.heard == [("stamped", ["1"]), ("broken", [])]
+    bench.append("4")
+    await bench.write()
+    assert bench.heard[2:] == [("stamped", ["4"]), ("failed", ["4"]), ("broken", [])], "neither 2 nor 3"
+    await asyncio.wait_for(bench.log.barrier(), 1)
+
+
+async def test_the_first_reason_of_a_broken_log_stays(bench: Bench, files: Files) -> None:
+    bench.append("1")
+    with refusing(files, "fdatasync", errno.EIO):
+        await bench.write()
+    first = bench.journal.failed
+    bench.append("2")
+    await bench.write()
+    assert first is not None and bench.journal.failed is first
 
 
 async def test_a_failed_write_makes_room_too(

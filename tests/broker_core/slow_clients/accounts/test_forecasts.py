@@ -81,6 +81,19 @@ def test_of_a_pool_that_fills_up_only_the_one_who_would_be_chosen_has_a_time() -
     )
 
 
+def test_who_would_be_chosen_first_is_somebody_who_is_there() -> None:
+    made = guard(policy({"message_memory_limit": 100_000, "message_disk_limit": 10**9}, 100))
+    uses = {name: made.register(name, "tcp", Still(START)) for name in ("big", "middle", "small")}
+    for second in range(4):
+        for name, size in (("big", 6_000), ("middle", 5_000), ("small", 4_000)):
+            made.queued(uses[name], size, START)
+        made.tick(START + second * SECOND)
+    now, rule = START + 3 * SECOND, "amps.message_memory_limit"
+    assert of(made, "small", rule, now).why_none == "big would be chosen first"
+    made.unregister(uses["big"])
+    assert "big" not in of(made, "small", rule, now).why_none, "in the same second"
+
+
 def test_the_protected_are_not_chosen_and_who_comes_after_them_is() -> None:
     pool = own(
         "pool_memory", 50_000, choose="largest_in_pool", shape="largest_when_pool_over", protected=["ops*"]

@@ -1,0 +1,296 @@
+"""Publishing, where it is held up, repeated, refused, or past the journal: what is stored, who is told, and what is read no more."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker_core.batch import Batch, build_one_topic
+from broker_core.broker import Broker
+from broker_core.client import AsyncClient
+from broker_core.client.publish_store import MemoryPublishStore
+from broker_core.config import JournaledTopic
+from broker_core.engine import dispatch as dispatch_module
+from broker_core.errors import ClientError
+from broker_core.journal.commit_log import PENDING_HIGH_BYTES
+from tests.support.brokers import address_of, running_broker, tcp_policy, until
+from tests.support.failpoints import Failpoint, Failpoints, Gate
+from tests.support.raw import RawClient
+
+MIB = 1024 * 1024
+SMALL = replace(tcp_policy(), instance=replace(tcp_policy().instance, journal_size=32 * 1024))
+BY_CONTENT = replace(
+    tcp_policy(),
+    instance=replace(tcp_policy().instance, journaled_topics=(JournaledTopic("orders", "json", "/n > 0"),)),
+)
+
+
+async def stored(broker: Broker, topic: str = ">") -> list[bytes]:
+    """Everything that a replay from the beginning gets."""
+    async with AsyncClient(address_of(broker), "reader") as client:
+        subscription = await client.subscribe(topic, bookmark="0")
+        return [body async for batch in subscription.batches(until_completed=True) for body in batch.bodies()]
+
+
+async def test_publishers_are_not_read_from_while_more_waits_for_the_disk_than_should(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        dispatch = broker.engine.dispatch
+        names = ("p", "q", "r", "s")
+        publishers = [await RawClient.connect(broker, name) for name in names]
+        gate.shut()
+        await publishers[0].publish("a", [b"first"], 1)
+        await until(gate.waiting.is_set)
+        sending = [
+            asyncio.create_task(one.publish("a", [b"%d" % n + bytes(MIB)], n))
+            for n in range(2, 9)
+            for one in publishers
+        ]
+        await until(lambda: dispatch.congested)
+        members = [broker.engine.roster.clients[name] for name in names]
+        await until(
+            lambda: not any(member.publishing._reading for member in members if member.publishing.uncommitted)
+        )
+        pending = dispatch._log._pending_bytes  # type: ignore[attr-defined]
+        assert PENDING_HIGH_BYTES < pending < PENDING_HIGH_BYTES + len(names) * 2 * MIB < 28 * MIB, (
+            "and no more"
+        )
+        reader = await RawClient.connect(broker, "reader")
+        reader.command({"c": "heartbeat"})
+        assert (await reader.command_frame())["c"] == "heartbeat", "others are answered meanwhile"
+        gate.open()
+        await asyncio.gather(*sending)
+        for one in publishers:
+            while (await one.until("persisted"))["sequence"] < 8:
+                pass
+        assert not dispatch.congested
+        assert all(member.publishing._reading for member in members)
+        assert len(await stored(broker, "a")) == 1 + 7 * len(names)
+
+
+async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
+        dispatch = broker.engine.dispatch
+        publisher = await RawClient.connect(broker, "p")
+        gate.shut()
+        await publisher.publish("orders", [b'{"n": 1}'], 1)
+        await until(gate.waiting.is_set)
+        monkeypatch.setattr(dispatch_module, "PENDING_HIGH_BYTES", 1_000)
+        await publisher.publish("orders", [b'{"n": 0, "x": "%s"}' % (b"x" * 2_000)], 2)
+        await until(lambda: dispatch.congested)
+        assert dispatch._behind_bytes > 2_000 and not dispatch._log.full
+        member = broker.engine.roster.clients["p"]
+        await publisher.publish("orders", [b'{"n": 0}'], 3)
+        await until(lambda: not member.publishing._reading)
+        gate.open()
+        while (await publisher.until("processed"))["sequence"] < 3:
+            pass
+        await until(lambda: member.publishing._reading)
+        assert dispatch._behind_bytes == 0 and not dispatch.congested
+        assert member.publishing.uncommitted == 0, "what waited behind counts no more"
+        assert await stored(broker, "orders") == [b'{"n": 1}']
+
+
+@pytest.mark.parametrize(
+    ("known", "sent"), [(2, range(1, 5)), (2, range(2, 5)), (2, range(3, 5)), (4, range(1, 5))]
+)
+async def test_of_a_batch_that_was_stored_in_part_the_rest_is(
+    tmp_path: Path, known: int, sent: range
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        publisher = await RawClient.connect(broker, "p")
+        await publisher.publish("a", [b"%d" % n for n in range(1, known + 1)], 1)
+        assert (await publisher.until("persisted"))["sequence"] == known
+        await publisher.publish("a", [b"%d" % n for n in sent], sent.start)
+        assert (await publisher.until("persisted"))["sequence"] == 4
+        assert await stored(broker, "a") == [b"1", b"2", b"3", b"4"]
+        dispatch = broker.engine.dispatch
+        assert dispatch.messages_in == known + len(sent), "what came, repeats too"
+        assert dispatch.bytes_in == sum(
+            len(build_one_topic("p", "a", [b"%d" % n for n in numbers], 1))
+            for numbers in (range(known), sent)
+        )
+
+
+async def test_a_batch_in_another_name_or_with_a_number_too_far_stores_nothing_and_says_where(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        publisher = await RawClient.connect(broker, "p")
+        member = broker.engine.roster.clients["p"]
+        for name, first, position in (("q", 1, None), ("p", dispatch_module.MAX_JUMP + 1, 72)):
+            batch = Batch.parse(build_one_topic(name, "a", [b"x"], first))
+            if name != "p":
+                batch.header = batch.header._replace(publisher=member_hash("p"))
+            with pytest.raises(ClientError) as caught:
+                broker.engine.dispatch.publish(member, batch, ())  # type: ignore[arg-type]
+            assert caught.value.code == "bad_batch"
+            assert caught.value.details.get("position") == position
+        await publisher.publish("a", [b"mine"], dispatch_module.MAX_JUMP)
+        assert (await publisher.until("persisted"))["sequence"] == dispatch_module.MAX_JUMP
+        assert await stored(broker, "a") == [b"mine"]
+
+
+def member_hash(name: str) -> int:
+    from broker_core.batch import hash64
+
+    return hash64(name)
+
+
+async def test_the_brokers_own_words_go_to_who_listens_journaled_or_not(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        listener = await RawClient.connect(broker, "listener")
+        listener.command({"c": "subscribe", "id": "s", "topic": ">"})
+        await listener.until("processed")
+        broker.engine.dispatch.publish_own("scratch.word", [b"not kept"])
+        assert await listener.deliveries(1) == [b"not kept"], "at once, without any other traffic"
+        broker.engine.dispatch.publish_own("word", [b"kept"])
+        assert await listener.deliveries(1) == [b"kept"]
+        assert await stored(broker, ">") == [b"kept"]
+
+
+async def test_what_no_journal_keeps_is_delivered_and_processed_without_the_disk(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        listener, publisher = await RawClient.connect(broker, "l"), await RawClient.connect(broker, "p")
+        listener.command({"c": "subscribe", "id": "s", "topic": "scratch.>"})
+        await listener.until("processed")
+        gate.shut()
+        await publisher.publish("scratch.a", [b"1", b"2"], 1)
+        assert await listener.deliveries(2) == [b"1", b"2"]
+        answer = await publisher.until("processed")
+        assert (answer["first"], answer["sequence"]) == (1, 2)
+        await publisher.publish("scratch.a", [b"1", b"2"], 1)
+        assert (await publisher.until("processed"))["sequence"] == 2, "a repeat is answered and not delivered"
+        await publisher.publish("scratch.a", [b"3"], 3)
+        assert await listener.deliveries(1) == [b"3"]
+        gate.open()
+
+
+async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_again(tmp_path: Path) -> None:
+    """It is written over several segments, and the disk is full at the second: nothing of it may stay, and nothing be lost."""
+    gate = Gate()
+    full = Failpoints(Failpoint("pwritev", 6, errno.ENOSPC, times=2))
+    gate.pwritev = full.pwritev  # type: ignore[method-assign]
+    async with running_broker(tmp_path, SMALL, files=gate) as broker:
+        store = MemoryPublishStore()
+        async with AsyncClient(address_of(broker), "p", publish_store=store) as client:
+            await client.publish_many("a", [b"0"])
+            await client.flush()
+            gate.shut()
+            await client.publish_many("a", [b"1"])
+            await until(gate.waiting.is_set)
+            for n in range(2, 8):
+                await client.publish_many("a", [b"%d" % n + bytes(12 * 1024)])
+                await asyncio.sleep(0)
+            log = broker.engine.dispatch._log
+            await until(lambda: len(log._pending) >= 6)  # type: ignore[attr-defined]
+            full.calls["pwritev .journal"] = (
+                3  # of the group that comes the third write is refused, and the next
+            )
+            gate.open()
+            await client.flush()
+            assert full.calls["pwritev .journal"] >= 6, "it was met"
+            assert client.connections >= 2, "its publisher was told and came back"
+        assert [body.rstrip(b"\0") for body in await stored(broker, "a")] == [b"%d" % n for n in range(8)]
+        assert not broker.engine.journal.holes
+    async with running_broker(tmp_path, SMALL) as broker:
+        assert broker.engine.journal.recovery.clean
+        assert len(await stored(broker, "a")) == 8
+
+
+async def test_there_is_live_traffic_when_a_batch_comes_and_when_it_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        publisher = await RawClient.connect(broker, "p")
+        said: list[int] = []
+        share = broker.engine.share
+        monkeypatch.setattr(share, "live", lambda: said.append(broker.engine.frontier.durable))
+        gate.shut()
+        before = broker.engine.frontier.durable
+        await publisher.publish("a", [b"1"], 1)
+        await until(gate.waiting.is_set)
+        assert said == [before]
+        assert (broker.engine.frontier.stamped, broker.engine.frontier.durable) == (before + 1, before)
+        gate.open()
+        await publisher.until("persisted")
+        assert said == [before, before + 1]
+
+
+async def test_a_repeat_waits_for_its_own_group_and_not_for_anothers(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        other, first = await RawClient.connect(broker, "q"), await RawClient.connect(broker, "p")
+        gate.shut()
+        await other.publish("a", [b"of q"], 1)
+        await until(gate.waiting.is_set)
+        await first.publish("a", [b"1"], 1)
+        again = await RawClient.connect(broker, "p")
+        await again.publish("a", [b"1"], 1)
+        await until(lambda: broker.engine.dispatch._repeats)
+        gate.open()
+        gate.shut()
+        assert (await other.until("persisted"))["sequence"] == 1
+        again.command({"c": "heartbeat"})
+        assert (await again.command_frame())["c"] == "heartbeat", "and nothing before it"
+        await until(gate.waiting.is_set)
+        gate.open()
+        assert (await again.until("persisted"))["sequence"] == 1
+        assert await stored(broker, "a") == [b"of q", b"1"]
+
+
+async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
+        dispatch = broker.engine.dispatch
+        first = await RawClient.connect(broker, "p")
+        gate.shut()
+        await first.publish("orders", [b'{"n": 1}'], 1)
+        await until(gate.waiting.is_set)
+        # Of the next group the write fails.
+        await first.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
+        await first.publish("orders", [b'{"n": 0}'], 4)
+        again = await RawClient.connect(broker, "p")
+        await again.publish("orders", [b'{"n": 2}'], 2)
+        await until(lambda: dispatch._repeats)
+        full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
+        gate.pwritev = full.pwritev  # type: ignore[method-assign]
+        gate.open()
+        assert (await again.until("error"))["code"] == "disk_full"
+        await until(lambda: "p" not in broker.engine.roster.clients)
+        assert (dispatch._repeats, dispatch._under_way, dispatch._behind_bytes) == ({}, {}, 0)
+        assert broker.engine.frontier.stamped == broker.engine.frontier.durable
+        third = await RawClient.connect(broker, "p")
+        await third.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
+        assert (await third.until("persisted"))["sequence"] == 3
+        assert await stored(broker, "orders") == [b'{"n": 1}', b'{"n": 2}']
+
+
+async def test_more_repeats_than_are_kept_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch_module, "MAX_REPEATS", 2)
+    gate = Gate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        publisher = await RawClient.connect(broker, "p")
+        gate.shut()
+        await publisher.publish("a", [b"1"], 1)
+        await until(gate.waiting.is_set)
+        again = {"c": "publish", "topic": "a", "sequence": 1, "text": "1", "ack": ["persisted"]}
+        for number in range(3):
+            publisher.command({**again, "id": str(number)})
+        refused = await publisher.until("error")
+        assert (refused["code"], refused["id"]) == ("too_many_repeats", "2")
+        gate.open()
+        said = [await publisher.until("persisted") for _ in range(4)]
+        assert sorted(one["id"] for one in said if "id" in one) == ["0", "1"]
+        assert await stored(broker, "a") == [b"1"]

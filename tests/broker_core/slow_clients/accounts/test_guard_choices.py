@@ -1,0 +1,356 @@
+"""Whom the guard chooses and what it says of it where two figures lie close together, and what is left of decisions whose
+client has gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_core.config.vocabulary import Action, Mode, Reason
+from broker_core.documents.records import Candidate
+from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.pool_use import PoolUse
+from broker_core.slow_clients.evaluate.signals import Waiting
+from tests.support.signals import SubscriptionSignals
+from tests.support.slow_clients import SECOND, START, Still, guard, policy
+
+SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
+PART = SECOND // 40
+
+
+def registered(made: SlowClientGuard, *names: str) -> list[PoolUse]:
+    return [made.register(name, "tcp", Still(START, Waiting(3, 0, 0, "s|3|"))) for name in names]
+
+
+def offlined(made: SlowClientGuard, use: PoolUse, memory: int) -> None:
+    """By a decision that is under way: its memory is on its way to the disk."""
+    decision = made.queued(use, memory, START)
+    assert decision is not None and (decision.client, decision.action) == (use.name, Action.OFFLINE)
+
+
+def spooled(made: SlowClientGuard, use: PoolUse, disk: int) -> None:
+    """Offlined, with all of it on disk."""
+    offlined(made, use, 1_001)
+    made.released(use, 1_001)
+    assert made.spooled(use, disk, START) is None
+
+
+def test_memory_on_its_way_to_disk_is_not_in_what_is_observed() -> None:
+    made = guard(policy(SMALL, 100))
+    leaving, largest, other = registered(made, "leaving", "largest", "other")
+    offlined(made, leaving, 1_001)
+    assert made.queued(largest, 700, START) is None
+    assert made.queued(other, 300, START) is None, "to the brim"
+    decision = made.queued(other, 1, START)
+    assert decision is not None
+    assert (decision.client, decision.observed, decision.used) == ("largest", 1_001, 700)
+    assert (decision.limit, decision.chosen_over) == (1_000, Candidate("other", 301))
+
+
+@pytest.mark.parametrize("grown", [201, 300])
+def test_who_grew_beyond_the_largest_spool_since_it_was_ranked_is_chosen(grown: int) -> None:
+    made = guard(policy(SMALL, 100))
+    first, second = registered(made, "first", "second")
+    spooled(made, first, 1_800)
+    spooled(made, second, 2_000)
+    for part in range(30):
+        assert made.tick_part(START + part * PART) == []
+    assert (first.disk_alarm, second.disk_alarm) == (1_800, 2_000), "ranked, since little is left"
+    decision = made.spooled(first, grown, START)
+    assert decision is not None
+    assert (decision.reason, decision.client) == (Reason.DISK, "first")
+    assert (decision.used, decision.observed) == (1_800 + grown, 3_800 + grown)
+    assert decision.chosen_over == Candidate("second", 2_000)
+
+
+def test_a_disk_that_is_just_full_is_within() -> None:
+    made = guard(policy(SMALL, 100))
+    first, second = registered(made, "first", "second")
+    spooled(made, first, 1_900)
+    spooled(made, second, 2_100)
+    for part in range(50):
+        assert made.tick_part(START + part * PART) == []
+    assert made.pool_of("tcp").disk_used == 4_000
+    decision = made.spooled(first, 1, START)
+    assert decision is not None and decision.client == "second"
+
+
+def test_part_of_a_tick_finds_what_a_new_policy_made_too_much_and_says_each_choice() -> None:
+    made = guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
+    for use, memory in zip(registered(made, *"abcd"), (400, 300, 200, 100), strict=True):
+        assert made.queued(use, memory, START) is None
+    made.apply_policy(policy({"message_memory_limit": 450, "message_disk_limit": 10_000}, 100, revision=2))
+    found = [d for part in range(60) for d in made.tick_part(START + part * PART)]
+    assert [(d.client, d.observed, d.revision) for d in found] == [("a", 1_000, 2), ("b", 600, 2)]
+    assert [made.use_of(name).offlined for name in "abcd"] == [True, True, False, False]  # type: ignore[union-attr]
+
+
+def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves_both() -> None:
+    made = guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
+    a, b, c = registered(made, "a", "b", "c")
+    for use, disk in ((a, 2_900), (b, 1_000)):
+        offlined(made, use, 10_001)
+        made.released(use, 9_901)
+        assert made.spooled(use, disk, START) is None
+    assert made.queued(c, 250, START) is None
+    made.apply_policy(policy({"message_memory_limit": 300, "message_disk_limit": 3_000}, 100, revision=2))
+    found = [d for part in range(60) for d in made.tick_part(START + part * PART)]
+    assert [(d.client, d.reason) for d in found] == [("a", Reason.DISK)]
+    pool = made.pool_of("tcp")
+    assert (pool.memory_used, pool.memory_leaving, pool.disk_used) == (350, 100, 1_000) and not c.offlined
+
+
+def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
+    own = {
+        "name": "own", "mode": "enforce", "signal": "pool_memory", "limit": 500, "choose": "largest_in_pool",
+        "shape": "largest_when_pool_over", "ladder": [{"action": "warn"}],
+    }  # fmt: skip
+    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[own]))
+    a, b = registered(made, "a", "b")
+    made.queued(a, 400, START)
+    made.queued(b, 101, START)
+    found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
+    assert found and {(d.rule, d.client, d.action) for d in found} == {("own", "a", Action.WARN)}
+    quiet = guard(policy({"message_memory_limit": 10_000}, 100, rules=[own]))
+    made.queued(registered(quiet, "a")[0], 500, START)
+    assert [d for part in range(1, 90) for d in quiet.tick_part(START + part * PART)] == []
+
+
+def both(document_mode: str) -> tuple[SlowClientGuard, PoolUse]:
+    """A guard with two rules that pass together: one acts at once, the other's word comes with the next tick."""
+    rules = [
+        {"name": "one", "mode": "enforce", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "warn"}]},
+        {"name": "two", "mode": document_mode, "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "offline"}]},
+    ]  # fmt: skip
+    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
+    (use,) = registered(made, "a")
+    decision = made.queued(use, 101, START)
+    assert decision is not None and decision.mode is Mode.ENFORCE
+    return made, use
+
+
+@pytest.mark.parametrize(("mode", "said"), [("enforce", []), ("shadow", ["a"])])
+def test_what_was_decided_about_a_client_that_left_is_void_unless_it_was_only_to_be_recorded(
+    mode: str, said: list[str]
+) -> None:
+    made, use = both(mode)
+    assert len(made._later) == 1
+    made.unregister(use)
+    registered(made, "a")
+    later = made.tick(START)
+    assert [d.client for d in later] == said
+    assert all(d.mode is Mode.SHADOW for d in later)
+    assert made.tick(START) == []
+
+
+def test_what_was_decided_about_others_stays() -> None:
+    made, use = both("enforce")
+    (other,) = registered(made, "b")
+    made.unregister(other)
+    made.unregister(PoolUse("a", "tcp", "", Still(), use.pool, 99))
+    assert [d.client for d in made.tick(START)] == ["a"], "neither another name's end nor another a's"
+
+
+def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
+    limit = {
+        "name": "own",
+        "mode": "enforce",
+        "signal": "unacked_messages",
+        "limit": 1,
+        "ladder": [{"action": "warn"}],
+    }
+    made = guard(policy({}, rules=[limit]))
+    (use,) = registered(made, "a")
+    view = SubscriptionSignals("s", "t", unacked_messages=9)
+    watched = made.subscribe(use, view)
+    made.unsubscribe(use, "s")
+    assert made.waiting(use, watched, START) is None and made.acknowledged(use, watched, START) == []
+    again = made.subscribe(use, view)
+    assert made.acknowledged(use, watched, START) == [], "another one of that name is"
+    assert again is not watched
+    use.closing = True
+    assert made.waiting(use, again, START) is None
+
+
+def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
+    class Looked(Still):
+        looks = 0
+
+        def look(self) -> None:
+            self.looks += 1
+
+    made = guard(policy(SMALL))
+    backlog, idle = Looked(START), Looked(START)
+    made.queued(made.register("a", "tcp", backlog), 300, START)
+    made.register("idle", "tcp", idle)
+    made.preview(policy(SMALL), START)
+    assert (backlog.looks, idle.looks) == (1, 0), "and not at those who use nothing"
+
+
+def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_before() -> None:
+    made = guard(policy(SMALL, 100))
+    spool, small, memory, other = registered(made, "spool", "small", "memory", "other")
+    spooled(made, spool, 2_000)
+    spooled(made, small, 1_500)
+    made.queued(memory, 600, START)
+    made.queued(other, 300, START)
+    strict = policy({"message_memory_limit": 700, "message_disk_limit": 3_000}, 100, revision=7)
+    said = [(d.client, d.reason, d.mode) for d in made.preview(strict, START)]
+    assert said == [
+        ("spool", Reason.DISK, Mode.SHADOW),
+        ("memory", Reason.POOL_MEMORY, Mode.SHADOW),
+    ]
+    assert made.preview(strict, START, leaving={"spool", "memory"}) == []
+    assert [d.client for d in made.preview(strict, START, leaving={"memory"})] == ["spool"]
+    made.apply_policy(strict)
+    assert [(d.client, d.reason) for d in made.tick(START)] == [
+        (client, reason) for client, reason, _ in said
+    ]
+
+
+def test_a_preview_judges_subscriptions_by_the_rules_they_would_get() -> None:
+    made = guard(policy({}))
+    (use,) = registered(made, "a")
+    made.queued(use, 10, START)
+    made.subscribe(use, SubscriptionSignals("s", "orders.eu", backlog_messages=50, unacked_messages=50))
+    made.subscribe(use, SubscriptionSignals("u", "other", backlog_messages=99, unacked_messages=99))
+    strict = policy({}, qpid=[{"topic": "orders.*", "message_count": 40}], revision=2)
+    (decision,) = made.preview(strict, START)
+    assert (decision.client, decision.subscription, decision.observed) == ("a", "s", 50)
+    assert made.preview(policy({}, qpid=[{"topic": "orders.*", "message_count": 60}]), START) == []
+    assert use.narrow == {}, "nothing is in force"
+    made.apply_policy(strict)
+    (then,) = made.tick(START)
+    assert (then.client, then.subscription, then.action) == ("a", "s", decision.action)
+
+
+# What is kept exact.
+
+
+def test_what_leaves_a_spool_leaves_its_pool() -> None:
+    made = guard(policy(SMALL, 100))
+    a, b = registered(made, "a", "b")
+    spooled(made, a, 1_000)
+    spooled(made, b, 500)
+    pool = made.pool_of("tcp")
+    made.unspooled(a, 400)
+    assert (a.disk, pool.disk_used) == (600, 1_100)
+    made.unspooled(a, 600)
+    made.returned(a)
+    assert (a.disk, pool.disk_used, a.offlined, a.offlined_at) == (0, 500, False, 0)
+
+
+def test_from_when_a_client_is_offlined_is_said() -> None:
+    made = guard(policy(SMALL, 100))
+    (use,) = registered(made, "a")
+    assert made.queued(use, 1_001, START + 7) is not None
+    assert use.offlined_at == START + 7
+
+
+OWN_POOL = {
+    "name": "own", "mode": "enforce", "signal": "pool_memory", "limit": 500, "choose": "largest_in_pool",
+    "shape": "largest_when_pool_over", "ladder": [{"action": "warn"}],
+}  # fmt: skip
+
+
+def test_a_rule_about_a_pool_knows_its_own_clients_alone() -> None:
+    transports = {"a": {"pool": {"message_memory_limit": 20_000}}, "b": {}}
+    made = guard(policy({"message_memory_limit": 10_000}, 100, transports=transports, rules=[OWN_POOL]))
+    there = made.register("there", "a", Still(START))
+    here, other = (made.register(name, "b", Still(START)) for name in ("here", "other"))
+    made.queued(there, 9_000, START)
+    made.queued(here, 300, START)
+    made.queued(other, 250, START)
+    made.register("idle", "b", Still(START))
+    found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
+    by_pool = {
+        (d.client, d.observed, d.chosen_over and d.chosen_over.client) for d in found if d.rule == "own"
+    }
+    assert ("here", 550, "other") in by_pool
+    assert {client for client, *_ in by_pool} <= {"here", "there"}
+
+
+def test_a_rule_about_a_pool_forgets_that_it_was_passed() -> None:
+    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
+    (use,) = registered(made, "a")
+    pool = made.pool_of("tcp")
+
+    def look(since: int) -> list[str]:
+        return [d.client for part in range(45) for d in made.tick_part(START + since * SECOND + part * PART)]
+
+    made.queued(use, 600, START)
+    assert look(1) == ["a"] and pool.holds["own"].done == 1
+    made.released(use, 200)
+    assert look(3) == [] and pool.holds["own"].done == 0
+    made.queued(use, 200, START)
+    assert look(5) == ["a"], "and speaks again when it is passed again"
+
+
+def test_a_word_of_warning_is_said_once_while_it_holds() -> None:
+    rule = {
+        "name": "own",
+        "mode": "enforce",
+        "signal": "outbound_bytes",
+        "limit": 100,
+        "ladder": [{"action": "warn"}],
+    }
+    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[rule]))
+    (use,) = registered(made, "a")
+    assert made.queued(use, 101, START) is not None and list(use.holds) == [("own", "")]
+    assert made.queued(use, 50, START) is None and made.tick(START + SECOND) == []
+    made.released(use, 151)
+    made.tick(START + 2 * SECOND)
+    assert not use.holds and made.queued(use, 101, START + 2 * SECOND) is not None
+
+
+def test_an_offlined_client_isnt_ranked_by_memory_whatever_else_is_said_of_it() -> None:
+    rule = {
+        "name": "own",
+        "mode": "enforce",
+        "signal": "spool_bytes",
+        "limit": 100,
+        "ladder": [{"action": "warn"}],
+    }
+    made = guard(policy(SMALL, 100, rules=[rule]))
+    (use,) = registered(made, "a")
+    spooled(made, use, 50)
+    decision = made.spooled(use, 51, START)
+    assert decision is not None and (decision.rule, decision.action) == ("own", Action.WARN)
+    assert (use.memory_alarm, len(use.pool.by_memory), len(use.pool.by_disk)) == (-1, 0, 1)
+    assert made.spooled(use, 51, START) is None
+
+
+HELD = {
+    "name": "own", "mode": "enforce", "signal": "oldest_age", "limit": 1_000, "hold_ms": 400, "shape": "soft_for",
+    "ladder": [{"action": "warn"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["after a whole round", "after its own moment"])
+def test_a_hold_that_ends_before_a_clients_next_moment_is_looked_at_when_it_ends(whole: bool) -> None:
+    made = guard(policy({"message_memory_limit": 10_000}, rules=[HELD]))
+    for number in range(1, 30):
+        made.register(f"idle{number}", "tcp", Still())
+    (use,) = registered(made, "c30")
+    made.queued(use, 10, START)  # whose moment is the thirtieth of forty
+    begin = START + 2 * SECOND
+    if whole:
+        assert made.tick(begin) == [] and made.tick_part(begin) == []
+    else:
+        assert made.tick_part(begin) == []
+        begin += 30 * PART
+        assert made.tick_part(begin) == []
+    assert use.holds
+    assert made.tick_part(begin + 390_000_000) == []
+    assert [d.client for d in made.tick_part(begin + 410_000_000)] == ["c30"]
+
+
+def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
+    made = guard(policy({}, qpid=[{"topic": "t", "message_count": 40}]))
+    (use,) = registered(made, "a")
+    view = SubscriptionSignals("s", "t", backlog_messages=40)
+    watched = made.subscribe(use, view)
+    assert made.waiting(use, watched, START) is None
+    view.backlog_messages = 41
+    decision = made.waiting(use, watched, START)
+    assert decision is not None
+    assert (decision.client, decision.subscription, decision.observed) == ("a", "s", 41)

@@ -1,0 +1,140 @@
+"""A broker as a process, with a disk and a clock that mean it ill."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import socket
+import time
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from broker_core import broker as composition
+from broker_core.broker import Broker, BrokerPaths
+from broker_core.clock import SystemClock
+from broker_core.config import PolicyDocument, TransportSettings, default_policy
+from broker_core.errors import SluiceError
+from tests.support.brokers import no_websocket
+from tests.torture.faulty_files import FaultyFiles, Misfortune
+
+INSTANCE = "test-1"
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])
+HOUR = 3_600 * 10**9
+
+
+class JumpingClock(SystemClock):
+    """The machine's, set forward and back by hours and days now and then."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._off = self._next = 0
+
+    def now_ns(self) -> int:
+        now = time.time_ns()
+        if now >= self._next:
+            self._next = now + self._chance.randrange(1, 200) * 1_000_000
+            self._off = self._chance.choice((0, 0, -HOUR, HOUR, -48 * HOUR, 48 * HOUR, -1, 10**9))
+        return now + self._off
+
+
+class Process:
+    """A broker that runs, or ran. `port` is None when it never came so far; `refused` is then the code that it named."""
+
+    def __init__(self, process: BaseProcess, told: Connection) -> None:
+        self._process, self._told = process, told
+        self.refused = ""
+
+    async def ready(self, seconds: float = 60.0) -> bool:
+        """Whether it has started; False when it ended before."""
+        async with asyncio.timeout(seconds):
+            while not self._told.poll():
+                await asyncio.sleep(0.002)
+        try:
+            said = self._told.recv()
+        except (EOFError, ConnectionResetError):
+            return False
+        self.refused = said
+        return said == ""
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        """SIGKILL, and nothing of it is left."""
+        self._process.kill()
+        self._process.join()
+
+    async def ended(self, seconds: float = 60.0) -> int:
+        """Wait for its end; the exit code, negative for a signal."""
+        async with asyncio.timeout(seconds):
+            while self._process.is_alive():
+                await asyncio.sleep(0.005)
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self._process.terminate()
+        self._process.join()
+
+
+def start(home: Path, port: int, *misfortunes: Misfortune, clock_seed: int | None = None) -> Process:
+    """Start one on a port of this machine."""
+    ours, theirs = SERVER.Pipe(duplex=False)
+    process = SERVER.Process(target=_run, args=(home, port, theirs, misfortunes, clock_seed), daemon=True)
+    process.start()
+    theirs.close()
+    return Process(process, ours)
+
+
+def policy(port: int) -> PolicyDocument:
+    """Small segments and little memory, so that it rolls, offlines and drains all the time."""
+    made = default_policy(INSTANCE)
+    return replace(
+        made,
+        instance=replace(made.instance, journal_size=48 * 1024, preallocated_files=1),
+        pool=replace(made.pool, message_memory_limit=256 * 1024, message_disk_limit=64 * 1024 * 1024),
+        transports=(TransportSettings("tcp", "tcp", port),),
+    )
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+def _run(
+    home: Path, port: int, told: Connection, misfortunes: tuple[Misfortune, ...], seed: int | None
+) -> None:
+    quiet = os.open(home.parent / f"{home.name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    FaultyFiles(*misfortunes).install()
+    if seed is not None:
+        clock: Any = lambda: JumpingClock(seed)  # noqa: E731
+        composition.SystemClock = clock  # type: ignore[misc]
+    uvloop.run(_serve(home, port, told))
+
+
+async def _serve(home: Path, port: int, told: Connection) -> None:
+    try:
+        broker = Broker(policy(port), BrokerPaths.under(home, INSTANCE), no_websocket)
+        await broker.start()
+    except SluiceError as problem:
+        told.send(problem.code)
+        raise
+    told.send("")
+    told.close()
+    await asyncio.Event().wait()

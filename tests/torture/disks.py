@@ -1,0 +1,116 @@
+"""Disks that lose their power: an ext4 in a file, whose page cache is dropped as it stands. For root alone."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import random
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+_SHUTDOWN: Final = 0x8004587D
+"""EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32)."""
+_NO_LOG_FLUSH: Final = 2
+"""What the file system's own journal hasn't committed is lost as well."""
+_LOG_FLUSH: Final = 1
+"""Names and lengths of files are committed, contents aren't: ordered data apart."""
+_SYNC_FILE_RANGE_WRITE: Final = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_uint]
+MIB = 1024 * 1024
+
+
+class PowerDisk:
+    """A mounted file system of `mib`. `cut` is a power cut, after which it is mounted again."""
+
+    def __init__(self, home: Path, mib: int = 192) -> None:
+        self._image, self.place = home / "disk", home / "mnt"
+        self.place.mkdir()
+        with self._image.open("wb") as image:
+            image.truncate(mib * MIB)
+        _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", str(self._image))
+        self._mounted = False
+        self.mount()
+
+    def mount(self) -> None:
+        _run("mount", "-o", "loop", str(self._image), str(self.place))
+        self._mounted = True
+
+    def write_some_back(self, chance: random.Random) -> None:
+        """As kernels do, in no order that anybody promised: pages of some files go to the disk, those of others don't."""
+        for path in self.place.rglob("*"):
+            if path.is_file() and chance.random() < 0.4:
+                with suppress(OSError):
+                    file = os.open(path, os.O_RDONLY)
+                    size = os.fstat(file).st_size
+                    start = chance.randrange(size + 1) // 4_096 * 4_096
+                    length = chance.randrange(1, size + 4_096)
+                    _libc.sync_file_range(file, start, length, _SYNC_FILE_RANGE_WRITE)
+                    os.close(file)
+
+    def cut(self, chance: random.Random) -> None:
+        """Nothing reaches the disk from now on, and what hadn't is gone. Whoever still writes gets EIO."""
+        self.write_some_back(chance)
+        place = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
+        cut_power(place, commits=chance.random() < 0.3)
+        os.close(place)
+
+    def unmount(self) -> None:
+        if self._mounted:
+            _run("umount", str(self.place))
+            self._mounted = False
+
+    def power_on(self) -> None:
+        """After a cut, when nobody has files open there any more: with an empty cache."""
+        self.unmount()
+        self.mount()
+
+
+def cut_power(fd: int, *, commits: bool = False) -> None:
+    """Of the file system that an open file is on. With `commits` what it has of names and lengths still gets to the disk."""
+    fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _LOG_FLUSH if commits else _NO_LOG_FLUSH))
+
+
+@contextmanager
+def power_disk() -> Iterator[PowerDisk]:
+    """A disk until the block ends. RuntimeError with the reason where there can't be one."""
+    home = Path(tempfile.mkdtemp(prefix="pd-"))
+    disk: PowerDisk | None = None
+    try:
+        disk = PowerDisk(home)
+        yield disk
+    finally:
+        if disk is not None:
+            with suppress(RuntimeError):
+                disk.unmount()
+        _run("umount", "-l", str(home / "mnt"), fails=True)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def why_not() -> str:
+    """Why no power can be cut here; "" where it can."""
+    if os.geteuid() != 0:
+        return "only root may mount a disk and cut its power"
+    try:
+        with power_disk() as disk:
+            disk.cut(random.Random(0))
+            disk.power_on()
+    except (RuntimeError, OSError) as problem:
+        return f"no disk whose power could be cut: {problem}"
+    return ""
+
+
+def _run(*words: str, fails: bool = False) -> None:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError as problem:
+        raise RuntimeError(str(problem)) from None
+    if done.returncode and not fails:
+        raise RuntimeError(f"{words[0]}: {done.stderr.strip()}")

@@ -1,0 +1,123 @@
+"""A disk with a mind of its own, under the whole of a broker: by call, file and count it delays, fails, tears, lies and kills."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from broker_core.batch import Buffer
+from broker_core.journal.files import Files
+from tests.torture.disks import cut_power
+
+CALLS: Final = (
+    "pwritev", "fdatasync", "fsync", "truncate", "reserve", "rename", "unlink", "sync_directory", "zero_fill",
+)  # fmt: skip
+"""Everything by which a broker changes a disk."""
+
+
+@dataclass(frozen=True)
+class Misfortune:
+    """What happens at call number `at` (1 is the first) of one kind, on a file whose name has `name` in it.
+
+    `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut after" cut the disk's power as well (see disks.py); "torn" does half of a write and kills;
+    "short" writes half; "lie" does nothing and says that it is done; "delay" takes 0.3 s; a number is an errno.
+    """
+
+    call: str
+    at: int
+    what: str | int
+    name: str = ""
+
+    def __str__(self) -> str:
+        said = errno.errorcode[self.what] if isinstance(self.what, int) else self.what
+        return f"{said} at {self.call} {self.at} of {self.name or 'any'}"
+
+
+class FaultyFiles:
+    """Counts the calls of everybody who uses `Files` in this process, from `install` on."""
+
+    def __init__(self, *misfortunes: Misfortune) -> None:
+        self.misfortunes = misfortunes
+        self.calls: Counter[str] = Counter()
+        self.met: list[Misfortune] = []
+
+    def install(self) -> None:
+        """From now on, for good: meant for a process that is a broker and nothing else."""
+        for call in CALLS:
+            setattr(Files, call, self._wrapped(call, getattr(Files, call)))
+
+    def _wrapped(self, call: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def run(files: Files, *arguments: Any) -> Any:
+            one = self._next(call, _name_of(arguments))
+            if one is None:
+                return real(files, *arguments)
+            self.met.append(one)
+            return _suffer(one.what, real, files, arguments)
+
+        return run
+
+    def _next(self, call: str, name: str) -> Misfortune | None:
+        found = None
+        for number, one in enumerate(self.misfortunes):
+            if one.call == call and one.name in name:
+                self.calls[str(number)] += 1
+                if self.calls[str(number)] == one.at:
+                    found = one
+        return found
+
+
+def _suffer(what: str | int, real: Callable[..., Any], files: Files, arguments: tuple[Any, ...]) -> Any:
+    if isinstance(what, int):
+        raise OSError(what, os.strerror(what))
+    if what == "cut before":
+        _cut(arguments)
+    if what == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what in ("torn", "short"):
+        written = _half(real, files, *arguments)
+        if what == "torn":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
+    if what == "lie":
+        return None
+    if what == "delay":
+        time.sleep(0.3)
+    made = real(files, *arguments)
+    if what == "cut after":
+        _cut(arguments)
+    if what == "after":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
+
+
+def _cut(arguments: tuple[Any, ...]) -> None:
+    """The power of the disk on which that happens."""
+    path = next((one for one in reversed(arguments) if isinstance(one, Path)), None)
+    if path is None:
+        cut_power(arguments[0])
+    else:
+        place = os.open(path if path.is_dir() else path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        cut_power(place)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _half(real: Callable[..., Any], files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> Any:
+    whole = b"".join(buffers)
+    return real(files, fd, [whole[: max(1, len(whole) // 2)]], offset)
+
+
+def _name_of(arguments: tuple[Any, ...]) -> str:
+    last = next((one for one in reversed(arguments) if isinstance(one, Path)), None)
+    if last is not None:
+        return last.name
+    try:
+        return Path(f"/proc/self/fd/{arguments[0]}").readlink().name
+    except OSError:
+        return ""

@@ -1,0 +1,50 @@
+"""One bit of one file, turned around while nobody uses it."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_NUMBERS = re.compile(r"\.\d{20}(?=\.)|\.\d+$|\.[0-9a-f]{8}(?=\.tmp)")
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """Where."""
+
+    path: Path
+    offset: int
+    bit: int
+
+    @property
+    def what(self) -> str:
+        """The kind of file."""
+        return _NUMBERS.sub("", self.path.name)
+
+    def flip(self) -> None:
+        """Turn it around. Twice is as if nothing had been."""
+        with self.path.open("r+b") as file:
+            file.seek(self.offset)
+            old = file.read(1)[0]
+            file.seek(self.offset)
+            file.write(bytes([old ^ 1 << self.bit]))
+
+    put_right = flip
+
+
+def flip_a_bit(home: Path, chance: random.Random) -> Flipped | None:
+    """Any bit of any file; each kind of file as often as the others, its beginning more often than the rest."""
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(home.rglob("*")):
+        if path.is_file() and path.stat().st_size:
+            kinds.setdefault(Flipped(path, 0, 0).what, []).append(path)
+    if not kinds:
+        return None
+    path = chance.choice(kinds[chance.choice(sorted(kinds))])
+    size = path.stat().st_size
+    most = min(size, 8_192) if chance.random() < 0.5 else size
+    made = Flipped(path, chance.randrange(most), chance.randrange(8))
+    made.flip()
+    return made

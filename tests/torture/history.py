@@ -1,0 +1,243 @@
+"""What happened, as clients saw it, and what must never be found in it: the one judge of every run.
+
+In the way of Elle: a log shows its own order, so everything that anybody ever read can be held against it. Publishers number
+what they publish 1, 2, 3, …, over all of their topics, and `body_of` says what each message has to be.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """What may be wrong."""
+
+    LOST = "lost"
+    """Acknowledged, or read, and not in the log; or in the log, and passed over by a reader."""
+    DOUBLED = "doubled"
+    """Stored twice, or read twice by one who reads everything once."""
+    REORDERED = "reordered"
+    """A publisher's messages, or a reader's, out of their order."""
+    UNEXPLAINED = "unexplained"
+    """Nobody published it, its bytes are others, a number names two records, or a broker ended without a named reason."""
+
+
+class Fault(NamedTuple):
+    """One breach."""
+
+    kind: Kind
+    sentence: str
+
+
+class Record(NamedTuple):
+    """A message as somebody read it."""
+
+    sequence: int
+    publisher: str
+    number: int
+    accepted_at: int = 0
+
+
+class Interval(NamedTuple):
+    """Sequences from `first` to `last`, both with it."""
+
+    first: int
+    last: int
+
+    def holds(self, sequence: int) -> bool:
+        return self.first <= sequence <= self.last
+
+
+@dataclass
+class Reader:
+    """What one subscriber got, in the order in which it got it.
+
+    `back` is how often it may begin again at an earlier record: not at all with a bookmark of its own; once for each connection
+    where the broker keeps the place. `missed` is how many stretches it may lack: none with a bookmark. `gaps` were told to it. With
+    `complete` it has waited for the end of the log.
+    """
+
+    name: str
+    back: int = 0
+    missed: int = 0
+    complete: bool = True
+    records: list[Record] = field(default_factory=list)
+    gaps: list[Interval] = field(default_factory=list)
+
+
+def topic_of(number: int) -> str:
+    """Where a publisher's message of a number goes."""
+    return f"t.{'abc'[number % 3]}"
+
+
+def body_of(publisher: str, number: int) -> bytes:
+    """What it says: all of it follows from who and which, so that a byte that is wrong is seen."""
+    return f"{publisher} {number} ".encode().ljust(24 + number * 7_919 % 400, b"%d" % (number % 10))
+
+
+@dataclass
+class History:
+    """Of one log, over all lives of its broker."""
+
+    published: dict[str, int] = field(default_factory=dict)
+    """The last number that a publisher has handed to its client."""
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    """The last number of which its client said that the broker has it."""
+    readers: list[Reader] = field(default_factory=list)
+    log: list[Record] = field(default_factory=list)
+    """What is there at the end, read from the beginning."""
+    gaps: list[Interval] = field(default_factory=list)
+    """What was said to be missing when it was read."""
+    removed_upto: int = 0
+    """Up to there somebody asked for removal, so it may be gone."""
+    faults: list[Fault] = field(default_factory=list)
+    """What was wrong while it happened."""
+
+    def reader(self, name: str, back: int = 0, missed: int = 0) -> Reader:
+        """A new reader."""
+        self.readers.append(Reader(name, back, missed))
+        return self.readers[-1]
+
+    def record(self, sequence: int, topic: str, body: bytes, accepted_at: int = 0) -> Record | None:
+        """A message that was read; None, and noted as a fault, when it isn't one that was published."""
+        publisher, number, *_ = [*body.split(b" ", 2), b"", b""]
+        if number.isdigit():
+            name, n = publisher.decode(errors="replace"), int(number)
+            if body == body_of(name, n) and topic == topic_of(n):
+                return Record(sequence, name, n, accepted_at)
+        self.faults.append(Fault(Kind.UNEXPLAINED, f"record {sequence} of {topic} is {body[:60]!r}"))
+        return None
+
+
+def check(history: History) -> list[Fault]:
+    """Everything that is wrong with it, [] when nothing is."""
+    found = list(history.faults)
+    found += _one_log(history)
+    found += _log_in_order(history.log)
+    for publisher in sorted(history.published.keys() | history.acknowledged.keys()):
+        found += _publisher(history, publisher)
+    strangers = {one.publisher for one in history.log} - history.published.keys()
+    found += [Fault(Kind.UNEXPLAINED, f"nobody published as {name}") for name in sorted(strangers)]
+    for reader in history.readers:
+        found += _reader(history, reader)
+    return found
+
+
+def _one_log(history: History) -> Iterable[Fault]:
+    """A number names one record, whoever reads it and when."""
+    known: dict[int, tuple[str, int]] = {}
+    for reads in (history.log, *(reader.records for reader in history.readers)):
+        for one in reads:
+            said = known.setdefault(one.sequence, (one.publisher, one.number))
+            if said != (one.publisher, one.number):
+                yield Fault(
+                    Kind.UNEXPLAINED,
+                    f"record {one.sequence} was {_said(said)} and is {_said((one.publisher, one.number))}",
+                )
+
+
+def _log_in_order(log: Sequence[Record]) -> Iterable[Fault]:
+    for before, after in pairwise(log):
+        if after.sequence == before.sequence:
+            yield Fault(Kind.DOUBLED, f"record {after.sequence} is in the log twice")
+        elif after.sequence < before.sequence:
+            yield Fault(Kind.REORDERED, f"record {after.sequence} comes after {before.sequence}")
+        if after.accepted_at < before.accepted_at:
+            yield Fault(Kind.REORDERED, f"record {after.sequence} was accepted before {before.sequence}")
+
+
+def _publisher(history: History, name: str) -> Iterable[Fault]:
+    mine = [one for one in history.log if one.publisher == name]
+    numbers = [one.number for one in mine]
+    published, acknowledged = history.published.get(name, 0), history.acknowledged.get(name, 0)
+    if acknowledged > published:
+        yield Fault(Kind.UNEXPLAINED, f"{acknowledged} of {name} was acknowledged and {published} published")
+    seen: set[int] = set()
+    highest = 0
+    for number in numbers:
+        if number in seen:
+            yield Fault(Kind.DOUBLED, f"{name} {number} is in the log twice")
+        elif number < highest:
+            yield Fault(Kind.REORDERED, f"{name} {number} comes after {highest}")
+        seen.add(number)
+        highest = max(highest, number)
+    if highest > published:
+        yield Fault(Kind.UNEXPLAINED, f"{name} {highest} is in the log and was never published")
+    # What is behind a message that is there must be there too: its publisher had it in its store before.
+    missing = sorted(set(range(1, max(highest, min(acknowledged, published)) + 1)) - seen)
+    excused = _excused(history, mine, missing)
+    for interval in _stretches(number for number in missing if number not in excused):
+        known = "acknowledged" if interval.first <= acknowledged else "overtaken"
+        yield Fault(Kind.LOST, f"{name} {interval.first} to {interval.last} {known} and not in the log")
+
+
+def _excused(history: History, mine: Sequence[Record], missing: Iterable[int]) -> set[int]:
+    """What was removed stands before everything of its publisher that is left; what a gap was told of, between its ends."""
+    intervals = [*history.gaps, *([Interval(1, history.removed_upto)] if history.removed_upto else [])]
+    by_number = {one.number: one.sequence for one in mine}
+    ordered = sorted(by_number)
+    excused: set[int] = set()
+    for number in missing:
+        at = bisect_left(ordered, number)
+        # Where it stood is between its neighbours' places.
+        low = by_number[ordered[at - 1]] + 1 if at else 1
+        high = by_number[ordered[at]] - 1 if at < len(ordered) else 2**63
+        if any(interval.first <= high and interval.last >= low for interval in intervals):
+            excused.add(number)
+    return excused
+
+
+def _reader(history: History, reader: Reader) -> Iterable[Fault]:
+    log = [one.sequence for one in history.log]
+    there = set(log)
+    read: set[int] = set()
+    back, skipped = 0, list[Interval]()
+    at = -1
+    """Place in the log of the last one that was read."""
+    last = 0
+    for one in reader.records:
+        if one.sequence not in there and one.sequence > history.removed_upto and not _told(history.gaps, one):
+            yield Fault(Kind.LOST, f"{reader.name} has read record {one.sequence}, which isn't in the log")
+        if one.sequence <= last:
+            back += 1
+            if back > reader.back:
+                kind = Kind.DOUBLED if one.sequence in read else Kind.REORDERED
+                yield Fault(kind, f"{reader.name} gets record {one.sequence} after {last}")
+        else:
+            place = bisect_left(log, one.sequence)
+            skipped += _passed_over(reader, log[at + 1 : place], read)
+        at = bisect_left(log, one.sequence)
+        last = one.sequence
+        read.add(one.sequence)
+    if reader.complete:
+        skipped += _passed_over(reader, log[at + 1 :], read)
+    for interval in skipped[reader.missed :]:
+        yield Fault(Kind.LOST, f"{reader.name} was never given records {interval.first} to {interval.last}")
+
+
+def _passed_over(reader: Reader, between: Sequence[int], read: set[int]) -> list[Interval]:
+    missed = [s for s in between if s not in read and not any(gap.holds(s) for gap in reader.gaps)]
+    return [Interval(missed[0], missed[-1])] if missed else []
+
+
+def _told(gaps: Iterable[Interval], one: Record) -> bool:
+    return any(gap.holds(one.sequence) for gap in gaps)
+
+
+def _stretches(numbers: Iterable[int]) -> list[Interval]:
+    found: list[Interval] = []
+    for number in numbers:
+        if found and found[-1].last + 1 == number:
+            found[-1] = Interval(found[-1].first, number)
+        else:
+            found.append(Interval(number, number))
+    return found
+
+
+def _said(one: tuple[str, int]) -> str:
+    return f"{one[0]} {one[1]}"

@@ -1,0 +1,211 @@
+"""One run: a broker is struck several times while its clients go on, and then everything they saw is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import shutil
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from broker_core.broker import BROKEN
+from broker_core.control import last_words
+from tests.torture.broker import INSTANCE, Process, free_port, start
+from tests.torture.clients import Clients, Keeper
+from tests.torture.disks import PowerDisk, power_disk
+from tests.torture.faulty_files import Misfortune
+from tests.torture.flips import flip_a_bit
+from tests.torture.history import Fault, History, Kind, check
+
+KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips")
+"""What strikes: SIGKILL at any moment; at a step of the disk's; a disk that refuses, tears, lies or dawdles; a power cut, at any
+moment and at a step; SIGKILL while the clock jumps; and a bit that is turned around while the broker is away."""
+STRIKES = 12
+"""Of one run, so many lives of its broker."""
+_PLACES: Final[tuple[tuple[str, str, int], ...]] = (
+    ("pwritev", ".journal", 60), ("fdatasync", ".journal", 60), ("sync_directory", "", 12), ("rename", "", 12),
+    ("rename", ".journal", 6), ("rename", ".gz", 6), ("rename", "kept.json", 6), ("rename", ".ack", 6), ("rename", "owners", 4),
+    ("unlink", "", 8), ("unlink", ".journal", 4), ("unlink", ".spool", 3), ("fsync", "", 20), ("fsync", ".index.gz", 6),
+    ("fsync", "kept.json", 6), ("pwritev", ".spool", 6), ("pwritev", ".index.gz", 6), ("pwritev", "kept.json", 6),
+    ("pwritev", "", 80), ("truncate", "", 4), ("reserve", "", 6), ("zero_fill", "", 4), ("pwritev", ".tmp", 12),
+)  # fmt: skip
+"""Calls, names and up to which number: sealing, rolling, swaps, removals, recovery, offlining, draining, kept positions."""
+
+
+@dataclass
+class Report:
+    """What was done, and what was found."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)
+    """What the broker did meanwhile: swaps, removals, offlining, and where it was struck."""
+    faults: list[tuple[str, int, Fault]] = field(default_factory=list)
+    """Kind and seed of the run, and what was wrong."""
+
+    def lines(self) -> list[str]:
+        """As it is printed."""
+        by_kind = Counter(fault.kind for _, _, fault in self.faults)
+        said = [
+            f"{name:<14}{self.counts[name]}"
+            for name in ("runs", "kills", "power cuts", "disk faults", "bit flips")
+        ]
+        said += [
+            f"{'records':<14}{self.counts['records']}",
+            f"{'acknowledged':<14}{self.counts['acknowledged']}",
+        ]
+        said += [f"{kind.value:<14}{by_kind[kind]}" for kind in Kind]
+        return said + [f"  reached {name}: {number}" for name, number in sorted(self.reached.items())]
+
+
+async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[Fault]:
+    """One run of a kind; everything in it follows from the seed, as far as the machine's own timing allows."""
+    chance = random.Random(f"{kind} {seed}")
+    history = History()
+    with ExitStack() as stack:
+        own = Path(tempfile.mkdtemp(prefix="t-"))
+        stack.callback(shutil.rmtree, own, ignore_errors=True)
+        disk = stack.enter_context(power_disk()) if kind == "power" else None
+        home = (disk.place if disk is not None else own) / "h"
+        struck = _Struck(kind, home, disk, chance, history, report)
+        await struck.run(own, strikes)
+    found = check(history)
+    report.counts["runs"] += 1
+    report.counts["records"] += len(history.log)
+    report.counts["acknowledged"] += sum(history.acknowledged.values())
+    report.faults += [(kind, seed, fault) for fault in found]
+    return found
+
+
+class _Struck:
+    """A broker over its lives."""
+
+    def __init__(
+        self,
+        kind: str,
+        home: Path,
+        disk: PowerDisk | None,
+        chance: random.Random,
+        history: History,
+        report: Report,
+    ) -> None:
+        self.kind, self.home, self.disk, self.chance = kind, home, disk, chance
+        self.history, self.report = history, report
+        self.port = free_port()
+        self.process: Process | None = None
+
+    async def run(self, own: Path, strikes: int) -> None:
+        first = await self._live(())
+        assert first is not None, "a new broker didn't start"
+        clients = Clients(self.history, own, self.port, self.chance)
+        await clients.start()
+        keeper = Keeper(self.history, self.home, random.Random(self.chance.random()), self.report.reached)
+        keeping = asyncio.create_task(keeper.run())
+        await self._strike(first, ())
+        for _ in range(strikes - 1):
+            points = self._points()
+            process = await self._live(points)
+            if process is not None:
+                await self._strike(process, points)
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        last = await self._live(())
+        if last is None:
+            self._wrong("the broker didn't start any more")
+        else:
+            await keeper.let_go()
+        await clients.finish()
+        if last is not None:
+            last.stop()
+
+    def _points(self) -> tuple[Misfortune, ...]:
+        """What its disk does in the next life."""
+        if self.kind in ("kills", "clock", "flips") or (self.kind == "power" and self.chance.random() < 0.5):
+            return ()
+        call, name, most = self.chance.choice(_PLACES)
+        if self.kind == "faults":
+            kinds: tuple[str | int, ...] = (errno.EIO, errno.EIO, errno.ENOSPC, "delay")
+            if call == "pwritev":
+                kinds += ("short",)
+            elif "sync" in call:
+                kinds += ("lie",)  # harmless as long as the machine goes on
+        else:
+            kinds = ("before", "after", "torn") if call == "pwritev" else ("before", "after")
+            if self.kind == "power":
+                kinds = tuple(f"cut {one}" for one in kinds if one != "torn")
+        return (Misfortune(call, self.chance.randint(1, most), self.chance.choice(kinds), name),)
+
+    async def _live(self, points: tuple[Misfortune, ...]) -> Process | None:
+        """A broker that has started; None when its misfortune met it before, which is a strike as well."""
+        clock_seed = self.chance.randrange(2**32) if self.kind == "clock" else None
+        flipped = (
+            flip_a_bit(self.home, self.chance) if self.kind == "flips" and self.process is not None else None
+        )
+        process = self.process = start(self.home, self.port, *points, clock_seed=clock_seed)
+        if flipped is not None:
+            self.report.counts["bit flips"] += 1
+        if await process.ready():
+            if flipped is not None:
+                self.report.reached[f"flipped {flipped.what}: went on"] += 1
+            return process
+        code = await process.ended()
+        if flipped is not None and process.refused:
+            self.report.reached[f"flipped {flipped.what}: {process.refused}"] += 1
+            flipped.put_right()
+            return await self._live(points)
+        await self._after(process, code, points)
+        return None
+
+    async def _strike(self, process: Process, points: tuple[Misfortune, ...]) -> None:
+        """Let it live, and end it."""
+        end = asyncio.get_running_loop().time() + self.chance.uniform(0.05, 0.5 if not points else 1.2)
+        while asyncio.get_running_loop().time() < end and process.alive:
+            await asyncio.sleep(0.01)
+        if not process.alive:
+            await self._after(process, await process.ended(), points)
+            return
+        if self.disk is not None:
+            self.disk.cut(self.chance)
+            self.report.counts["power cuts"] += 1
+            process.kill()
+            await self._power_on()
+            return
+        process.kill()
+        self.report.counts["kills"] += 1
+
+    async def _after(self, process: Process, code: int, points: tuple[Misfortune, ...]) -> None:
+        """It ended by itself: by its misfortune, or by a reason that it must name."""
+        met = f"struck: {points[0].what} at {points[0].call} {points[0].name}".rstrip() if points else ""
+        if code == -9 and points:
+            self.report.reached[met] += 1
+            self.report.counts["power cuts" if self.disk is not None else "kills"] += 1
+        elif self.kind == "faults" and points and (code == BROKEN or process.refused):
+            self.report.reached[met] += 1
+            self.report.counts["disk faults"] += 1
+            words = last_words.read(self.home / "run" / f"{INSTANCE}.sock")
+            if not process.refused and (words is None or not words.code.startswith("journal_")):
+                self._wrong(f"it ended without a reason: {words}")
+        else:
+            self._wrong(f"it ended with {code}, {process.refused or 'without a reason'}; {points}")
+            log = self.home.parent / f"{self.home.name}.log"
+            if log.exists():
+                print(log.read_text(errors="replace")[-3_000:])
+        if self.disk is not None:
+            await self._power_on()
+
+    async def _power_on(self) -> None:
+        assert self.disk is not None
+        for _ in range(100):
+            try:
+                self.disk.power_on()
+                return
+            except RuntimeError:
+                await asyncio.sleep(0.05)  # the keeper may have a file open there
+        self.disk.power_on()
+
+    def _wrong(self, sentence: str) -> None:
+        self.history.faults.append(Fault(Kind.UNEXPLAINED, sentence))

@@ -1,0 +1,210 @@
+"""The judge of every run: a history without a breach is found to be one, and each planted breach is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.torture.history import History, Interval, Kind, Reader, Record, body_of, check, topic_of
+
+
+def history(records: int = 30) -> History:
+    """Two publishers in turns, all of it acknowledged, read to the end by one who reads once and one who begins again."""
+    log = [Record(10 + at, "pq"[at % 2], at // 2 + 1, at) for at in range(records)]
+    once = Reader("once", records=list(log))
+    again = Reader("again", back=1, records=[*log[:20], *log[15:]])
+    numbers = {"p": (records + 1) // 2, "q": records // 2}
+    return History(dict(numbers), dict(numbers), [once, again], list(log))
+
+
+def found(made: History) -> list[Kind]:
+    return [fault.kind for fault in check(made)]
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    assert check(history()) == []
+
+
+def test_what_nobody_was_told_of_may_be_missing_or_there() -> None:
+    made = history()
+    made.published["p"] += 5
+    assert check(made) == [], "published and not acknowledged"
+    made.acknowledged["p"] = 0
+    assert check(made) == [], "stored and not acknowledged"
+
+
+def lose_the_end(made: History) -> None:
+    made.log.pop()
+    for reader in made.readers:
+        reader.records = [one for one in reader.records if one.sequence < 39]
+
+
+def lose_the_middle(made: History) -> None:
+    del made.log[12]
+    for reader in made.readers:
+        reader.records = [one for one in reader.records if one.sequence != 22]
+    made.acknowledged = {"p": 0, "q": 0}
+
+
+def store_twice(made: History) -> None:
+    last = made.log[-1]
+    made.log.append(last._replace(sequence=40))
+    for reader in made.readers:
+        reader.complete = False
+
+
+def give_the_number_twice(made: History) -> None:
+    made.log.insert(6, made.log[5])
+
+
+def swap_two_of_one_publisher(made: History) -> None:
+    made.log[4], made.log[6] = (
+        made.log[4]._replace(number=made.log[6].number),
+        made.log[6]._replace(number=made.log[4].number),
+    )
+    made.readers = []
+
+
+def turn_the_log(made: History) -> None:
+    made.log[4], made.log[5] = made.log[5], made.log[4]
+    made.readers = []
+
+
+def set_the_clock_back(made: History) -> None:
+    made.log[7] = made.log[7]._replace(accepted_at=1)
+
+
+def invent(made: History) -> None:
+    made.log.append(Record(40, "p", 16, 99))
+    for reader in made.readers:
+        reader.complete = False
+
+
+def invent_a_publisher(made: History) -> None:
+    made.log.append(Record(40, "stranger", 1, 99))
+    for reader in made.readers:
+        reader.complete = False
+
+
+def change_what_was_read(made: History) -> None:
+    made.readers[0].records[3] = made.readers[0].records[3]._replace(number=9)
+
+
+def take_back_what_was_read(made: History) -> None:
+    made.readers[0].records.append(Record(40, "p", 16, 99))
+
+
+def acknowledge_what_was_not_published(made: History) -> None:
+    made.acknowledged["p"] += 1
+
+
+def pass_over_one(made: History) -> None:
+    del made.readers[0].records[7]
+
+
+def pass_over_the_end(made: History) -> None:
+    del made.readers[0].records[-3:]
+
+
+def pass_over_one_at_a_new_beginning(made: History) -> None:
+    made.readers[1].records = [one for one in made.readers[1].records if one.sequence != 27]
+
+
+def read_twice(made: History) -> None:
+    made.readers[0].records.insert(7, made.readers[0].records[6])
+
+
+def begin_again_too_often(made: History) -> None:
+    made.readers[1].records += made.log[10:]
+
+
+def read_out_of_order(made: History) -> None:
+    made.readers[0].records[5:7] = reversed(made.readers[0].records[5:7])
+
+
+BREACHES: list[tuple[Callable[[History], None], set[Kind]]] = [
+    (lose_the_end, {Kind.LOST}),
+    (lose_the_middle, {Kind.LOST}),
+    (store_twice, {Kind.DOUBLED}),
+    (give_the_number_twice, {Kind.DOUBLED}),
+    (swap_two_of_one_publisher, {Kind.REORDERED}),
+    (turn_the_log, {Kind.REORDERED}),
+    (set_the_clock_back, {Kind.REORDERED}),
+    (invent, {Kind.UNEXPLAINED}),
+    (invent_a_publisher, {Kind.UNEXPLAINED}),
+    (change_what_was_read, {Kind.UNEXPLAINED}),
+    (take_back_what_was_read, {Kind.LOST}),
+    (acknowledge_what_was_not_published, {Kind.UNEXPLAINED}),
+    (pass_over_one, {Kind.LOST}),
+    (pass_over_the_end, {Kind.LOST}),
+    (pass_over_one_at_a_new_beginning, {Kind.LOST}),
+    (read_twice, {Kind.DOUBLED}),
+    (begin_again_too_often, {Kind.DOUBLED}),
+    (read_out_of_order, {Kind.LOST, Kind.REORDERED}),
+]
+
+
+@pytest.mark.parametrize(("breach", "kinds"), BREACHES, ids=[breach.__name__ for breach, _ in BREACHES])
+def test_a_planted_breach_is_found_and_called_by_its_name(
+    breach: Callable[[History], None], kinds: set[Kind]
+) -> None:
+    made = history()
+    breach(made)
+    assert set(found(made)) == kinds, check(made)
+
+
+def test_what_was_removed_is_not_missed_and_nothing_else_is_excused_by_it() -> None:
+    made = history()
+    made.removed_upto = 19
+    made.log = made.log[10:]
+    assert check(made) == []
+    assert found(replace(made, removed_upto=0)).count(Kind.LOST) > 2
+    del made.log[3]
+    assert set(found(made)) == {Kind.LOST}
+
+
+def test_a_gap_excuses_what_it_names() -> None:
+    made = history()
+    gap = Interval(20, 23)
+    made.log = [one for one in made.log if not gap.holds(one.sequence)]
+    made.gaps.append(gap)
+    for reader in made.readers:
+        reader.records = [one for one in reader.records if not gap.holds(one.sequence)]
+        reader.gaps.append(gap)
+    assert check(made) == []
+    made.log = [one for one in made.log if one.sequence != 26]
+    assert Kind.LOST in found(made)
+
+
+def test_who_has_no_bookmark_misses_as_many_stretches_as_it_was_away() -> None:
+    made = history()
+    made.readers = [Reader("live", missed=1, records=[*made.log[:5], *made.log[9:]])]
+    assert check(made) == []
+    made.readers[0].missed = 0
+    assert found(made) == [Kind.LOST]
+
+
+def test_a_message_is_known_by_all_of_its_bytes() -> None:
+    made = History()
+    assert made.record(7, topic_of(4), body_of("p", 4), 5) == Record(7, "p", 4, 5)
+    assert made.faults == []
+    for topic, body in (
+        (topic_of(4), body_of("p", 4)[:-1]),
+        (topic_of(5), body_of("p", 4)),
+        ("x", b""),
+        ("x", b"\xff 1 "),
+    ):
+        assert made.record(7, topic, body) is None
+    assert found(made) == [Kind.UNEXPLAINED] * 4
+
+
+@given(st.data())
+def test_whatever_is_taken_out_of_the_log_is_missed(data: st.DataObject) -> None:
+    made = history(40)
+    gone = data.draw(st.sets(st.sampled_from(made.log), min_size=1, max_size=39))
+    made.log = [one for one in made.log if one not in gone]
+    assert Kind.LOST in found(made)

@@ -1,0 +1,64 @@
+"""A little of each kind of torture, so that it is known to work and a gross mistake is found at once; `make torture` has the hours."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from broker_core.journal.files import Files, replace_durably
+from tests.torture import disks
+from tests.torture.broker import free_port, start
+from tests.torture.faulty_files import Misfortune
+from tests.torture.flips import flip_a_bit
+from tests.torture.runs import KINDS, Report, run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nothing_is_lost_doubled_reordered_or_unexplained(kind: str) -> None:
+    if kind == "power" and (why := disks.why_not()):
+        pytest.skip(why)
+    seed, report = random.SystemRandom().randrange(10**6), Report()
+    print(f"make torture ARGS='--only {kind} --seed {seed} --runs 1' (with 4 strikes)")
+    assert await run(kind, seed, report, strikes=4) == []
+    assert report.counts["acknowledged"] > 0
+    struck = ("power cuts",) if kind == "power" else ("kills", "disk faults")
+    assert sum(report.counts[name] for name in struck) >= 2
+
+
+async def test_a_misfortune_comes_at_its_call_and_no_other() -> None:
+    with tempfile.TemporaryDirectory(prefix="t-") as home:
+        killed = start(Path(home) / "h", free_port(), Misfortune("rename", 1, "before", "kept.json"))
+        assert not await killed.ready() or await killed.ended() == -9
+        assert not (Path(home) / "h" / "journal" / "test-1.kept.json").exists()
+
+
+def test_a_cut_loses_what_was_not_synced_and_nothing_else() -> None:
+    if why := disks.why_not():
+        pytest.skip(why)
+    with disks.power_disk() as disk:
+        kept, lost = disk.place / "kept", disk.place / "lost"
+        replace_durably(Files(), kept, b"kept")
+        lost.write_bytes(b"lost")
+        place = os.open(disk.place, os.O_RDONLY)
+        disks.cut_power(place)
+        os.close(place)
+        disk.power_on()
+        assert kept.read_bytes() == b"kept"
+        assert not lost.exists()
+
+
+def test_a_flipped_bit_is_put_right_by_a_second_flip(tmp_path: Path) -> None:
+    path = tmp_path / "test-1.00000000000000000001.journal"
+    path.write_bytes(bytes(range(256)))
+    flipped = flip_a_bit(tmp_path, random.Random(7))
+    assert flipped is not None and flipped.what == "test-1.journal"
+    changed = [at for at, byte in enumerate(path.read_bytes()) if byte != at]
+    assert changed == [flipped.offset]
+    flipped.put_right()
+    assert path.read_bytes() == bytes(range(256))
