@@ -135,9 +135,14 @@ def write_sidecar(path: Path) -> None:
 
 
 def journal_target(home: Path, source: Path, action: str) -> Path:
-    """Where the prepared file of a swap is made."""
+    """Where the prepared file of a swap is made: in a folder of its own, as by the console.
+
+    Beside the segments it would, for a moment, be the segment of an instance called `prepared-...`.
+    """
     directory = home / "archive" if action == "archive" else source.parent
-    return directory / f"prepared-{source.name}{'.gz' if action == 'compress' else ''}"
+    shelf = directory / f"{INSTANCE}.prepared"
+    shelf.mkdir(parents=True, exist_ok=True)
+    return shelf / f"{source.name}{'.gz' if action == 'compress' else ''}"
 
 
 def numbers_of(tables: Iterable[pa.RecordBatch]) -> list[int]:
