@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import overload
+
+from django.conf import settings
 from django.db import models
 
 
@@ -170,8 +175,36 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 
 # Jobs of `python -m pipeline NAME`, and the options that the API takes for each. Directories and Spark's master aren't
 # among them: where a job reads and writes is the installation's matter.
-PIPELINE_JOBS = {
+PIPELINE_JOBS: dict[str, tuple[str, ...]] = {
     "lake": ("start", "end", "durable", "skip-gaps", "adopt"),
     "lake-check": ("start", "end", "quick"),
     "client-history": ("all", "durable", "skip-gaps"),
+    "audit": ("start", "end", "strict"),
+    "state": ("at", "since", "topics", "key", "durable", "skip-gaps"),
 }
+
+
+class PipelineJobs(Sequence[tuple[str, str]]):
+    """All jobs as choices, the operator's own among them: modules in SLUICE_JOBS_DIRECTORY, looked up whenever somebody asks.
+
+    What options an own job takes is known to the job alone.
+    """
+
+    def names(self) -> list[str]:
+        """Built in, then own ones by name."""
+        directory = Path(settings.SLUICE_JOBS_DIRECTORY)
+        files = sorted(directory.glob("*.py")) if directory.is_dir() else []
+        own = [
+            path.stem.replace("_", "-") for path in files if path.stem.isidentifier() and path.stem[0] != "_"
+        ]
+        return [*PIPELINE_JOBS, *(name for name in own if name not in PIPELINE_JOBS and name.isascii())]
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
+        return [(name, name) for name in self.names()][index]
+
+    def __len__(self) -> int:
+        return len(self.names())

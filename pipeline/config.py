@@ -21,7 +21,7 @@ class Settings:
     log: LogPlace
     lake: Path
     master: str
-    """Spark's master URL; `local[*]` uses this machine's cores."""
+    """Spark's master URL; `local[*]` uses this machine's cores; "" leaves it to spark-submit, which started this process."""
 
     @property
     def records(self) -> Path:
@@ -73,5 +73,10 @@ def settings_from(
     return Settings(
         log=LogPlace(directory(journal, "SLUICE_JOURNAL_DIRECTORY", "journal"), shelf, name),
         lake=directory(lake, "SLUICE_LAKE_DIRECTORY", "lake"),
-        master=master or environment.get("SPARK_MASTER") or "local[*]",
+        master=master or environment.get("SPARK_MASTER") or ("" if submitted(environment) else "local[*]"),
     )
+
+
+def submitted(environment: Mapping[str, str]) -> bool:
+    """Whether spark-submit started this process: then its --master holds."""
+    return "PYSPARK_GATEWAY_PORT" in environment

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from broker_core.errors import OperatorError
 from pipeline.config import BASE, Settings
+from pipeline.cpu import note_cpu_below
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +60,8 @@ def check_machine(settings: Settings) -> None:
 
 def check_master(master: str, timeout_s: float = 5.0) -> None:
     """OperatorError bad_setting for what is no master, master_unreachable when nobody listens at a standalone one's."""
+    if not master:
+        return
     if not _MASTER.fullmatch(master):
         raise OperatorError(
             "bad_setting",
@@ -114,6 +117,7 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
+        note_cpu_below()
         spark.stop()
 
 
@@ -139,7 +143,9 @@ def start_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).appName(name)
+    builder = SparkSession.builder.appName(name)
+    if master:
+        builder = builder.master(master)
     for key, value in {**_settings_of(master, path, scratch), **(extra or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -62,7 +62,10 @@ def read_options(options: Mapping[str, str]) -> Asked:
     if unknown:
         raise _bad(f"There is no option {unknown[0]!r}.", f"The options are {', '.join(OPTIONS)}.")
     place = _place(given)
-    start, end = _bound(given, "start", place.instance), _bound(given, "end", place.instance)
+    start, end = (
+        read_bound(given.get("start", ""), "start", place.instance),
+        read_bound(given.get("end", ""), "end", place.instance),
+    )
     gaps = given.get("gaps", "error").lower()
     if gaps not in ("error", "note"):
         raise _bad(f"gaps is {gaps!r}.", "Give error or note.")
@@ -156,9 +159,9 @@ def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?")
 
 
-def _bound(given: Mapping[str, str], name: str, instance: str) -> Bound:
+def read_bound(text: str, name: str, instance: str) -> Bound:
     """A sequence, a bookmark, a moment as bookmarks write it, or an ISO 8601 time (UTC unless it says otherwise)."""
-    text = given.get(name, "").strip()
+    text = text.strip()
     if not text or text == "0":
         return Bound()
     if text.isascii() and text.isdigit() and len(text) < 19:

@@ -37,6 +37,7 @@ SLUICE_JOURNAL_DIRECTORY = Path(env.str("SLUICE_JOURNAL_DIRECTORY", default=str(
 SLUICE_ARCHIVE_DIRECTORY = Path(env.str("SLUICE_ARCHIVE_DIRECTORY", default=str(SLUICE_HOME / "archive")))
 SLUICE_SPOOL_DIRECTORY = Path(env.str("SLUICE_SPOOL_DIRECTORY", default=str(SLUICE_HOME / "spool")))
 SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
+SLUICE_JOBS_DIRECTORY = Path(env.str("SLUICE_JOBS_DIRECTORY", default=str(SLUICE_HOME / "jobs")))
 SLUICE_CONTROL_TIMEOUT_S = env.float("SLUICE_CONTROL_TIMEOUT_S", default=5.0)
 SLUICE_SAMPLE_RETENTION_HOURS = env.int("SLUICE_SAMPLE_RETENTION_HOURS", default=24)
 # What actions may touch outside of Sluice, and when they run; whoever starts Sluice says so, not whoever edits actions.

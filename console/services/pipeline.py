@@ -17,7 +17,7 @@ from typing import Any
 from django.conf import settings
 
 from broker_core.errors import OperatorError
-from console.choices import PIPELINE_JOBS, RunKind
+from console.choices import PIPELINE_JOBS, PipelineJobs, RunKind
 from console.models import ActionRun
 from console.queries.policies import instance_named
 from console.services import journal_places, runs
@@ -27,6 +27,9 @@ from console.services.progress import Progress
 LISTEN_S = 1.0
 STOP_WITHIN_S = 15.0
 QUICK_S = 60.0
+MOST_VALUE = 500
+INSTALLATIONS = ("home", "instance", "journal", "archive", "lake", "master", "json")
+"""Options of every job that aren't for a request to choose."""
 CHECK_S = 4 * 3_600.0
 """A lake of a terabyte is read within that."""
 
@@ -56,7 +59,7 @@ def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
     process = subprocess.Popen(
         command_of(run),
         cwd=settings.BASE_DIR,
-        env=_environment(run.instance.name),
+        env=_environment(run.instance.name, getattr(run, "actor", "an action")),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -146,7 +149,7 @@ class Report:
         return self._result
 
 
-def _environment(instance_name: str) -> dict[str, str]:
+def _environment(instance_name: str, actor: str = "") -> dict[str, str]:
     """The job works on the same directories as the instance, however they were set."""
     places = journal_places.directories_of(instance_name)
     return {
@@ -156,6 +159,8 @@ def _environment(instance_name: str) -> dict[str, str]:
         "SLUICE_JOURNAL_DIRECTORY": str(places.journal),
         "SLUICE_ARCHIVE_DIRECTORY": str(places.archive),
         "SLUICE_LAKE_DIRECTORY": str(settings.SLUICE_LAKE_DIRECTORY),
+        "SLUICE_JOBS_DIRECTORY": str(settings.SLUICE_JOBS_DIRECTORY),
+        **({"SLUICE_ACTOR": actor} if actor else {}),
     }
 
 
@@ -197,23 +202,38 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Options of that job, none of which can be taken for another word of the command line."""
-    if job not in PIPELINE_JOBS:
+    known = PipelineJobs().names()
+    if job not in known:
         raise OperatorError(
-            "unknown_job", f"There is no pipeline job {job!r}.", f"Use {' or '.join(PIPELINE_JOBS)}."
+            "unknown_job", f"There is no pipeline job {job[:50]!r}.", f"Use {' or '.join(known)}."
         )
     for name, value in options.items():
-        if name not in PIPELINE_JOBS[job]:
-            known = ", ".join(PIPELINE_JOBS[job])
+        # Of an own job only the job knows; it refuses what it doesn't have. Directories stay the installation's matter.
+        takes = _named(name) if job not in PIPELINE_JOBS else name in PIPELINE_JOBS[job]
+        if not takes:
+            told = ", ".join(PIPELINE_JOBS.get(job, ("its own options",)))
+            raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {told}.")
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or not _plain(str(value)):
             raise OperatorError(
-                "bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {known}."
-            )
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (str, int))
-            or not str(value).isalnum()
-            or len(str(value)) > 20
-        ):
-            raise OperatorError(
-                "bad_option", f"The value of {name} can't be used.", "Give a number, yes or no."
+                "bad_option",
+                f"The value of {name} can't be used.",
+                f"Give up to {MOST_VALUE} characters without blanks.",
             )
     return {name: str(value) for name, value in options.items()}
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Options as a form has them, one a line: `name=value`."""
+    pairs = (line.partition("=") for line in text.splitlines() if line.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _named(name: str) -> bool:
+    return (
+        name.replace("-", "").isalnum() and name.isascii() and name[:1] != "-" and name not in INSTALLATIONS
+    )
+
+
+def _plain(value: str) -> bool:
+    """It is handed over as `--name=value`, one word and by no shell."""
+    return bool(value) and len(value) <= MOST_VALUE and value.isprintable() and " " not in value

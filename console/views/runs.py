@@ -13,7 +13,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, PIPELINE_JOBS, Permission, RunKind, RunState
+from console.choices import ACTIVE_RUN_STATES, Permission, PipelineJobs, RunKind, RunState
 from console.models import ActionRun
 from console.queries import runs as read
 from console.queries.filters import RunFilter
@@ -29,7 +29,7 @@ PAGE = 30
 @require_GET
 def runs(request: HttpRequest) -> HttpResponse:
     """The newest runs."""
-    return common.page(request, "runs.html", {**_list(request), "jobs": PIPELINE_JOBS})
+    return common.page(request, "runs.html", {**_list(request), "jobs": PipelineJobs().names()})
 
 
 @common.permitted(Permission.VIEW)

@@ -1,18 +1,35 @@
-"""The jobs, by name. Each module has HELP, add_arguments(parser) and run(settings, arguments, reporter) -> result."""
+"""The jobs, by name. Each module has HELP, add_arguments(parser) and run(settings, arguments, reporter) -> result.
+
+An operator's own jobs are modules of the same shape in a folder (SLUICE_JOBS_DIRECTORY, or `jobs` in the home): `my_job.py` is
+the job `my-job`. `template.py` is one to begin with.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-from typing import Any, Protocol, cast
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from pipeline.config import Settings
+from broker_core.errors import OperatorError
+from pipeline.config import BASE, Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.plots import Plot
 
 JOBS = {
     "lake": "pipeline.jobs.lake",
     "lake-check": "pipeline.jobs.lake_check",
     "client-history": "pipeline.jobs.client_history",
+    "audit": "pipeline.jobs.audit",
+    "state": "pipeline.jobs.state",
 }
+NEEDED = ("HELP", "add_arguments", "run")
 
 
 class Reporter(Protocol):
@@ -23,6 +40,9 @@ class Reporter(Protocol):
 
     def note(self, sentence: str) -> None:
         """Something the operator should know."""
+
+    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
+        """A table of the result, kept with the run and shown on its page. `name` is its file's: small letters and _."""
 
 
 class Job(Protocol):
@@ -37,9 +57,52 @@ class Job(Protocol):
         """Do it; returns the result as JSON-able values."""
 
 
-def load_job(name: str) -> Job:
-    """The job of this name."""
-    return cast(Job, importlib.import_module(JOBS[name]))
+def jobs_directory(environment: Mapping[str, str]) -> Path:
+    """Where an operator's own jobs are; there may be no such folder."""
+    home = Path(environment.get("SLUICE_HOME") or BASE / "var")
+    return Path(environment.get("SLUICE_JOBS_DIRECTORY") or home / "jobs").expanduser()
+
+
+def own_jobs(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
+    """An operator's own jobs: name and file."""
+    directory = jobs_directory(environment)
+    files = sorted(directory.glob("*.py")) if directory.is_dir() else []
+    found = {
+        path.stem.replace("_", "-"): path
+        for path in files
+        if path.stem.isidentifier() and path.stem[0] != "_"
+    }
+    return {name: path for name, path in found.items() if name not in JOBS and name.isascii()}
+
+
+def load_job(name: str, environment: Mapping[str, str] = os.environ) -> Job:
+    """The job of this name. OperatorError bad_job for a file that isn't one."""
+    if name in JOBS:
+        return cast(Job, importlib.import_module(JOBS[name]))
+    path = own_jobs(environment)[name]
+    # Spark's workers import what a job hands them by its module's name.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+        known = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = f"{known}{os.pathsep if known else ''}{path.parent}"
+    try:
+        found = importlib.import_module(path.stem)
+    except Exception as error:  # whatever is wrong with somebody's file
+        raise _no_job(path, f"{type(error).__name__}: {error}") from error
+    if Path(found.__file__ or "").resolve() != path.resolve():
+        raise _no_job(path, f"there is another module {path.stem}, {found.__file__ or 'of Python itself'}")
+    lacking = [one for one in NEEDED if not hasattr(found, one)]
+    if lacking:
+        raise _no_job(path, f"it has no {', '.join(lacking)}")
+    return cast(Job, found)
+
+
+def _no_job(path: Path, why: str) -> OperatorError:
+    return OperatorError(
+        "bad_job",
+        f"{path} isn't a job: {why}.",
+        "Begin with pipeline/jobs/template.py, or take the file away.",
+    )
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:

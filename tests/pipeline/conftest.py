@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,3 +25,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_session("local[2]", "tests", tmp_path_factory.mktemp("spark"), quick)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def lent(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """Jobs that are run in this process use the session there is."""
+    from pipeline.jobs import JOBS
+
+    @contextmanager
+    def lend(*_: object) -> Iterator[SparkSession]:
+        yield spark
+
+    for name in JOBS.values():
+        monkeypatch.setattr(importlib.import_module(name), "spark_session", lend, raising=False)
+    return spark

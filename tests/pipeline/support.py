@@ -22,6 +22,7 @@ from broker_core.journal.reader import open_source
 from broker_core.journal.scan import scan
 from broker_core.journal.segment import HEADER_SIZE, index_path, parse_path
 from pipeline.config import Settings, settings_from
+from pipeline.plots import Plot, draw
 from sluice_spark.place import LogPlace
 
 INSTANCE = "sluice-1"
@@ -135,9 +136,14 @@ def write_sidecar(path: Path) -> None:
 
 
 def journal_target(home: Path, source: Path, action: str) -> Path:
-    """Where the prepared file of a swap is made."""
+    """Where the prepared file of a swap is made: in a folder of its own, as by the console.
+
+    Beside the segments it would, for a moment, be the segment of an instance called `prepared-...`.
+    """
     directory = home / "archive" if action == "archive" else source.parent
-    return directory / f"prepared-{source.name}{'.gz' if action == 'compress' else ''}"
+    shelf = directory / f"{INSTANCE}.prepared"
+    shelf.mkdir(parents=True, exist_ok=True)
+    return shelf / f"{source.name}{'.gz' if action == 'compress' else ''}"
 
 
 def numbers_of(tables: Iterable[pa.RecordBatch]) -> list[int]:
@@ -152,12 +158,18 @@ class Told:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.steps: list[tuple[int, int, str]] = []
+        self.tables: dict[str, list[dict[str, Any]]] = {}
 
     def progress(self, done: int, total: int, what: str) -> None:
         self.steps.append((done, total, what))
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
+
+    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
+        self.tables[name] = table.to_pylist()
+        for plot in plots:
+            assert draw(plot, table).startswith("<svg")
 
 
 def event(client: str, at_ms: int, kind: str, **fields: Any) -> bytes:

@@ -8,8 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -39,19 +37,6 @@ from tests.pipeline.support import (
 MS = NOON // 1_000_000
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def lent(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    """Jobs that are run in this process use the session there is."""
-
-    @contextmanager
-    def lend(*_: object) -> Iterator[SparkSession]:
-        yield spark
-
-    for job in (lake, client_history):
-        monkeypatch.setattr(job, "spark_session", lend)
-    return spark
 
 
 def load(spark: SparkSession, home: Path, **wanted: object) -> DataFrame:

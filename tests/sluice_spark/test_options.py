@@ -8,7 +8,7 @@ import pytest
 
 from broker_core.errors import SluiceError
 from sluice_spark.options import Bound, read_options
-from tests.pipeline.support import INSTANCE, NOON, fill, place_in
+from tests.pipeline.support import INSTANCE, NOON, fill, journal_target, place_in
 
 
 def asked(home: Path, **options: str) -> tuple[Bound, Bound]:
@@ -94,3 +94,11 @@ def test_archive_and_instance_are_found_where_they_are_plain(tmp_path: Path) -> 
         read_options({"path": str(place.directory)})
     assert read_options({"path": str(place.directory), "instance": "sluice-2"}).place.instance == "sluice-2"
     assert INSTANCE == "sluice-1"
+
+
+@pytest.mark.parametrize("action", ["compress", "archive"])
+def test_what_is_prepared_for_a_swap_is_nobodys_journal(tmp_path: Path, action: str) -> None:
+    fill(tmp_path, [50] * 4)
+    segment = sorted(place_in(tmp_path).directory.glob("*.journal"))[0]
+    journal_target(tmp_path, segment, action).write_bytes(segment.read_bytes())
+    assert read_options({"path": str(place_in(tmp_path).directory)}).place.instance == INSTANCE

@@ -101,4 +101,5 @@ def _environment() -> dict[str, str]:
         "SLUICE_JOURNAL_DIRECTORY": str(places.journal),
         "SLUICE_ARCHIVE_DIRECTORY": str(places.archive),
         "SLUICE_LAKE_DIRECTORY": str(settings.SLUICE_LAKE_DIRECTORY),
+        "SLUICE_JOBS_DIRECTORY": str(settings.SLUICE_JOBS_DIRECTORY),
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from console.choices import JOURNAL_FILES, PIPELINE_JOBS
+from console.choices import JOURNAL_FILES, PipelineJobs
 from console.services.actions.options import AGE, Kind, Option, any_text, number_between, word
 from console.services.actions.patterns import matcher
 from console.services.actions.webhook_address import check_address
@@ -56,7 +56,7 @@ KINDS: dict[str, Kind] = {
         )),
         Kind("revision", "Apply a policy revision", (Option("number", "Revision", number_between(1, 10**9)),), exclusive="policy", destructive=True),
         Kind("pipeline", "Run a pipeline job", (
-            Option("job", "Job", choices=tuple((job, job) for job in PIPELINE_JOBS)),
+            Option("job", "Job", choices=PipelineJobs()),
             Option("options", "Options", help="Like start=2026-11-01, one a line", required=False, long=True),
         ), exclusive="pipeline"),
         Kind("event", "Raise a custom event", (Option("name", "Event", word),)),

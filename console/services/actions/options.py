@@ -6,7 +6,7 @@ expanded; any other when the action is saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ class Option:
     help: str = ""
     required: bool = True
     default: str = ""
-    choices: tuple[tuple[str, str], ...] = ()
+    choices: Sequence[tuple[str, str]] = ()
     long: bool = False
     fixed: bool = False  # no {{NAME}}: it must be known before anything happens
     raw: bool = False  # a body, whose bytes count: expanded by the step itself

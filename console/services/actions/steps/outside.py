@@ -24,14 +24,9 @@ MOST_BODY = 1024 * 1024
 
 
 def _pipeline(scene: Scene, options: Options) -> Done:
-    parameters = {"job": options["job"], "options": _job_options(options["options"])}
+    parameters = {"job": options["job"], "options": pipeline.options_of(options["options"])}
     part = Part(RunKind.PIPELINE, parameters, scene.instance, scene.run.pk)
     return Done(pipeline.perform(part, scene.progress))  # type: ignore[arg-type]
-
-
-def _job_options(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines() if line.strip())
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _event(scene: Scene, options: Options) -> Done:

@@ -1,0 +1,143 @@
+"""Runs of the pipeline as they are kept beside the lake: `lake/runs/<id>/run.json`, tables as Parquet, plots as SVG.
+
+Read with pyarrow, not with Spark. The files are the pipeline's; names in an address are only ever looked up among those there.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from django.conf import settings
+
+MOST_LISTED = 500
+MOST_RECORD = 16 * 1024 * 1024
+SHOWN = 200
+"""Rows of a table on a page; all of them are in its files."""
+MOST_CELL = 300
+_RISKY = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a cell that begins so for a formula."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTable:
+    """A table of a run, as far as a page shows it."""
+
+    name: str
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+    total: int
+    cut: bool
+    plots: list[dict[str, str]]
+
+
+def directory() -> Path:
+    """Where they are."""
+    return Path(settings.SLUICE_LAKE_DIRECTORY) / "runs"
+
+
+def kept_runs(job: str = "") -> list[dict[str, Any]]:
+    """The newest first."""
+    shelf = directory()
+    names = sorted((one.name for one in shelf.iterdir()), reverse=True) if shelf.is_dir() else []
+    chosen = [name for name in names if not name.startswith(".") and (not job or f"-{job}-" in name)]
+    return [run for name in chosen[:MOST_LISTED] if (run := kept_run(name)) is not None]
+
+
+def kept_run(identity: str) -> dict[str, Any] | None:
+    """One run's record; None when there is none of that name."""
+    try:
+        path = directory() / identity / "run.json"
+        if path.parent.parent != directory() or path.stat().st_size > MOST_RECORD:
+            return None
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("id") == identity else None
+
+
+def needs_messages(run: dict[str, Any], table: str = "") -> bool:
+    """Whether a run's tables, or one of them, hold what stood in messages."""
+    found = [one for one in run["tables"] if not table or one["name"] == table]
+    return any("body" in column for one in found for column in one["columns"])
+
+
+def tables_of(run: dict[str, Any]) -> list[KeptTable]:
+    """Its tables, each with its first rows."""
+    found = []
+    for one in run["tables"]:
+        path = table_path(run, one["name"])
+        rows = _first_rows(path) if path is not None else []
+        plots = [{"file": name.removesuffix(".svg"), "says": says}
+                 for name, says in zip(one["plots"], one["captions"], strict=True)]  # fmt: skip
+        found.append(
+            KeptTable(one["name"], one["title"], one["columns"], rows, one["rows"], one["cut"], plots)
+        )
+    return found
+
+
+def table_path(run: dict[str, Any], table: str) -> Path | None:
+    """A table's file; None when the run has none of that name."""
+    known = [one["name"] for one in run["tables"]]
+    path = directory() / run["id"] / f"{table}.parquet"
+    return path if table in known and path.is_file() else None
+
+
+def plot_of(run: dict[str, Any], name: str) -> bytes | None:
+    """A plot's SVG; None when the run has none of that name."""
+    if f"{name}.svg" not in [plot for one in run["tables"] for plot in one["plots"]]:
+        return None
+    try:
+        return (directory() / run["id"] / f"{name}.svg").read_bytes()
+    except OSError:
+        return None
+
+
+def csv_of(path: Path) -> Iterator[str]:
+    """The table as CSV, in portions. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
+    opened = pq.ParquetFile(path)
+    yield _lines([opened.schema_arrow.names])
+    for batch in opened.iter_batches(batch_size=5_000):
+        yield _lines([[_in_csv(value) for value in row.values()] for row in batch.to_pylist()])
+
+
+def _lines(rows: list[list[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
+def _in_csv(value: Any) -> Any:
+    plain = _plain(value)
+    return f"'{plain}" if isinstance(plain, str) and plain.startswith(_RISKY) else plain
+
+
+def _first_rows(path: Path) -> list[list[Any]]:
+    try:
+        batch = next(pq.ParquetFile(path).iter_batches(batch_size=SHOWN), None)
+    except (OSError, pa.ArrowInvalid):
+        return []
+    rows = batch.to_pylist() if batch is not None else []
+    return [[_short(_plain(value)) for value in row.values()] for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return f"base64:{base64.b64encode(value).decode()}"
+    return value.isoformat(timespec="milliseconds") if hasattr(value, "isoformat") else value
+
+
+def _short(value: Any) -> Any:
+    return f"{value[:MOST_CELL]}…" if isinstance(value, str) and len(value) > MOST_CELL else value

@@ -1,0 +1,100 @@
+"""What the pipeline's jobs found: the kept runs, and each with its tables and plots, to look at, share and take away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.errors import SluiceError
+from console.choices import PIPELINE_JOBS, Permission, PipelineJobs
+from console.queries import pipeline_runs as read
+from console.services import pipeline as service
+from console.services.pipeline import options_of
+from console.views import common
+from console.views.decisions import query_of
+
+PAGE = 50
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def kept_runs(request: HttpRequest) -> HttpResponse:
+    """The newest runs, whoever started them, and the jobs there are."""
+    job = request.GET.get("job", "").strip()[:64]
+    found = Paginator(read.kept_runs(job), PAGE).get_page(request.GET.get("page"))
+    jobs = [{"name": name, "options": PIPELINE_JOBS.get(name)} for name in PipelineJobs().names()]
+    return common.page(
+        request, "pipeline.html", {"page": found, "jobs": jobs, "job": job, "query": query_of({"job": job})}
+    )
+
+
+@common.permitted(Permission.RUN_ACTIONS)
+@require_POST
+def start(request: HttpRequest) -> HttpResponse:
+    """Ask for a job with its options."""
+    try:
+        options = options_of(request.POST.get("options", "")[:4_000])
+        service.request(common.actor_of(request), request.POST.get("job", ""), options)
+    except SluiceError as problem:
+        common.tell(request, problem)
+        return redirect("pipeline")
+    messages.success(
+        request, "The pipeline job is asked for. What it finds is among the pipeline's runs when it is done."
+    )
+    return redirect("runs")
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def kept_run(request: HttpRequest, run_id: str) -> HttpResponse:
+    """One run with its tables and plots."""
+    run = _allowed(request, run_id)
+    return common.page(request, "pipeline_run.html", {"run": run, "tables": read.tables_of(run)})
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def taken_away(
+    request: HttpRequest, run_id: str, table: str, form: str
+) -> HttpResponse | StreamingHttpResponse:
+    """A table as CSV or Parquet."""
+    run = _allowed(request, run_id, table)
+    path = read.table_path(run, table)
+    if path is None or form not in ("csv", "parquet"):
+        raise Http404("There is no such table.")
+    name = f"{run_id}.{table}.{form}"
+    if form == "parquet":
+        return FileResponse(
+            path.open("rb"), as_attachment=True, filename=name, content_type="application/vnd.apache.parquet"
+        )
+    answer = StreamingHttpResponse(read.csv_of(path), content_type="text/csv; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="{name}"'
+    return answer
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
+    """A plot as an image, in which nothing runs."""
+    drawn = read.plot_of(_allowed(request, run_id, name), name)
+    if drawn is None:
+        raise Http404("There is no such plot.")
+    return HttpResponse(drawn, content_type="image/svg+xml")
+
+
+def _allowed(request: HttpRequest, run_id: str, table: str = "") -> dict[str, Any]:
+    """The run, to who may see all clients and, where bodies of messages are in it, read messages."""
+    if common.patterns(request) is not None:
+        raise PermissionDenied("A run is about all clients. Ask for a grant that isn't limited to some.")
+    run = read.kept_run(run_id)
+    if run is None:
+        raise Http404("There is no such run.")
+    if read.needs_messages(run, table.partition(".")[0]):
+        common.allow(request, Permission.READ_MESSAGES, instance=run["instance"])
+    return run

@@ -1,0 +1,255 @@
+"""`audit`: whether the log, the lake and the accounts are whole, and what is wrong where they aren't.
+
+The log is read whole, every batch by its checksum. Each span's records are reduced in the workers to runs of publishers'
+numbers (transforms/numbering.py) and to what couldn't be read; the lake's files are compared with the log's records by
+checksums; the accounts that the broker recorded each second must add up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from broker_core.errors import JournalError, OperatorError
+from pipeline.config import Settings
+from pipeline.jobs import Reporter, add_flag
+from pipeline.jobs.lake import check_bounds, held
+from pipeline.lakefiles import facts_of
+from pipeline.session import check_machine, spark_session, watched
+from pipeline.tasks import gather
+from pipeline.transforms.digest import Digest, digest_of
+from pipeline.transforms.lake import LakeFile, missing, parse_file_name
+from pipeline.transforms.numbering import RUNS, joined, judged, runs_of
+from sluice_spark.columns import COLUMNS
+from sluice_spark.lease import leased
+from sluice_spark.log import REMOVED, Log, examine
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.segments import Span, open_segment, read_batches
+
+HELP = "check the log, its publishers' numbers and the lake: gaps, repeats, damage, order, checksums"
+MOST_RUNS: Final = 200_000
+"""Of one span: a publisher that numbers at random has one a record."""
+MOST_FINDINGS: Final = 10_000
+SEEN: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("why", pa.string()),
+        ("nbytes", pa.int64()),
+        *RUNS,
+    ]
+)
+"""What a worker tells of a span: a row a run, and with kind `damage` what it couldn't read, first to last of the log's."""
+DAMAGE: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("why", pa.string()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("records", pa.int64()),
+    ]
+)
+FILES: Final = pa.schema([("file", pa.string()), ("records", pa.int64()), ("verdict", pa.string())])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Bounds of the run."""
+    parser.add_argument("--start", type=int, help="first sequence (default: the oldest record in the log)")
+    parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
+    add_flag(parser, "--strict", "fail when there is a finding, so that a schedule tells")
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """Findings are the result, not errors: only what can't be looked at is one. With --strict OperatorError audit_failed."""
+    began = time.monotonic()
+    log = examine(settings.log)
+    check_bounds(log, arguments)
+    check_machine(settings)
+    request = Request(start=arguments.start, end=arguments.end, skip_gaps=True)
+    first, last = bounds(log, request)
+    spans = plan_log(log, request)
+    with (
+        leased(log.place, "audit", first, reporter.note),
+        spark_session(settings, "audit") as spark,
+        watched(spark, partial(reporter.progress, what="tasks")),
+    ):
+        seen = gather(spark, spans, partial(look, log.place), SEEN)
+        files = compare_lake(settings, log, first, last, reporter)
+    runs = joined(seen.filter(pc.equal(seen.column("kind"), "run")).select(RUNS.names))
+    publishers, findings = judged(runs)
+    damage = damage_of(log, seen, first, last)
+    sums = {name: pc.sum(publishers.column(name)).as_py() or 0 for name in
+            ("records", "unnumbered", "missing", "repeated", "out_of_order")}  # fmt: skip
+    unlike = [row for row in files if row["verdict"] not in ("the same", "not in the log any more")]
+    lost = sum(row["records"] for row in damage if row["kind"] != REMOVED)
+    reporter.table(
+        "damage", pa.Table.from_pylist(damage, schema=DAMAGE), "What of the log can't be read, or isn't there"
+    )
+    reporter.table(
+        "publishers",
+        publishers.sort_by([("missing", "descending"), ("records", "descending")]),
+        "Publishers and their numbers",
+    )
+    reporter.table(
+        "findings", findings.slice(0, MOST_FINDINGS), "Numbers that are missing, repeated or out of order"
+    )
+    reporter.table("lake", pa.Table.from_pylist(files, schema=FILES), "The lake's files against the log")
+    told = {
+        "log": log.place.log, "first": first, "last": last, "records": sums["records"],
+        "bytes": pc.sum(seen.column("nbytes")).as_py() or 0, "publishers": publishers.num_rows,
+        "unnumbered": sums["unnumbered"], "numbers_missing": sums["missing"], "repeated": sums["repeated"],
+        "out_of_order": sums["out_of_order"], "unreadable": lost, "lake_files": len(files), "lake_unlike": len(unlike),
+        "cut": "cut" in seen.column("kind").to_pylist(),
+        "findings": lost + sums["repeated"] + sums["out_of_order"] + len(unlike),
+        "seconds": round(time.monotonic() - began, 3),
+    }  # fmt: skip
+    reporter.note(sentence_of(told))
+    if arguments.strict and told["findings"]:
+        raise OperatorError("audit_failed", sentence_of(told), "See the tables of an audit without --strict.")
+    return told
+
+
+def sentence_of(told: dict[str, Any]) -> str:
+    """What was found, for people."""
+    found = [
+        f"{told[name]:,} {words}"
+        for name, words in (
+            ("unreadable", "records can't be read or are missing"),
+            ("repeated", "records are there more than once"),
+            ("out_of_order", "records came out of their publisher's order"),
+            ("lake_unlike", "files of the lake differ from the log"),
+        )
+        if told[name]
+    ]
+    lacks = told["numbers_missing"]
+    also = (
+        f" {lacks:,} numbers of publishers aren't in the log: unjournaled, refused, or lost." if lacks else ""
+    )
+    return f"{told['records']:,} records of {told['publishers']:,} publishers: {'; '.join(found) or 'all is well'}.{also}"
+
+
+def look(place: LogPlace, span: Span) -> Iterator[pa.Table]:
+    """In a worker: the runs of one span's records, and what of it can't be read."""
+    expected, size = span.first, 0
+    found: list[pa.Table] = []
+    request = Request(columns=("sequence", "publisher", "publisher_sequence"), skip_gaps=True)
+    absent: list[tuple[int, int]] = []
+    for batch in read_span(place, span, request):
+        sequences = batch.column("sequence").to_numpy()
+        cuts = (sequences[1:] - sequences[:-1] != 1).nonzero()[0].tolist()
+        if sequences[0] > expected:
+            absent.append((expected, int(sequences[0]) - 1))
+        absent += [(int(sequences[n]) + 1, int(sequences[n + 1]) - 1) for n in cuts]
+        expected = int(sequences[-1]) + 1
+        size += batch.nbytes
+        found.append(runs_of(batch))
+    if expected <= span.last:
+        absent.append((expected, span.last))
+    runs = joined(pa.concat_tables(found)) if found else RUNS.empty_table()
+    if runs.num_rows > MOST_RUNS:
+        yield _told("cut", "", 0, runs.slice(0, 1).set_column(4, "records", pa.array([0])))
+        runs = runs.slice(0, MOST_RUNS)
+    if absent:
+        why = _why(place, span)
+        rows = [
+            {"publisher": "", "sequence": one, "first": one, "last": last, "records": last - one + 1}
+            for one, last in absent
+        ]
+        yield _told("damage", why, 0, pa.Table.from_pylist(rows, schema=RUNS))
+    if runs.num_rows:
+        yield _told("run", "", span.nbytes, runs)
+
+
+def _told(kind: str, why: str, nbytes: int, runs: pa.Table) -> pa.Table:
+    rows = runs.num_rows
+    sizes = [nbytes] + [0] * (rows - 1)
+    return pa.table(
+        {
+            "kind": [kind] * rows,
+            "why": [why] * rows,
+            "nbytes": sizes,
+            **{name: runs.column(name) for name in RUNS.names},
+        }
+    ).cast(SEEN)
+
+
+def _why(place: LogPlace, span: Span) -> str:
+    """What reading without leave to skip says."""
+    try:
+        for _ in read_batches(place, span, open_segment(place, span.segment)):
+            pass
+    except JournalError as error:
+        return error.sentence
+    return "its records can't be read"
+
+
+def damage_of(log: Log, seen: pa.Table, first: int, last: int) -> list[dict[str, Any]]:
+    """All of first to last that isn't there to be read, and why; oldest first."""
+    gaps = [
+        {"kind": gap.why, "why": str(gap), "first": gap.first, "last": gap.last}
+        for gap in log.gaps(first, last)
+    ]
+    known = sorted((gap.first, gap.last) for gap in log.gaps(first, last))
+    broken = seen.filter(pc.equal(seen.column("kind"), "damage")).select(["why", "first", "last"]).to_pylist()
+    rest = [
+        {"kind": "unreadable", "why": row["why"], "first": begin, "last": end}
+        for row in broken
+        for begin, end in missing(known, row["first"], row["last"])
+    ]
+    rows = sorted([*gaps, *rest], key=lambda row: int(row["first"]))[:MOST_FINDINGS]
+    return [row | {"records": row["last"] - row["first"] + 1} for row in rows]
+
+
+def compare_lake(
+    settings: Settings, log: Log, first: int, last: int, reporter: Reporter
+) -> list[dict[str, Any]]:
+    """Each of the lake's record files, with what comparing it with the log's records says."""
+    instance = log.place.instance
+    found: list[tuple[LakeFile, Any]] = sorted(
+        (file, path)
+        for path in settings.records.glob("day=*/*")
+        if (file := parse_file_name(path.name, instance)) is not None
+        and file.last >= first
+        and file.first <= last
+    )
+    rows: list[dict[str, Any]] = []
+    for number, (file, path) in enumerate(found):
+        reporter.progress(number, len(found), "files of the lake")
+        name = f"{path.parent.name}/{path.name}"
+        rows.append(
+            {"file": name, "records": file.last - file.first + 1, "verdict": _verdict(log, file, path)}
+        )
+    if held(settings.records, instance):
+        return rows
+    reporter.note("There is no lake yet to compare with.")
+    return rows
+
+
+def _verdict(log: Log, file: LakeFile, path: Any) -> str:
+    if log.gaps(file.first, file.last):
+        return "not in the log any more"
+    if file.last > log.frontier:
+        return "holds records that the log doesn't have"
+    mine = Digest()
+    try:
+        for span in plan_log(log, Request(start=file.first, end=file.last)):
+            for batch in read_span(log.place, span, Request()):
+                mine.add(batch)
+    except JournalError as error:
+        return f"the log can't be read: {error.sentence}"
+    try:
+        opened = pq.ParquetFile(path)
+        noted = facts_of(opened).get("digest")
+        theirs = digest_of(opened.read(list(COLUMNS)))
+    except (pa.ArrowException, OSError, KeyError) as error:
+        return f"can't be read: {str(error).splitlines()[0]}"[:300]
+    if noted is not None and noted != theirs:
+        return "isn't what was written"
+    return "the same" if theirs == mine.text() else "differs from the log"

@@ -1,0 +1,188 @@
+"""`state`: the last record of every key at a moment, and with a second moment what changed between them.
+
+A key is a topic, or a topic and a field of JSON bodies. Each span is reduced in the workers to the last record of each key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from broker_core.errors import OperatorError
+from pipeline.config import Settings
+from pipeline.jobs import Reporter, add_reading_arguments
+from pipeline.session import check_machine, spark_session, watched
+from pipeline.tasks import gather
+from sluice_spark.columns import MOMENT
+from sluice_spark.lease import leased
+from sluice_spark.log import examine
+from sluice_spark.options import Bound, read_bound
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.segments import Span
+
+HELP = "the last record of every key at a moment, and what changed between two"
+MOST_KEYS: Final = 1_000_000
+STATE: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("key", pa.string()),
+        ("sequence", pa.int64()),
+        ("accepted_at", MOMENT),
+        ("publisher", pa.string()),
+        ("body", pa.binary()),
+    ]
+)
+BETWEEN: Final = pa.schema(
+    [("change", pa.string()), *STATE, ("sequence_before", pa.int64()), ("body_before", pa.binary())]
+)
+_COLUMNS = ("sequence", "accepted_at", "topic", "publisher", "body")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Bounds of the run."""
+    parser.add_argument(
+        "--at", default="", help="a bookmark, a sequence or a time (default: the newest record)"
+    )
+    parser.add_argument("--since", default="", help="an earlier moment: what changed from then to --at")
+    parser.add_argument("--topics", default="", help="patterns, with commas between (default: all)")
+    parser.add_argument(
+        "--key",
+        default="",
+        metavar="/FIELD",
+        help="a field of JSON bodies that is part of the key, like /order/id",
+    )
+    add_reading_arguments(parser)
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """SluiceError when the log isn't whole: a state that lacks records would be a wrong one."""
+    began = time.monotonic()
+    if arguments.key and not arguments.key.startswith("/"):
+        raise OperatorError("bad_setting", f"key is {arguments.key[:80]!r}.", "Give a field like /order/id.")
+    instance = settings.log.instance
+    at, since = (read_bound(getattr(arguments, name), name, instance) for name in ("at", "since"))
+    topics = tuple(word.strip() for word in arguments.topics.split(",") if word.strip())
+    log = examine(settings.log, arguments.durable)
+    request = Request(
+        columns=_COLUMNS, topics=topics, start=1 if log.first == 1 else None, end=at.sequence, end_at=at.at,
+        skip_gaps=arguments.skip_gaps, durable=arguments.durable,
+    )  # fmt: skip
+    bounds(log, request)
+    check_machine(settings)
+    spans = plan_log(log, request)
+    if log.first > 1:
+        reporter.note(
+            f"The log begins with record {log.first}: keys that were written before alone aren't in the state."
+        )
+    work = partial(last_of_span, log.place, request, arguments.key)
+    with (
+        leased(log.place, "state", log.first, reporter.note),
+        spark_session(settings, "state") as spark,
+        watched(spark, partial(reporter.progress, what="tasks")),
+    ):
+        now = newest(gather(spark, spans, work, STATE))
+        before: pa.Table | None = None
+        if since != Bound():
+            earlier = Request(
+                columns=_COLUMNS, topics=topics, end=since.sequence, end_at=since.at, skip_gaps=arguments.skip_gaps,
+                durable=arguments.durable,
+            )  # fmt: skip
+            bounds(log, earlier)
+            before = newest(
+                gather(
+                    spark,
+                    plan_log(log, earlier),
+                    partial(last_of_span, log.place, earlier, arguments.key),
+                    STATE,
+                )
+            )
+    told: dict[str, Any] = {
+        "log": log.place.log,
+        "keys": now.num_rows,
+        "at": arguments.at or f"{instance}|{log.frontier}|",
+    }
+    if before is None:
+        reporter.table("state", now, f"The last record of every key at {told['at']}")
+    else:
+        changes = between(before, now)
+        reporter.table("changes", changes, f"What changed from {arguments.since} to {told['at']}")
+        kinds = changes.column("change").to_pylist()
+        told |= {"since": arguments.since, "new": kinds.count("new"), "changed": kinds.count("changed"),
+                 "rewritten": kinds.count("rewritten"), "untouched": now.num_rows - len(kinds)}  # fmt: skip
+    return told | {"seconds": round(time.monotonic() - began, 3)}
+
+
+def last_of_span(place: LogPlace, request: Request, field: str, span: Span) -> Iterator[pa.Table]:
+    """In a worker: the last record of each key of one span."""
+    kept = STATE.empty_table()
+    for batch in read_span(place, span, request):
+        table = pa.Table.from_batches([batch])
+        keys = keys_of(batch, field) if field else pa.array([""] * batch.num_rows)
+        kept = newest(
+            pa.concat_tables([kept, table.append_column("key", keys).select(STATE.names).cast(STATE)])
+        )
+        if kept.num_rows > MOST_KEYS:
+            raise _too_many()
+    yield kept
+
+
+def keys_of(batch: pa.RecordBatch, field: str) -> pa.Array:
+    """The field of each body as text; bodies without it, or that aren't JSON, have the key ""."""
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in field.split("/")[1:]]
+    return pa.array([_key(body.as_buffer(), parts) for body in batch.column("body")], pa.string())
+
+
+def _key(body: Any, parts: list[str]) -> str:
+    try:
+        value = orjson.loads(memoryview(body))
+    except orjson.JSONDecodeError:
+        return ""
+    for part in parts:
+        if not isinstance(value, dict) or part not in value:
+            return ""
+        value = value[part]
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def newest(rows: pa.Table) -> pa.Table:
+    """The row with the highest sequence of each topic and key, by topic and key. OperatorError too_many_keys."""
+    if rows.num_rows == 0:
+        return rows
+    sorted_rows = rows.sort_by([("sequence", "ascending")])
+    numbered = sorted_rows.select(["topic", "key"]).append_column("row", pa.array(range(rows.num_rows)))
+    last = numbered.group_by(["topic", "key"]).aggregate([("row", "max")]).column("row_max")
+    if len(last) > MOST_KEYS:
+        raise _too_many()
+    return sorted_rows.take(last).sort_by([("topic", "ascending"), ("key", "ascending")]).combine_chunks()
+
+
+def between(before: pa.Table, now: pa.Table) -> pa.Table:
+    """Keys that are new, changed, or rewritten with the same body, as they are now and as they were."""
+    known = {
+        (row["topic"], row["key"]): row
+        for row in before.select(["topic", "key", "sequence", "body"]).to_pylist()
+    }
+    rows = []
+    for row in now.to_pylist():
+        was = known.get((row["topic"], row["key"]))
+        if was is not None and was["sequence"] == row["sequence"]:
+            continue
+        change = "new" if was is None else "rewritten" if was["body"] == row["body"] else "changed"
+        old = {"sequence_before": was["sequence"], "body_before": was["body"]} if was is not None else {}
+        rows.append({"change": change, **row, **old})
+    return pa.Table.from_pylist(rows, schema=BETWEEN)
+
+
+def _too_many() -> OperatorError:
+    return OperatorError(
+        "too_many_keys",
+        f"There are more than {MOST_KEYS:,} keys.",
+        "Choose topics with --topics, or another --key.",
+    )

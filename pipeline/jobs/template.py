@@ -1,0 +1,45 @@
+"""`messages-by-minute`: how many messages came on each topic in each minute. A template for a job of your own.
+
+Copy it into the folder of your jobs (SLUICE_JOBS_DIRECTORY, or `jobs` in the home) as `messages_by_minute.py`, and change it. The file's name is
+the job's, and `manage.py pipeline ls`, the console and actions know it at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pipeline.config import Settings
+from pipeline.jobs import Reporter
+from pipeline.plots import Plot
+from pipeline.session import spark_session
+from sluice_spark import journal
+
+HELP = "how many messages came on each topic in each minute"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The job's own options, besides --home, --instance and those that every job has."""
+    parser.add_argument("--topics", default="", help="patterns, with commas between (default: all)")
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """Tables go to the reporter; what is returned is shown as the run's result."""
+    from pyspark.sql import functions as F
+
+    place = settings.log
+    with spark_session(settings, "messages-by-minute") as spark:
+        records = journal(
+            spark,
+            place.directory,
+            archive=place.archive,
+            instance=place.instance,
+            columns=("topic", "accepted_at"),
+            topics=arguments.topics,
+        )
+        minute = F.date_trunc("minute", "accepted_at").alias("minute")
+        counted = records.groupBy("topic", minute).agg(F.count("*").alias("messages"))
+        table = counted.orderBy("minute", "topic").toArrow()
+    plot = Plot("Messages a minute", x="minute", y=("messages",), by="topic")
+    reporter.table("messages", table, "Messages by topic and minute", [plot])
+    return {"minutes": table.num_rows}

@@ -1,0 +1,175 @@
+"""Every run is kept with what it was asked, what it found and what it said: `lake/runs/<id>/run.json`, beside it its tables
+as Parquet and its plots as SVG. Whoever started it (the command line, the console, a schedule, spark-submit), it is written
+by the job's own process, so the console's pages show them all.
+
+A run that failed before there was a lake leaves nothing: a misspelt directory isn't made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+
+from broker_core.errors import SluiceError
+from pipeline.config import Settings
+from pipeline.cpu import cpu_seconds
+from pipeline.jobs import Reporter
+from pipeline.lakefiles import write_parquet
+from pipeline.plots import Plot, draw
+
+FOLDER: Final = "runs"
+KEPT: Final = 500
+"""Runs; older ones go when a new one is kept."""
+MOST_ROWS: Final = 1_000_000
+"""Of one table."""
+MOST_LINES: Final = 1_000
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_PLAIN = (str, int, float, bool, type(None))
+_LEFT_OUT = frozenset({"json", "name", "home", "journal", "archive", "lake", "master", "instance"})
+
+
+class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of a result. `rows` is how many it has; with `cut` there were more."""
+
+    name: str
+    title: str
+    columns: list[str]
+    rows: int
+    cut: bool = False
+    plots: list[str] = []
+    """Files beside, and what each shows."""
+    captions: list[str] = []
+
+
+class KeptRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    version: int = 1
+    id: str
+    job: str
+    instance: str
+    log: str | None = None
+    state: str
+    """succeeded or failed."""
+    by: str
+    """Who started it: the user and host, or what SLUICE_ACTOR says."""
+    master: str
+    started_at: int
+    """ms UTC, as ended_at."""
+    ended_at: int
+    cpu_s: float
+    """Of this process and of those below it, the JVM and the workers."""
+    parameters: dict[str, Any]
+    result: dict[str, Any]
+    error: dict[str, Any] | None = None
+    tables: list[KeptTable] = []
+    lines: list[str] = []
+    """What it said."""
+
+
+@dataclass(slots=True)
+class _Table:
+    kept: KeptTable
+    table: pa.Table
+    plots: Sequence[Plot]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """A reporter that passes everything on and keeps it for the record."""
+
+    to: Reporter
+    job: str
+    arguments: argparse.Namespace
+    began: float = field(default_factory=time.time)
+    lines: list[str] = field(default_factory=list)
+    tables: list[_Table] = field(default_factory=list)
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        self.id = f"{datetime.fromtimestamp(self.began, UTC):%Y%m%dT%H%M%SZ}-{self.job}-{uuid4().hex[:8]}"
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        self.to.progress(done, total, what)
+
+    def note(self, sentence: str) -> None:
+        if len(self.lines) < MOST_LINES:
+            self.lines.append(sentence)
+        self.to.note(sentence)
+
+    def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
+        """Keep a table of the result. ValueError for a name that can't be a file's."""
+        if not _NAME.fullmatch(name) or any(name == one.kept.name for one in self.tables):
+            raise ValueError(f"{name!r} can't be a table's name: small letters, digits and _, each once")
+        cut = table.num_rows > MOST_ROWS
+        kept = KeptTable(
+            name=name, title=title, columns=table.schema.names, rows=min(table.num_rows, MOST_ROWS), cut=cut,
+            plots=[f"{name}.{number}.svg" for number in range(len(plots))], captions=[plot.title for plot in plots],
+        )  # fmt: skip
+        self.tables.append(_Table(kept, table.slice(0, MOST_ROWS), plots))
+        self.to.table(name, table, title, plots)
+
+    def keep(self, settings: Settings, result: dict[str, Any], error: SluiceError | None = None) -> bool:
+        """Write the record. False when there is no lake to write it to; what the disk refuses is said, and is no failure."""
+        if not settings.lake.is_dir():
+            return False
+        run = KeptRun(
+            id=self.id, job=self.job, instance=settings.log.instance, log=result.get("log"),
+            state="failed" if error else "succeeded", by=os.environ.get("SLUICE_ACTOR") or _whoever(), master=settings.master,
+            started_at=int(self.began * 1000), ended_at=int(time.time() * 1000), cpu_s=round(cpu_seconds(), 2),
+            parameters={key: value for key, value in vars(self.arguments).items()
+                        if key not in _LEFT_OUT and isinstance(value, _PLAIN) and value not in (None, False, "")},
+            result=result, error=error.as_dict() if error else None,
+            tables=[one.kept for one in self.tables] if not error else [], lines=self.lines,
+        )  # fmt: skip
+        shelf = settings.lake / FOLDER
+        try:
+            _write(shelf, run, self.tables if not error else [])
+            _tidy(shelf)
+        except OSError as problem:
+            self.to.note(f"The run couldn't be recorded in {shelf}: {problem.strerror or problem}.")
+            return False
+        return True
+
+
+def _write(shelf: Path, run: KeptRun, tables: Sequence[_Table]) -> None:
+    """The folder appears whole: made under another name, renamed."""
+    making = shelf / f".making-{run.id}"
+    making.mkdir(parents=True)
+    try:
+        for one in tables:
+            write_parquet(one.table, making / f"{one.kept.name}.parquet", [])
+            for name, plot in zip(one.kept.plots, one.plots, strict=True):
+                (making / name).write_text(draw(plot, one.table), "utf-8")
+        (making / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))
+        making.rename(shelf / run.id)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _tidy(shelf: Path) -> None:
+    names = sorted(path.name for path in shelf.iterdir() if not path.name.startswith("."))
+    for name in names[:-KEPT]:
+        shutil.rmtree(shelf / name, ignore_errors=True)
+
+
+def _whoever() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user} on {socket.gethostname()}"

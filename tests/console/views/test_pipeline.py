@@ -1,0 +1,109 @@
+"""The pipeline's kept runs as pages: tables, plots, CSV and Parquet, and who may see them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from django.test import Client
+
+from console.choices import PipelineJobs, Role
+from console.models import ActionRun, Instance
+from console.services import runs
+from pipeline.config import settings_from
+from pipeline.plots import Plot
+from pipeline.record import Recorder
+from tests.pipeline.support import Told
+from tests.support.control_plane import person
+
+
+@pytest.fixture
+def lake(tmp_path: Path, settings: Any) -> Path:
+    settings.SLUICE_LAKE_DIRECTORY = tmp_path / "lake"
+    settings.SLUICE_JOBS_DIRECTORY = tmp_path / "jobs"
+    (tmp_path / "lake").mkdir()
+    return tmp_path / "lake"
+
+
+def keep(lake: Path, table: pa.Table, *plots: Plot) -> str:
+    """As a job's own process does at its end."""
+    record = Recorder(Told(), "capacity", argparse.Namespace(start=5, strict=False))
+    record.note("Three <b>topics</b>.")
+    record.table("topics", table, "Topics", plots)
+    assert record.keep(settings_from({}, home=lake.parent, lake=lake), {"records": 12})
+    return record.id
+
+
+TOPICS = pa.table({"topic": ["a", "=b()", "<script>"], "messages": [3, 4, 5]})
+
+
+def test_a_run_is_a_page_with_tables_and_plots_to_take_away(
+    browser: Client, instance: Instance, lake: Path
+) -> None:
+    name = keep(lake, TOPICS, Plot("Messages", "topic", ("messages",), "bars"))
+    assert name in browser.get("/pipeline/").content.decode()
+    text = browser.get(f"/pipeline/{name}/").content.decode()
+    assert "Three &lt;b&gt;topics&lt;/b&gt;." in text
+    assert '<td class="break">&lt;script&gt;</td>' in text
+    assert "<dt>asked: start</dt><dd>5</dd>" in text
+    plot = browser.get(f"/pipeline/{name}/plots/topics.0.svg")
+    assert (plot["Content-Type"], plot.content[:4]) == ("image/svg+xml", b"<svg")
+    assert b"<script>" not in plot.content
+    given = browser.get(f"/pipeline/{name}/topics.csv")
+    rows = list(csv.reader(io.StringIO(b"".join(given.streaming_content).decode())))  # type: ignore[attr-defined]
+    assert rows == [["topic", "messages"], ["a", "3"], ["'=b()", "4"], ["<script>", "5"]]
+    taken = b"".join(browser.get(f"/pipeline/{name}/topics.parquet").streaming_content)  # type: ignore[attr-defined]
+    assert pq.read_table(io.BytesIO(taken)).column("messages").to_pylist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "path", ["nothing/", "{}/other.csv", "{}/topics.exe", "{}/run.json", "{}/plots/topics.1.svg"]
+)
+def test_what_a_run_does_not_have_is_not_found(
+    browser: Client, instance: Instance, lake: Path, path: str
+) -> None:
+    name = keep(lake, TOPICS)
+    assert browser.get(f"/pipeline/{path.format(name)}").status_code == 404
+
+
+def test_bodies_of_messages_need_the_right_to_read_them(
+    onlooker: Client, instance: Instance, lake: Path
+) -> None:
+    plain = keep(lake, TOPICS)
+    bodies = keep(lake, pa.table({"topic": ["a"], "body": [b"secret"]}))
+    assert onlooker.get(f"/pipeline/{plain}/").status_code == 200
+    for path in ("", "topics.csv", "topics.parquet"):
+        assert onlooker.get(f"/pipeline/{bodies}/{path}").status_code == 403
+
+
+def test_who_may_see_some_clients_alone_sees_no_run(instance: Instance, lake: Path) -> None:
+    name = keep(lake, TOPICS)
+    some = Client()
+    some.force_login(person("otto", Role.OPERATOR, client_pattern="carrier-*"))
+    assert some.get(f"/pipeline/{name}/").status_code == 403
+
+
+def test_an_own_job_is_offered_and_asked_for_with_its_options(
+    browser: Client, instance: Instance, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "enqueue", lambda run: None)
+    (lake.parent / "jobs").mkdir()
+    (lake.parent / "jobs" / "my_own.py").touch()
+    assert ("my-own", "my-own") in PipelineJobs()
+    assert "my-own (own)" in browser.get("/pipeline/").content.decode()
+    browser.post(
+        "/pipeline/start/", {"job": "my-own", "options": "topics=a.>\r\nat=2026-11-21T08:00:00Z\r\n"}
+    )
+    assert ActionRun.objects.get().parameters == {
+        "job": "my-own", "options": {"topics": "a.>", "at": "2026-11-21T08:00:00Z"},
+    }  # fmt: skip
+    for bad in ("home=/etc", "-x=1", "a=b c"):
+        answer = browser.post("/pipeline/start/", {"job": "my-own", "options": bad}, follow=True)
+        assert b"my-own has no option" in answer.content or b"can&#x27;t be used" in answer.content
+    assert ActionRun.objects.count() == 1

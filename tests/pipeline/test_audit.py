@@ -1,0 +1,129 @@
+"""`audit` and `state` on a real Spark, over journals that the broker's Journal wrote, with planted wrongs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from broker_core.errors import SluiceError
+from pipeline.jobs import audit, lake, state
+from tests.pipeline.support import (
+    NOON,
+    SECOND,
+    Told,
+    append,
+    fill,
+    move,
+    numbered,
+    opened,
+    place_in,
+    settings_in,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def asked(**chosen: object) -> argparse.Namespace:
+    given = {"start": None, "end": None, "strict": False, "durable": None, "skip_gaps": False, "adopt": False,
+             "at": "", "since": "", "topics": "", "key": ""}  # fmt: skip
+    return argparse.Namespace(**{**given, **chosen})
+
+
+def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tmp_path: Path) -> None:
+    """Publishers that skip, repeat and come late; a removed segment; a broken batch; a file of the lake that was changed."""
+    with opened(tmp_path) as log:
+        for number in (1, 101, 201):
+            append(log, numbered(100, number), number=number, publisher="well")
+        append(log, numbered(50), number=1, publisher="skips")
+        append(log, numbered(50), number=71, publisher="skips")  # 51 to 70 never came
+        append(log, numbered(10), number=61, publisher="skips")  # and of these ten, late
+        append(log, numbered(10), number=1, publisher="twice")
+        append(log, numbered(10), number=6, publisher="twice")  # 6 to 10 again
+        append(log, numbered(7), publisher="plain")
+    settings, told = settings_in(tmp_path), Told()
+    clean = fill(tmp_path, [50] * 40)
+    lake.run(settings, asked(), told)
+    found = audit.run(settings, asked(), told)
+    assert (found["records"], found["unreadable"], found["lake_unlike"]) == (clean, 0, 0)
+    assert (found["numbers_missing"], found["repeated"], found["out_of_order"]) == (10, 5, 15)
+    by_name = {row["publisher"]: row for row in told.tables["publishers"]}
+    assert (by_name["well"]["missing"], by_name["well"]["last"], by_name["plain"]["unnumbered"]) == (
+        0,
+        300,
+        7,
+    )
+    assert [(row["what"], row["publisher"], row["first"], row["last"]) for row in told.tables["findings"]] == [
+        ("out_of_order", "skips", 61, 70),
+        ("missing", "skips", 51, 60),
+        ("out_of_order", "twice", 6, 10),
+        ("repeated", "twice", 6, 10),
+    ]  # fmt: skip
+    assert {row["verdict"] for row in told.tables["lake"]} == {"the same"}
+    with pytest.raises(SluiceError, match=r"audit_failed: .*5 records are there more than once"):
+        audit.run(settings, asked(strict=True), Told())
+
+    segments = sorted(place_in(tmp_path).directory.glob("*.journal"))
+    broken = segments[3]
+    content = bytearray(broken.read_bytes())
+    content[9_000] ^= 0xFF
+    broken.write_bytes(content)
+    with opened(tmp_path) as log:
+        log.remove([log.segments()[0].name], NOON)
+        oldest = log.first_sequence
+    move(tmp_path, "compress", slice(0, 1))
+    changed = sorted(settings.records.glob("day=*/*.parquet"))[-1]
+    table = pq.ParquetFile(changed).read()
+    bodies = [b"forged", *table.column("body").to_pylist()[1:]]
+    place = table.schema.get_field_index("body")
+    pq.write_table(table.set_column(place, "body", pa.array(bodies, pa.binary())), changed)
+    found = audit.run(settings, asked(start=1), told)
+    removed, damaged = told.tables["damage"]
+    assert (removed["kind"], removed["first"], removed["last"]) == ("removed", 1, oldest - 1)
+    assert (damaged["kind"], damaged["records"]) == ("unreadable", 50)
+    assert broken.name in damaged["why"]
+    assert found["unreadable"] == 50
+    assert found["records"] == clean - (oldest - 1) - 50
+    verdicts = [row["verdict"] for row in told.tables["lake"]]
+    assert verdicts[0] == "not in the log any more"
+    assert verdicts[-1] == "isn't what was written"
+    assert sum(verdict.startswith("the log can't be read") for verdict in verdicts) == 1
+    assert found["lake_unlike"] == 2
+
+
+def order(number: int, status: str) -> tuple[str, bytes]:
+    return ("orders", json.dumps({"order": {"id": number}, "status": status}).encode())
+
+
+def test_state_is_the_last_record_of_each_key_at_a_moment_and_what_changed(
+    lent: SparkSession, tmp_path: Path
+) -> None:
+    with opened(tmp_path) as log:
+        append(log, [order(1, "new"), order(2, "new"), ("prices", b"10")], at=NOON)
+        append(log, [order(1, "paid"), order(3, "new"), ("prices", b"11")], at=NOON + 10 * SECOND)
+        append(log, [order(2, "new"), order(3, "sent"), ("prices", b"no JSON")], at=NOON + 20 * SECOND)
+    settings, told = settings_in(tmp_path), Told()
+    assert state.run(settings, asked(key="/order/id"), told)["keys"] == 4
+    assert [(row["key"], row["sequence"]) for row in told.tables["state"]] == [
+        ("1", 4),
+        ("2", 7),
+        ("3", 8),
+        ("", 9),
+    ]
+    state.run(settings, asked(at="2026-11-21T12:00:10Z", topics="orders", key="/order/id"), told)
+    assert [(row["key"], row["sequence"]) for row in told.tables["state"]] == [("1", 4), ("2", 2), ("3", 5)]
+    state.run(settings, asked(at="sluice-1|3|"), told)
+    assert [(row["topic"], row["body"]) for row in told.tables["state"]][1] == ("prices", b"10")
+    found = state.run(settings, asked(since="3", topics="orders", key="/order/id"), told)
+    assert (found["new"], found["changed"], found["rewritten"], found["untouched"]) == (1, 1, 1, 0)
+    changes = {row["key"]: row for row in told.tables["changes"]}
+    assert changes["1"]["change"] == "changed"
+    assert b"paid" in changes["1"]["body"]
+    assert b"new" in changes["1"]["body_before"]
+    with pytest.raises(SluiceError, match="bad_setting"):
+        state.run(settings, asked(key="order"), told)
