@@ -15,7 +15,7 @@ import structlog
 from broker_core.access import EVERYTHING
 from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
-from broker_core.connections.acknowledging import acknowledge, open_window
+from broker_core.connections.acknowledging import acknowledge, grant, open_window
 from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
@@ -237,6 +237,8 @@ class Connection:
                 self.reply(replies.Heartbeat())
             case commands.Acknowledge():
                 acknowledge(self, self.services, command)
+            case commands.Credit():
+                grant(self, self._clock.now_ns(), command)
             case commands.Renew():
                 self.services.leases.renew(self, command.id, self._clock.monotonic_ms())
             case commands.Told():

@@ -74,6 +74,13 @@ class Subscriptions:
     def _check(self, connection: Member, command: commands.Subscribe) -> None:
         if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
             raise _too_many(command)
+        if command.credit is not None and connection.sink.text_mode:
+            raise ClientError(
+                "bad_command",
+                "credit counts the bytes of frames, and in text mode there are none.",
+                "Leave credit out, or log on with a frame.",
+                field="credit",
+            )
         if command.id in connection.subscriptions:
             raise ClientError(
                 "bad_command",
