@@ -82,6 +82,7 @@ CODES: Final = MappingProxyType({
     "too_many_attempts": ErrorCode("Logons from your address failed too often", _CLIENT, close=4106, retry_after_ms=SOON),
     "too_many_logons": ErrorCode("Many passwords wait to be checked, or many log on from that address", _CLIENT, close=4107, retry_after_ms=SOON),
     "access_changed": ErrorCode("A revision changed what you may do", _CLIENT, close=4108, retry_after_ms=SOON),
+    "connections_over_quota": ErrorCode("Your user has as many connections as a quota allows; `used`, `limit`", _CLIENT, close=4110, retry_after_ms=SHORTLY),
     "transport_closed": ErrorCode("The transport was disabled or moved; come back, there or at another address", _CLIENT, close=4109, retry_after_ms=SOON),
     # Acted on by a policy or an operator, or by time.
     "client_replaced": ErrorCode("Another client logged on with your name", _CLIENT, close=4200),
@@ -126,6 +127,8 @@ CODES: Final = MappingProxyType({
     "not_journaled": ErrorCode("A bookmark, a durable subscription or a resume on a topic that no journal keeps", _CLIENT, _BAD),
     "unknown_subscription": ErrorCode("The client has no such subscription, or it isn't of the kind that the command is for", _CLIENT, _NOT_FOUND),
     "too_many_subscriptions": ErrorCode("A client has 1,000 subscriptions at most", _CLIENT),
+    "over_quota": ErrorCode("You or your user have as much of something as a quota allows; `quota`, `used`, `limit`, `unit`", _CLIENT),
+    "publish_paced": ErrorCode("A notice: you publish faster than a quota allows, and are read from more slowly; `wait_ms`", _CLIENT),
     "too_many_repeats": ErrorCode("10,000 answers to repeated messages wait for the disk", _CLIENT, retry_after_ms=SOON),
     "bad_ack": ErrorCode("What was acknowledged wasn't sent; `sent` says how many were", _CLIENT),
     "durable_differs": ErrorCode("The durable subscription has another topic or filter", _CLIENT),

@@ -182,6 +182,7 @@ class Connection:
         twice is harmless."""
         services = self.services
         services.roster.leave(self)
+        services.quotas.left(self)
         if self.closed:
             return NOTHING_OWED
         services.judging.left(self)
@@ -230,6 +231,8 @@ class Connection:
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.Pause() | commands.Resume() | commands.Rate():
+                if isinstance(command, commands.Pause):
+                    self.services.quotas.check_pinned(self, self.name)
                 self.services.control.command(self, command)
             case commands.Flush():
                 self.publishing.flush(command.id)
@@ -266,8 +269,11 @@ class Connection:
     def _log_on(self, command: commands.Logon, identity: Identity) -> None:
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
-        self.services.refused.check(command.name, self._clock.monotonic_ms())
-        self.services.roster.log_on(self, command.name)
+        services = self.services
+        services.refused.check(command.name, self._clock.monotonic_ms())
+        services.quotas.check_logon(self, identity, services.roster.clients.get(command.name))
+        services.roster.log_on(self, command.name)
+        services.quotas.joined(self, identity)
         self.name = command.name
         self.sink.logged_on()
         self.services.judging.joined(self)
@@ -312,6 +318,7 @@ class Connection:
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None:
         """Enter a subscription that can begin. Its window is there before its first delivery."""
         self.subscriptions[target.id] = target
+        self.services.quotas.subscribed(self, 1)
         self.backlog.enter(target)
         target.durable, target.snapshot_key = command.durable or "", command.snapshot_key
         prefetch = self.services.judging.prefetch_of(self, command.topic)
@@ -355,6 +362,7 @@ class Connection:
         for. Twice is harmless."""
         if self.subscriptions.pop(target.id, None) is None:
             return NOTHING_OWED
+        self.services.quotas.subscribed(self, -1)
         self._put_down(target)
         ending = self.backlog.leave(target, cause, rule) if cause is not None else self.backlog.finish(target)
         self.services.subscribing.remove(target)

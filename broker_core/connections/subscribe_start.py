@@ -89,6 +89,7 @@ class Preparation:
             parse_key(command.snapshot_key)  # a policy may conflate by it later, whatever else is asked for
         if command.durable is not None:
             begins_at, client = await self._begins_at(), self.connection.keeps_as(command.durable)
+            self.services.quotas.check_durable(self.connection, client, command.durable)
             return (await self.services.durables.claim(client, command, begins_at)).position
         newest = self.services.frontier.durable
         if command.resume is not None:
