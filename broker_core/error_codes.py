@@ -188,6 +188,7 @@ CODES: Final = MappingProxyType({
     "bad_policy": ErrorCode("The policy can't be used; `problems`", _OPERATOR, _BAD),
     "bad_range": ErrorCode("`from` must be before `to`", _OPERATOR, _BAD),
     "bad_rollout": ErrorCode("The rollout can't begin", _OPERATOR, _BAD),
+    "outside_roots": ErrorCode("A directory of the policy lies under none of SLUICE_DIRECTORY_ROOTS", _OPERATOR, _BAD),
     "bad_spool_path": ErrorCode("Spools can't be written in that directory; `path`", _OPERATOR, _BAD),
     "bad_schedule": ErrorCode("Not a schedule", _OPERATOR, _BAD),
     "bad_scope": ErrorCode("Not what a token can be made for", _OPERATOR, _BAD),

@@ -150,6 +150,7 @@ class TransportAccessSerializer(StrictSerializer):
 
     authentication = serializers.ChoiceField(choices=AUTHENTICATIONS, required=False)
     restricted = serializers.BooleanField(required=False)
+    origins = _texts()
     tls = TlsSerializer(**OPTIONAL)
 
 

@@ -70,7 +70,12 @@ class PolicyDocument:
         if self.access == AccessSettings():
             del made["access"]
         for transport in made["transports"]:
-            for key, silent in (("authentication", "none"), ("restricted", False), ("tls", None)):
+            for key, silent in (
+                ("authentication", "none"),
+                ("restricted", False),
+                ("tls", None),
+                ("origins", []),
+            ):
                 if transport[key] == silent:
                     del transport[key]
         return made
