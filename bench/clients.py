@@ -35,7 +35,7 @@ class Nowhere:
     """A transport that keeps nothing; it takes deliveries unless it is `stalled`."""
 
     protocol, remote, peer_names, flushed = "amps", "127.0.0.1:1", frozenset[str](), True
-    lump_bytes, network_limited = 0, False
+    lump_bytes, network_limited, text_mode = 0, False, False
 
     def __init__(self, stalled: bool) -> None:
         self.writable = not stalled

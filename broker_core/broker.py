@@ -12,7 +12,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from broker_core.access import AccessPolicy
 from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument, TransportSettings
+from broker_core.config.roots import refuse_outside
 from broker_core.config.transports import closed_transports
 from broker_core.control import last_words
 from broker_core.control.requests.clients import ClientRequests
@@ -91,8 +92,13 @@ class Broker:
         websocket: ListenerFactory,
         known: Known | None = None,
         files: Files | None = None,
+        roots: Sequence[Path] = (Path("/"),),
     ) -> None:
+        """`roots`: the policy names directories below these alone. Raises OperatorError outside_roots, and as
+        `Journal.open`."""
+        refuse_outside(policy, roots)
         self.paths = paths
+        self._roots = roots
         self._factories: dict[str, ListenerFactory] = {
             "tcp": TcpListener,
             "stomp": StompListener,
@@ -174,7 +180,8 @@ class Broker:
         )
 
     async def check_spools(self, policy: PolicyDocument) -> None:
-        """Try to write where the policy wants spools. OperatorError bad_spool_path."""
+        """Try to write where the policy wants spools. OperatorError bad_spool_path, outside_roots."""
+        refuse_outside(policy, self._roots)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
         named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
         await asyncio.to_thread(refuse_unusable, named)

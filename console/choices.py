@@ -26,6 +26,7 @@ class EntryKind(models.TextChoices):
     ACTIVEMQ = "activemq", "ActiveMQ"
     QPID = "qpid", "Qpid"
     RULE = "rules", "Rule"
+    QUOTA = "quotas", "Quota"
 
 
 class Authentication(models.TextChoices):

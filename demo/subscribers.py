@@ -70,7 +70,7 @@ async def replay(client: AsyncClient, counts: Counts) -> None:
 
 
 async def read_and_stop(client: AsyncClient, counts: Counts, manners: Manners) -> None:
-    """Read, then take nothing for a while: the client library stops reading its socket, and the broker notices."""
+    """Read, then take nothing for a while: its credit runs out, what comes waits at the broker, and policy sees that."""
     subscription = await client.subscribe(TOPIC)
     while True:
         _say(f"{client.name} reads for {manners.reads_s:.0f} s")

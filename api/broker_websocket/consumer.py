@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
+import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
+from broker_core.config.access import may_connect
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.engine.engine import Engine
@@ -31,6 +33,7 @@ from broker_core.protocols.replies import Reply
 from broker_core.protocols.text import encode_text, message_texts
 from broker_core.transports.peer_progress import PeerProgress
 
+log = structlog.get_logger("sluice.websocket")
 CLOSE_AFTER_S = 2.0
 """How long a closing connection may take to read its last notice."""
 
@@ -195,9 +198,9 @@ class ClientConsumer(AsyncWebsocketConsumer):
 
     sink: type[WebSocketSink] = WebSocketSink
 
-    def __init__(self, engine: Engine, transport: str) -> None:
+    def __init__(self, engine: Engine, transport: str, origins: Collection[str] = ()) -> None:
         super().__init__()
-        self.engine, self.transport = engine, transport
+        self.engine, self.transport, self.origins = engine, transport, origins
 
     async def __call__(
         self,
@@ -218,6 +221,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
         )
         sink.peer_names = scope["peer_names"]
         connection = sink.connection = self.connected(sink)
+        scope["on_overflow"](lambda error: connection.receive((error,)))
         sender = asyncio.create_task(sink.run(), name=f"websocket-sender-{sink.remote}")
         try:
             await self._receive(connection, sink, receive, send)
@@ -252,9 +256,19 @@ class ClientConsumer(AsyncWebsocketConsumer):
                 self._hand_on(connection, sink, message)
                 await sink.may_read()
             elif kind == "websocket.connect":
-                await self.accept_from(self.scope, send)
+                if self._welcome():
+                    await self.accept_from(self.scope, send)
+                else:
+                    log.warning("foreign_origin", transport=self.transport, remote=sink.remote)
+                    await send({"type": "websocket.close"})  # which answers the handshake with 403
             elif kind == "websocket.disconnect":
                 return
+
+    def _welcome(self) -> bool:
+        """Whether it is no page's connection, or one of a page that may connect."""
+        headers = dict(self.scope["headers"])
+        origin, host = (headers.get(name, b"").decode("latin-1").lower() for name in (b"origin", b"host"))
+        return may_connect(origin, host, self.origins)
 
     def _hand_on(self, connection: Connection, sink: WebSocketSink, message: dict[str, Any]) -> None:
         text = message.get("text")

@@ -22,8 +22,8 @@ class WebSocketListener(PacedServer):
 
         def consumer() -> ClientConsumer:
             if settings.kind == "stomp-ws":
-                return StompConsumer(engine, settings.name, tails)
-            return ClientConsumer(engine, settings.name)
+                return StompConsumer(engine, settings.name, settings.origins, tails)
+            return ClientConsumer(engine, settings.name, settings.origins)
 
         async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
             if scope["type"] == "websocket":
@@ -33,4 +33,4 @@ class WebSocketListener(PacedServer):
             await send({"type": "http.response.start", "status": 426, "headers": headers})
             await send({"type": "http.response.body", "body": _ANSWER})
 
-        super().__init__(application, settings.host, settings.port, settings.tls)
+        super().__init__(application, settings.host, settings.port, engine.anteroom, settings.tls)

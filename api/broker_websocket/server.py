@@ -8,6 +8,7 @@ limit (measured: 2.8 GB in five seconds for a client that doesn't read). Here:
   a few small ones.
 * in: when the application has INCOMING_HIGH messages waiting, no more are cut from what was read, and the transport stops
   reading from the socket. So a client's thousands of small messages take many turns of the loop.
+* what is held of messages that aren't whole counts with what TCP transports hold of frames (`anteroom`).
 * connections have no age limit (daphne's default closes healthy subscriptions after a day).
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from daphne.http_protocol import HTTPFactory
+from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 from twisted.internet import reactor
@@ -30,12 +31,16 @@ from zope.interface import implementer
 
 from api.broker_websocket.tls import context_factory, peer_names
 from broker_core.config import TlsSettings
+from broker_core.connections.anteroom import Anteroom, Unfinished
+from broker_core.errors import ClientError
 from broker_core.protocols.native import BEFORE_LOGON, FRAME_HEADER_SIZE, MAX_FRAME
 from broker_core.transports import socket_options
 
 INCOMING_HIGH = 16
 """Messages waiting for the application before the socket is no longer read."""
 INCOMING_LOW = 4
+PART_BYTES = 64
+"""What a part of a message takes besides its bytes."""
 UNAWAITED_BYTES = 8 * 1024
 """Sent before the first wait: a wait costs a turn of the loop, and text clients get a message for each record."""
 
@@ -48,12 +53,17 @@ class PacedProtocol(WebSocketProtocol):
         self.room = asyncio.Event()
         self.room.set()
         self.unawaited_bytes = 0
-        self.reading, self.resuming = True, False
+        self.reading, self.resuming, self.known = True, False, False
+        self.partial = 0
+        self.unfinished = Unfinished(self.factory.server_class.anteroom)
+        self.on_overflow: Callable[[ClientError], None] = lambda error: self.transport.abortConnection()
         self.maxMessagePayloadSize = self.maxFramePayloadSize = BEFORE_LOGON + FRAME_HEADER_SIZE
         return super().onConnect(request)
 
     def logged_on(self) -> None:
         """It is known who this is: messages may be as large as the protocol allows."""
+        self.known = True
+        self.unfinished.logged_on()
         self.maxMessagePayloadSize = self.maxFramePayloadSize = MAX_FRAME + FRAME_HEADER_SIZE
 
     def onOpen(self) -> None:
@@ -113,6 +123,28 @@ class PacedProtocol(WebSocketProtocol):
 
     def dataReceived(self, data: bytes) -> None:
         self._dataReceived(data)
+        self._count()
+
+    def onMessageFrameData(self, payload: bytes) -> None:
+        self.partial += len(payload) + PART_BYTES
+        super().onMessageFrameData(payload)
+
+    def onMessageEnd(self) -> None:
+        self.partial = 0
+        super().onMessageEnd()
+
+    def _count(self) -> None:
+        """Tell the instance what is held of a message that isn't whole; let go of it when there is no room."""
+        if self.state != self.STATE_OPEN:
+            return
+        try:
+            self.unfinished.hold(len(self.data) + self.partial)
+        except ClientError as error:
+            self.reading = False
+            self.transport.pauseProducing()
+            self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
+            self.unfinished.hold(0)
+            self.on_overflow(error)
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
         if self.state != self.STATE_OPEN or sync or chopsize or self.send_queue:
@@ -122,7 +154,8 @@ class PacedProtocol(WebSocketProtocol):
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
         super().onMessage(payload, isBinary)
-        if self.reading and self.application_queue.qsize() >= INCOMING_HIGH:
+        # What comes behind a logon that is being checked is nobody's yet: no more than a message of it is taken.
+        if self.reading and (not self.known or self.application_queue.qsize() >= INCOMING_HIGH):
             self.reading = False
             self.transport.pauseProducing()
 
@@ -142,12 +175,32 @@ class PacedProtocol(WebSocketProtocol):
     def _read_on(self) -> None:
         self.reading, self.resuming = True, False
         self.consumeData()
+        self._count()
         if self.reading:  # else the last read brought more than that
             self.transport.resumeProducing()
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         self.room.set()
+        self.unfinished.hold(0)
         super().onClose(wasClean, code, reason)
+
+
+class BodylessRequest(WebRequest):
+    """A request before the upgrade. What has a body would be gathered, in files, before anybody looks at it."""
+
+    def gotLength(self, length: int | None) -> None:
+        super().gotLength(0)
+        if length != 0:
+            self.channel.transport.abortConnection()
+
+
+class PacedHTTPFactory(HTTPFactory):
+    """Connections that begin as HTTP, and send no bodies."""
+
+    def buildProtocol(self, addr: Any) -> Any:
+        protocol = super().buildProtocol(addr)
+        protocol.requestFactory = BodylessRequest
+        return protocol
 
 
 class PacedServer(Server):
@@ -158,6 +211,7 @@ class PacedServer(Server):
         application: Callable[..., Awaitable[None]],
         host: str,
         port: int,
+        anteroom: Anteroom,
         tls: TlsSettings | None = None,
     ) -> None:
         super().__init__(
@@ -170,10 +224,12 @@ class PacedServer(Server):
             server_name="Sluice",
         )
         self.connections: dict[Any, Any] = {}
-        self.http_factory = HTTPFactory(self)
+        self.anteroom = anteroom
+        self.http_factory = PacedHTTPFactory(self)
         self.ws_factory = WebSocketFactory(self, server=self.server_name)
         self.ws_factory.protocol = PacedProtocol
         self.ws_factory.setProtocolOptions(
+            allowNullOrigin=True,  # whose pages may connect is decided by the consumer
             autoPingTimeout=self.ping_timeout,
             openHandshakeTimeout=self.websocket_handshake_timeout,
             maxMessagePayloadSize=self.websocket_max_message_size,
@@ -222,6 +278,7 @@ class PacedServer(Server):
         scope["peer_names"] = peer_names(protocol.transport)
         scope["raw_socket"], scope["held_bytes"] = protocol.raw_socket(), protocol.held_bytes
         scope["logged_on"] = protocol.logged_on
+        scope["on_overflow"] = partial(setattr, protocol, "on_overflow")
         if protocol not in self.connections:
             return None
         self.connections[protocol]["application_instance"] = asyncio.ensure_future(

@@ -6,7 +6,7 @@ messages. Text is answered with text where the frames are UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 from api.broker_websocket.consumer import ClientConsumer, WebSocketSink
@@ -116,8 +116,8 @@ class StompConsumer(ClientConsumer):
 
     sink = StompSink
 
-    def __init__(self, engine: Engine, transport: str, tails: Tails) -> None:
-        super().__init__(engine, transport)
+    def __init__(self, engine: Engine, transport: str, origins: Collection[str], tails: Tails) -> None:
+        super().__init__(engine, transport, origins)
         self._tails = tails
 
     def connected(self, sink: Any) -> Connection:

@@ -96,6 +96,7 @@ class TransportSerializer(serializers.Serializer[Any]):
     client_policy = ClientPolicySerializer()
     authentication = serializers.CharField()
     restricted = serializers.BooleanField()
+    origins = serializers.ListField(child=serializers.CharField())
     tls = TlsSerializer(allow_null=True)
     running = serializers.DictField(allow_null=True, required=False)
 

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from api.serializers.settings import OPTIONAL, SettingsSerializer
 from api.serializers.strict import StrictSerializer
 from broker_core.config.access import AUTHENTICATIONS, MAX_ENTITLEMENTS, MAX_USERS
-from broker_core.config.preset_fields import ACTIVEMQ, QPID, XAP
+from broker_core.config.preset_fields import ACTIVEMQ, QPID, QUOTAS, XAP
 from broker_core.config.presets import MAX_ENTRIES
 from broker_core.config.rules import MAX_RULES, MAX_RUNGS
 from broker_core.config.vocabulary import Action, Choice, Mode, Shape, Signal
@@ -50,6 +50,14 @@ class QpidEntrySerializer(SettingsSerializer):
 
     table = QPID
     topic = serializers.CharField(max_length=255)
+    transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
+
+
+class QuotaEntrySerializer(SettingsSerializer):
+    """What one user and one client may take: everybody's, or a user's or transport's own."""
+
+    table = QUOTAS
+    user = serializers.CharField(max_length=64, required=False, allow_blank=True)
     transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
 
 
@@ -142,6 +150,7 @@ class TransportAccessSerializer(StrictSerializer):
 
     authentication = serializers.ChoiceField(choices=AUTHENTICATIONS, required=False)
     restricted = serializers.BooleanField(required=False)
+    origins = _texts()
     tls = TlsSerializer(**OPTIONAL)
 
 
@@ -152,6 +161,7 @@ class EntriesSerializer(StrictSerializer):
     xap = XapEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
     activemq = ActiveMqEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
     qpid = QpidEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
+    quotas = QuotaEntrySerializer(many=True, max_length=MAX_ENTRIES, required=False)
     access = AccessSettingsSerializer(required=False)
 
 

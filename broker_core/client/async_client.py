@@ -28,6 +28,7 @@ from broker_core.client.addresses import parse_addresses
 from broker_core.client.bodies import BATCH_BYTES, Body
 from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
 from broker_core.client.connector import Connector
+from broker_core.client.credit import Credit
 from broker_core.client.link import Link
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
@@ -42,7 +43,7 @@ from broker_core.protocols.names import check_client_name, check_subscription_id
 from broker_core.protocols.native import COMMAND, Frame
 
 MAX_HELD = 4 * 1024 * 1024
-"""Bytes received and not yet taken by the application, above which the socket isn't read."""
+"""Bytes of a subscription received and not yet taken by the application; the broker keeps the rest back."""
 HEARTBEAT_MS = 10_000
 
 
@@ -90,6 +91,9 @@ class AsyncClient(Steering):
     ) -> None:
         """`address` may be several transports of an instance: when one is lost, the next is tried.
 
+        `max_held` is for each subscription, and a delivery more: what an application doesn't take waits at the broker, while
+        everything else of this client goes on.
+
         `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
         authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
         """
@@ -115,7 +119,8 @@ class AsyncClient(Steering):
             self._connected,
             self._disconnected,
         )
-        self._subscriptions = Subscriptions(self._send, max_held, verify=verify)
+        self._subscriptions = Subscriptions(self._send, verify=verify)
+        self._max_held = max_held
         self._up = False
         self._task: asyncio.Task[None] | None = None
 
@@ -241,7 +246,7 @@ class AsyncClient(Steering):
         subscription = Subscription(
             command,
             self._bookmark_store,
-            self._taken,
+            Credit(id, self._max_held, self._send),
             self._unsubscribe,
             self,
             Acknowledger(id, acks, self._send) if acks is not None else None,
@@ -258,12 +263,7 @@ class AsyncClient(Steering):
 
     def _unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.forget(subscription)
-        if self._connector.link is not None:
-            self._subscriptions.check_held(self._connector.link)
         self._send(commands.Unsubscribe(id=subscription.id, delete=subscription.delete))
-
-    def _taken(self, nbytes: int) -> None:
-        self._subscriptions.taken(nbytes, self._connector.link)
 
     # The connection.
 
@@ -288,7 +288,7 @@ class AsyncClient(Steering):
                 self._on_reply(frame)
             else:
                 self._subscriptions.deliver(frame)
-        self._subscriptions.check_held(link)
+                self._connector.moved()
 
     def _on_reply(self, frame: Frame) -> None:
         reply = replies.parse_reply(frame.payload)
@@ -327,6 +327,7 @@ class AsyncClient(Steering):
     def _on_ack(self, ack: replies.Ack) -> None:
         if ack.of is None or ack.of == "flush":
             self._publisher.on_ack(ack)
+            self._connector.moved()
         elif ack.of == "subscribe":
             self._subscriptions.on_ack(ack)
         elif ack.of in STEERING_WORDS:
@@ -346,3 +347,6 @@ class AsyncClient(Steering):
             )
         elif error.of == "publish" or error.first is not None:
             self._publisher.on_error(error)
+        elif error.of is None and self._connector.link is not None:
+            # Of nothing that was sent: what the broker can't read was damaged on its way, and must be said again.
+            self._connector.link.abort(problem)

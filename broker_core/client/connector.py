@@ -22,6 +22,10 @@ from broker_core.protocols.replies import Ack, CloseRequested, Closing, Error, N
 
 _UNANSWERED = 2
 """Heartbeats without a word from the broker after which it is taken for gone."""
+_DAMAGE = frozenset({"bad_frame", "frame_too_large", "bad_batch", "bad_command", "unknown_command"})
+"""What a broker says of bytes that this library doesn't send: they were damaged on their way."""
+MOST_DAMAGED = 10
+"""Connections in a row that end so, and bring nothing: then it isn't the network."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,7 @@ class Connector:
     _wanted_delay: float = 0.0
     _last_word: SluiceError | None = None
     _heard_heartbeat: bool = False
+    _damaged: int = 0
 
     async def run(self) -> SluiceError:
         """Connect and reconnect until that is pointless; returns why."""
@@ -81,7 +86,9 @@ class Connector:
                 "Is it running, and is the address right?",
             )
         if isinstance(error, ClientError) and ends_for_good(error.code):
-            return error
+            self._damaged = self._damaged + 1 if error.code in _DAMAGE else MOST_DAMAGED
+            if self._damaged >= MOST_DAMAGED:
+                return error
         if not self._policy.enabled and (self.connections or turns.whole_round):
             return error
         limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
@@ -108,15 +115,25 @@ class Connector:
 
     async def _stay(self, link: Link) -> Exception | None:
         interval = (self._logon.heartbeat_ms or 0) / 1000 or None
+        said_at = _now()
         while not link.lost.done():
-            await asyncio.wait([link.lost], timeout=interval and interval / 2)
+            await asyncio.wait([link.lost], timeout=interval and self._until_due(link, interval, said_at))
             if interval is None or link.lost.done():
                 continue
-            link.send_command(commands.Heartbeat())
             silent = _now() - link.received_at
-            if self._heard_heartbeat and silent > _UNANSWERED * interval and not link.reading_paused:
+            if self._heard_heartbeat and silent >= _UNANSWERED * interval:
                 link.abort(ConnectionResetError(f"the broker has been silent for {silent:.1f} s"))
+            elif _now() - said_at >= interval / 2:
+                said_at = _now()
+                link.send_command(commands.Heartbeat())
         return self._why(link)
+
+    def _until_due(self, link: Link, interval: float, said_at: float) -> float:
+        """How long until something is to be said, or the broker has been silent for too long."""
+        due = said_at + interval / 2
+        if self._heard_heartbeat:
+            due = min(due, link.received_at + _UNANSWERED * interval)
+        return max(due - _now(), 0.001)
 
     def _why(self, link: Link) -> Exception | None:
         return self._last_word or (link.lost.result() if link.lost.done() else None)
@@ -126,6 +143,8 @@ class Connector:
         if answer is not None and not answer.done() and frames:
             reply, frames = parse_reply(frames[0].payload), frames[1:]
             if isinstance(reply, Ack) and reply.of == "logon":
+                if reply.name not in (None, self._logon.name):
+                    raise ClientError("bad_frame", f"The logon arrived as {reply.name!r}'s.", "")
                 answer.set_result(reply)
             elif isinstance(reply, Error | Closing):
                 answer.set_exception(ClientError.received(reply.code, reply.message, reply.fix))
@@ -139,6 +158,10 @@ class Connector:
     def heartbeat(self) -> None:
         """The broker sends heartbeats: from now on its silence means something."""
         self._heard_heartbeat = True
+
+    def moved(self) -> None:
+        """Something was delivered or acknowledged."""
+        self._damaged = 0
 
     def closing(self, reply: Closing | Notice) -> None:
         """The broker says why it will close the connection, and when to come back."""

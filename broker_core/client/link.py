@@ -32,7 +32,6 @@ class Link(asyncio.BaseProtocol):
         self.lost: asyncio.Future[Exception | None] = loop.create_future()
         self.error: Exception | None = None
         self.paused = False
-        self.reading_paused = False
         self.received_at = loop.time()
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -79,18 +78,6 @@ class Link(asyncio.BaseProtocol):
 
     def send_command(self, command: dict[str, Any] | msgspec.Struct) -> None:
         self.send((encode_command(command),))
-
-    def pause_reading(self) -> None:
-        """Take nothing more from the socket: the broker sees it fill."""
-        self.reading_paused = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self.reading_paused = False
-        self.received_at = self._loop.time()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def close(self) -> None:
         """Write what is held, then close."""

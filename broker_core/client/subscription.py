@@ -1,7 +1,7 @@
 """One subscription of a client: a bounded inbox of batches, read as batches or as messages.
 
-Batches arrive by a callback and wait as they came; a message object is made only when one is asked for. What waits
-counts against the client's `max_held`: above it the client stops reading its socket, and the broker sees that.
+Batches arrive by a callback and wait as they came; a message object is made only when one is asked for. What waits is
+bounded by the subscription's credit: the broker keeps the rest back.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker_core.batch import Batch
 from broker_core.bookmark import NOW_TEXT, After, Range, parse_bookmark
 from broker_core.client.acknowledger import Acknowledger
 from broker_core.client.bookmark_store import BookmarkStore, bookmark_text
+from broker_core.client.credit import Credit
 from broker_core.client.message import Message, messages_of
 from broker_core.client.progress import MAX_UNDONE, Progress
 from broker_core.client.steering import Steering
@@ -38,7 +39,7 @@ class Subscription:
         self,
         command: commands.Subscribe,
         store: BookmarkStore | None,
-        on_taken: Callable[[int], None],
+        credit: Credit,
         on_close: Callable[[Subscription], None],
         steering: Steering,
         acknowledger: Acknowledger | None,
@@ -61,7 +62,7 @@ class Subscription:
         self._inbox: deque[tuple[Batch, str, int]] = deque()
         """Batches, the instance each came from, and with acknowledgements the number of its first message."""
         self._waiter: asyncio.Future[None] | None = None
-        self._on_taken = on_taken
+        self._credit = credit
         self._on_close = on_close
         self._steering = steering
         self._error: SluiceError | None = None
@@ -82,6 +83,13 @@ class Subscription:
     # What the client calls.
 
     def receive(self, batch: Batch) -> None:
+        """A delivery. OperatorError damaged_delivery when there was no room for it."""
+        if not self._credit.received(batch.nbytes):
+            raise OperatorError(
+                "damaged_delivery",
+                f"The broker sent more of {self.id} than it was given credit for.",
+                "Report it with the versions of both sides.",
+            )
         last = batch.last_sequence
         if last:
             self._last[self.instance] = last
@@ -90,7 +98,7 @@ class Subscription:
                 fresh = self._follow(batch, self._store)
                 left = fresh.nbytes if fresh is not None else 0
                 if left < batch.nbytes:
-                    self._on_taken(batch.nbytes - left)  # nobody reads what was done before
+                    self._credit.taken(batch.nbytes - left)  # nobody reads what was done before
                 if fresh is None:
                     return  # the application was done with all of it before it was started again
                 batch = fresh
@@ -134,6 +142,7 @@ class Subscription:
             self._last = _positions(bookmark)
         if self._acknowledger is not None:
             self._acknowledger.connected()
+        self._credit.begun()
 
     def complete(self, *, ended: bool = False) -> None:
         """The replay has caught up, or reached its end point: everything before is in the inbox."""
@@ -157,10 +166,13 @@ class Subscription:
         self._error = self._error or error
         self._wake()
 
-    def let_go(self) -> int:
-        """Nothing more comes for it. Bytes that wait in its inbox: they can still be read, and needn't be."""
-        self._on_taken = _nobody_counts
-        return sum(batch.nbytes for batch, _, _ in self._inbox)
+    def let_go(self) -> None:
+        """Nothing more comes for it. What waits in its inbox can still be read, and needn't be."""
+        self._credit.end()
+
+    def asked(self) -> commands.Subscribe:
+        """The command that asks for it, now: with room for what the broker sends."""
+        return msgspec.structs.replace(self.command(), credit=self._credit.ask())
 
     def command(self) -> commands.Subscribe:
         """The command that starts it, or goes on after what was received."""
@@ -315,16 +327,13 @@ class Subscription:
             self._read[instance] = last
         if number:
             self._current = (number, number + batch.header.count - 1)
-        self._on_taken(batch.nbytes)
+        self._credit.taken(batch.nbytes)
         return batch, instance
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-def _nobody_counts(_nbytes: int) -> None: ...
 
 
 def _positions(text: str | None) -> dict[str, int]:

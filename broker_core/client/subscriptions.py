@@ -21,19 +21,13 @@ RENEWALS = 3
 
 
 class Subscriptions:
-    """`by_id` are those there are. Above `max_held` bytes that wait for the application in these the socket isn't read. What
-    waits in one that is over doesn't count: nobody need read it, and the others would wait for that.
+    """`by_id` are those there are. `send` drops commands while there is no connection."""
 
-    `send` drops commands while there is no connection.
-    """
-
-    def __init__(self, send: Callable[[commands.Command], object], max_held: int, *, verify: bool) -> None:
+    def __init__(self, send: Callable[[commands.Command], object], *, verify: bool) -> None:
         self.by_id: dict[str, Subscription] = {}
-        self.held = 0
         self.resume_token = ""
         """Of the last notice that had one: where the broker dropped this client."""
         self._send = send
-        self._max_held = max_held
         self._verify = verify
         self._instance = ""
         self._streams: dict[int, Subscription] = {}
@@ -45,7 +39,7 @@ class Subscriptions:
         """Ask for a new one. Raises what the broker has against it; then it is forgotten."""
         self.by_id[subscription.id] = subscription
         asked = self._asked[subscription.id] = asyncio.get_running_loop().create_future()
-        self._send(subscription.command())
+        self._send(subscription.asked())
         try:
             await asked
         except BaseException:
@@ -57,17 +51,11 @@ class Subscriptions:
             self._renew_later(subscription)
 
     def forget(self, subscription: Subscription) -> None:
-        """Let one go; what is on its way for it is ignored. `check_held` is to follow."""
+        """Let one go; what is on its way for it is ignored."""
         if self.by_id.pop(subscription.id, None) is not None:
-            self.held -= subscription.let_go()
+            subscription.let_go()
         for stream in [stream for stream, found in self._streams.items() if found is subscription]:
             del self._streams[stream]
-
-    def taken(self, nbytes: int, link: Link | None) -> None:
-        """The application has taken some of what waited."""
-        self.held -= nbytes
-        if link is not None:
-            self.check_held(link)
 
     def _renew_later(self, subscription: Subscription) -> None:
         seconds = subscription.lease_ms / RENEWALS / 1_000
@@ -86,7 +74,7 @@ class Subscriptions:
         self._streams.clear()
         for subscription in self.by_id.values():
             subscription.instance = instance
-            command = subscription.command()
+            command = subscription.asked()
             if self.resume_token and command.resume_how is not None:
                 command = msgspec.structs.replace(
                     command, resume=self.resume_token, bookmark=None, on_gap=None, durability=None
@@ -107,16 +95,6 @@ class Subscriptions:
                 "damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix
             ) from error
         subscription.receive(batch)
-        if self._streams.get(frame.stream) is subscription:  # else it was one too many for it
-            self.held += batch.nbytes
-
-    def check_held(self, link: Link) -> None:
-        """Read no more while too much waits, and again when half of it has been taken."""
-        if link.reading_paused:
-            if self.held <= self._max_held // 2:
-                link.resume_reading()
-        elif self.held > self._max_held:
-            link.pause_reading()
 
     def on_ack(self, ack: Ack) -> None:
         """The broker has a subscription, or tells how far it is."""
@@ -144,7 +122,7 @@ class Subscriptions:
         if asked is not None and not asked.done():
             asked.set_exception(error)
         elif subscription is not None:
-            self.held -= subscription.let_go()
+            subscription.let_go()
             subscription.fail(error)
 
     def cancelled(self, reply: Cancelled) -> None:
@@ -163,7 +141,7 @@ class Subscriptions:
 
     def _again(self, subscription: Subscription) -> None:
         if self.by_id.get(subscription.id) is subscription:
-            self._send(subscription.command())
+            self._send(subscription.asked())
 
     def fail(self, error: SluiceError) -> None:
         for waiter in self._asked.values():

@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, WebSocketException
+from websockets.exceptions import WebSocketException
 from websockets.frames import Frame as WireFrame
 from websockets.frames import Opcode
-from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
@@ -53,13 +52,13 @@ class WebSocketLink(Link, asyncio.Protocol):
         for event in self._wire.events_received():
             if isinstance(event, WireFrame):
                 self._on_wire_frame(event)
-            elif isinstance(event, Response) and (problem := self._wire.handshake_exc) is not None:
-                refused = ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}")
-                self.abort(refused if isinstance(problem, InvalidHandshake) else problem)
-            elif isinstance(event, Response) and not self.opened.done():
+            elif self._wire.handshake_exc is None and not self.opened.done():
                 self.opened.set_result(None)
-        if self._wire.parser_exc is not None and self.error is None:
-            self.error = ClientError("bad_frame", f"The WebSocket was broken: {self._wire.parser_exc}.", "")
+        broken, problem = self._wire.parser_exc, self._wire.handshake_exc
+        if problem is not None and not self.opened.done():
+            self.abort(ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}"))
+        elif broken is not None and self.error is None:
+            self.garbled(ClientError("bad_frame", f"The WebSocket was broken: {broken}.", ""))
         self._write()
 
     def _on_wire_frame(self, frame: WireFrame) -> None:

@@ -8,16 +8,17 @@ In the document, beside `transports`:
                         "filter": "/region = 'eu'"}]
     }
 
-and in a transport: `authentication`, `restricted` and `tls`. Secrets are hashes, never the secrets themselves
+and in a transport: `authentication`, `restricted`, `tls` and `origins`. Secrets are hashes, never the secrets themselves
 (`broker_core.access.secrets`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from broker_core.config.reading import Reader, is_list, is_path
 
@@ -90,6 +91,39 @@ def read_authentication(
     if proof == "certificate" and (tls is None or tls.client_ca is None):
         reader.problems.append(f"{where}: authentication by certificate needs tls with a client_ca")
     return str(proof), bool(reader.flag(source, "restricted", where)), tls
+
+
+ANY_ORIGIN = "*"
+
+
+def read_origins(reader: Reader, source: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Whose pages may connect by WebSocket: origins as browsers send them, or * for any."""
+    origins = reader.texts(source, "origins", where, (), "origins")
+    reader.problems += [
+        f"{where}: {one[:80]!r} isn't an origin such as https://desk.example:8443, nor *"
+        for one in origins
+        if one != ANY_ORIGIN and not _is_origin(one)
+    ]
+    return origins
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        found = urlsplit(text)
+        return (
+            found.scheme in ("http", "https")
+            and bool(found.hostname)
+            and text == f"{found.scheme}://{found.netloc}"
+        )
+    except ValueError:
+        return False
+
+
+def may_connect(origin: str, host: str, origins: Collection[str]) -> bool:
+    """Whether a page of an origin may open a WebSocket to a transport that it called by `host`, its name and port. Programs
+    send no origin; a page that comes from there itself needs no permission."""
+    own = urlsplit(origin).netloc == host and host != ""
+    return origin == "" or own or origin in origins or ANY_ORIGIN in origins
 
 
 def _tls(reader: Reader, source: Mapping[str, Any], where: str) -> TlsSettings | None:

@@ -16,9 +16,17 @@ from broker_core.config.preset_fields import (
     ClientPolicy,
     PoolSettings,
     QpidTopic,
+    QuotaSettings,
     XapPolicy,
 )
-from broker_core.config.presets import read_activemq, read_client_policy, read_pool, read_qpid, read_xap
+from broker_core.config.presets import (
+    read_activemq,
+    read_client_policy,
+    read_pool,
+    read_qpid,
+    read_quotas,
+    read_xap,
+)
 from broker_core.config.reading import Reader, bad_policy
 from broker_core.config.rule_settings import RuleSettings
 from broker_core.config.rules import read_rules
@@ -42,6 +50,8 @@ class PolicyDocument:
     qpid: tuple[QpidTopic, ...] = ()
     access: AccessSettings = field(default_factory=AccessSettings)
     """Who may log on, and what they may do."""
+    quotas: tuple[QuotaSettings, ...] = ()
+    """What one user and one client may take."""
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> PolicyDocument:
@@ -60,7 +70,12 @@ class PolicyDocument:
         if self.access == AccessSettings():
             del made["access"]
         for transport in made["transports"]:
-            for key, silent in (("authentication", "none"), ("restricted", False), ("tls", None)):
+            for key, silent in (
+                ("authentication", "none"),
+                ("restricted", False),
+                ("tls", None),
+                ("origins", []),
+            ):
                 if transport[key] == silent:
                     del transport[key]
         return made
@@ -130,4 +145,5 @@ def _read(reader: Reader, source: Mapping[str, Any]) -> PolicyDocument | None:
         read_activemq(reader, source.get("activemq")),
         read_qpid(reader, source.get("qpid")),
         read_access(reader, reader.mapping(source, "access")),
+        read_quotas(reader, source.get("quotas")),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The settings of the four systems that operators know: one class each, and its table.
+"""The settings of the four systems that operators know, and the quotas: one class each, and its table.
 
 A row says what the setting is called here and by its own system, what it means, its unit, bounds and default.
 Whoever reads, compiles, sends, shows or documents such a setting draws from these rows: `config`,
@@ -24,6 +24,14 @@ from broker_core.config.vocabulary import Mode, Unit
 
 MAX_PREFETCH: Final = 32_767
 """The most messages of one subscription that may be on their way without an acknowledgement."""
+MAX_CONNECTIONS: Final = 20_000
+"""Of an instance."""
+MAX_SUBSCRIPTIONS: Final = 1_000
+"""Of one client at a time."""
+MAX_DURABLES: Final = 10_000
+"""Durable subscriptions that an instance keeps."""
+MAX_MANAGED: Final = 1_000
+"""Managed replays that an instance keeps, ended ones included."""
 MAX_BYTES: Final = 2**62
 MAX_COUNT: Final = 2**53
 """Beyond it JSON's readers in browsers lose digits."""
@@ -228,16 +236,75 @@ class QpidTopic:
     mode: Annotated[Mode | None, _MODE] = None
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """What one user and one client may take of an instance: for everybody, or for a user or a transport by name.
+
+    Whoever proved nothing counts as a user by its address; what is kept under names that nobody owns, as one user's.
+    """
+
+    user: str = ""
+    transport: str = ""
+    user_connections: Annotated[int | None, PresetField(
+        "", "Connections of one user.", unit="connections", low=1, high=MAX_CONNECTIONS, default=MAX_CONNECTIONS // 2,
+    )] = None
+    user_subscriptions: Annotated[int | None, PresetField(
+        "", "Subscriptions of one user’s clients together.", unit="subscriptions", low=1, high=MAX_COUNT, default=200_000,
+    )] = None
+    client_subscriptions: Annotated[int | None, PresetField(
+        "", "Subscriptions of one client.", unit="subscriptions", low=1, high=MAX_SUBSCRIPTIONS, default=MAX_SUBSCRIPTIONS,
+    )] = None
+    user_durables: Annotated[int | None, PresetField(
+        "", "Durable subscriptions that are kept for one user.",
+        unit="subscriptions", low=0, high=MAX_DURABLES, default=MAX_DURABLES // 2,
+    )] = None
+    client_durables: Annotated[int | None, PresetField(
+        "", "Durable subscriptions that are kept for one client’s name.",
+        unit="subscriptions", low=0, high=MAX_DURABLES, default=1_000,
+    )] = None
+    user_replays: Annotated[int | None, PresetField(
+        "", "Managed replays that are kept for one user and aren’t over.",
+        unit="replays", low=0, high=MAX_MANAGED, default=MAX_MANAGED // 2,
+    )] = None
+    client_replays: Annotated[int | None, PresetField(
+        "", "Managed replays that are kept for one client’s name and aren’t over.",
+        unit="replays", low=0, high=MAX_MANAGED, default=100,
+    )] = None
+    user_pinned_bytes: Annotated[int | None, PresetField(
+        "", "Bytes of the log that durable subscriptions, managed replays and pauses of one user may hold before another of "
+        "these begins.",
+        unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
+    )] = None
+    client_pinned_bytes: Annotated[int | None, PresetField(
+        "", "The same of one client’s name.", unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
+    )] = None
+    user_publish_rate: Annotated[int | None, PresetField(
+        "", "Messages a second that one user’s clients may publish together; faster ones are read from more slowly.",
+        unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
+    )] = None
+    client_publish_rate: Annotated[int | None, PresetField(
+        "", "The same of one client.", unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
+    )] = None
+    user_topics: Annotated[int | None, PresetField(
+        "", "Topics that one user’s clients may publish to while any of them is connected.",
+        unit="topics", low=1, high=10_000_000, default=200_000,
+    )] = None
+    client_topics: Annotated[int | None, PresetField(
+        "", "Topics that one client may publish to on a connection.", unit="topics", low=1, high=10_000_000, default=50_000,
+    )] = None
+
+
 # fmt: on
 AMPS_POOL: Final = _table(PoolSettings)
 AMPS_CLIENT: Final = _table(ClientPolicy)
 XAP: Final = _table(XapPolicy)
 ACTIVEMQ: Final = _table(ActiveMqPolicy)
 QPID: Final = _table(QpidTopic)
+QUOTAS: Final = _table(QuotaSettings)
 AMPS: Final[Table] = MappingProxyType({**AMPS_POOL, **AMPS_CLIENT})
 """For the instance and for each transport: what its pool's clients share, and what one of them may use."""
 PRESETS: Final[Mapping[str, Table]] = MappingProxyType(
-    {"amps": AMPS, "xap": XAP, "activemq": ACTIVEMQ, "qpid": QPID}
+    {"amps": AMPS, "xap": XAP, "activemq": ACTIVEMQ, "qpid": QPID, "quotas": QUOTAS}
 )
 
 

@@ -11,11 +11,13 @@ from broker_core.config.preset_fields import (
     AMPS_CLIENT,
     AMPS_POOL,
     QPID,
+    QUOTAS,
     XAP,
     ActiveMqPolicy,
     ClientPolicy,
     PoolSettings,
     QpidTopic,
+    QuotaSettings,
     Table,
     XapPolicy,
     read_settings,
@@ -23,7 +25,7 @@ from broker_core.config.preset_fields import (
 from broker_core.config.reading import Reader, is_list
 
 MAX_ENTRIES: Final = 200
-_Entry = TypeVar("_Entry", XapPolicy, ActiveMqPolicy, QpidTopic)
+_Entry = TypeVar("_Entry", XapPolicy, ActiveMqPolicy, QpidTopic, QuotaSettings)
 
 
 def read_pool(reader: Reader, source: Mapping[str, Any], where: str) -> PoolSettings:
@@ -53,6 +55,11 @@ def read_qpid(reader: Reader, source: Any) -> tuple[QpidTopic, ...]:
     return _entries(reader, source, "qpid", QpidTopic, QPID)
 
 
+def read_quotas(reader: Reader, source: Any) -> tuple[QuotaSettings, ...]:
+    """The document's `quotas`: a list with an entry for everybody and for users and transports that differ."""
+    return _entries(reader, source, "quotas", QuotaSettings, QUOTAS)
+
+
 def _entries(
     reader: Reader, source: Any, system: str, kind: type[_Entry], table: Table
 ) -> tuple[_Entry, ...]:
@@ -63,14 +70,15 @@ def _entries(
         reader.problems.append(f"{system} must be a list of at most {MAX_ENTRIES} objects")
         return ()
     known = [key.name for key in fields(kind)]
-    whom = [{key: str(entry.get(key) or "") for key in ("topic", "transport")} for entry in source]
+    whom = [{key: str(entry.get(key) or "") for key in ("topic", "user", "transport")} for entry in source]
     names = [f"{system} {' '.join(filter(None, about.values()))}".rstrip() for about in whom]
     for entry, name in zip(source, names, strict=True):
         reader.only(entry, known, name)
         if "topic" in known and not (isinstance(entry.get("topic"), str) and entry["topic"]):
             reader.problems.append(f"{name}: topic must be a topic or a pattern")
-        if not isinstance(entry.get("transport", ""), str):
-            reader.problems.append(f"{name}: transport must be a transport's name")
+        for key in ("transport", "user"):
+            if not isinstance(entry.get(key) or "", str):
+                reader.problems.append(f"{name}: {key} must be a {key}'s name")
     twice = sorted({name for name in names if names.count(name) > 1})
     reader.problems += [f"{name}: there are two entries" for name in twice]
     found = []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker_core.config.access import TlsSettings, read_authentication
+from broker_core.config.access import TlsSettings, read_authentication, read_origins
 from broker_core.config.preset_fields import ClientPolicy, PoolSettings
 from broker_core.config.presets import read_client_policy, read_pool
 from broker_core.config.reading import Reader
@@ -21,6 +21,7 @@ class TransportSettings:
     authentication   what clients must show at logon: none, token, password or certificate (a TLS client certificate)
     restricted       whether clients may only do what an entitlement allows them; else they may do everything
     tls              its files; None is plain
+    origins          of the pages that may connect by WebSocket, as https://desk.example; * is any. Programs name none
     """
 
     name: str
@@ -33,6 +34,7 @@ class TransportSettings:
     authentication: str = "none"
     restricted: bool = False
     tls: TlsSettings | None = None
+    origins: tuple[str, ...] = ()
 
     @property
     def listens_as(self) -> tuple[object, ...]:
@@ -70,4 +72,5 @@ def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettin
         read_pool(reader, reader.mapping(source, "pool"), where),
         read_client_policy(reader, reader.mapping(source, "client_policy"), where),
         *read_authentication(reader, source, where),
+        read_origins(reader, source, where),
     )

@@ -58,6 +58,7 @@ class Unit(StrEnum):
     MESSAGES = "messages"
     MILLISECONDS = "ms"
     BYTES_PER_SECOND = "bytes/s"
+    MESSAGES_PER_SECOND = "messages/s"
     TIMES = "times"
 
 

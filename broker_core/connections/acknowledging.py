@@ -1,4 +1,4 @@
-"""Subscriptions with acknowledgements: the window they open with, and the commands that empty it."""
+"""Subscriptions with acknowledgements or credit: what they begin with, and the commands by which they get more."""
 
 from __future__ import annotations
 
@@ -16,17 +16,33 @@ from broker_core.replay.client_subscription import ClientSubscription
 
 
 def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, prefetch: int | None) -> int:
-    """Give a subscription that acknowledges its lane. `prefetch` is the policy's, for one that names none.
+    """Give a subscription that acknowledges, or has credit, its lane. `prefetch` is the policy's, for one that names none.
 
     A durable subscription acknowledges unless it says otherwise: what it hasn't acknowledged is what it gets when it comes back.
     Returns the window's size, 0 for a subscription without acknowledgements.
     """
     word = command.ack or ("auto" if command.durable else None)
-    if word is None or word == "none":
-        return 0
-    window = Window(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
-    backlog.lanes[stream] = Lane(stream, window)
-    return window.prefetch
+    window = None
+    if word is not None and word != "none":
+        window = Window(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
+    if window is not None or command.credit is not None:
+        lane = backlog.lanes[stream] = Lane(stream, window)
+        lane.credit = command.credit
+    return window.prefetch if window is not None else 0
+
+
+def grant(connection: Member, now_ns: int, command: commands.Credit) -> None:
+    """Carry out a `credit`. ClientError unknown_subscription."""
+    target = connection.subscriptions.get(command.id)
+    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
+    if lane is None or lane.credit is None:
+        raise ClientError(
+            "unknown_subscription",
+            f"There is no subscription {command.id!r} with credit.",
+            'Subscribe with "credit":1048576.',
+        )
+    lane.grant(command.upto, now_ns)
+    connection.backlog.go_on()
 
 
 def refuse(connection: Member, services: Services, target: ClientSubscription, number: int) -> None:

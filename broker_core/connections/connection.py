@@ -15,7 +15,7 @@ import structlog
 from broker_core.access import EVERYTHING
 from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
-from broker_core.connections.acknowledging import acknowledge, open_window
+from broker_core.connections.acknowledging import acknowledge, grant, open_window
 from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
@@ -182,6 +182,7 @@ class Connection:
         twice is harmless."""
         services = self.services
         services.roster.leave(self)
+        services.quotas.left(self)
         if self.closed:
             return NOTHING_OWED
         services.judging.left(self)
@@ -230,6 +231,8 @@ class Connection:
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.Pause() | commands.Resume() | commands.Rate():
+                if isinstance(command, commands.Pause):
+                    self.services.quotas.check_pinned(self, self.name)
                 self.services.control.command(self, command)
             case commands.Flush():
                 self.publishing.flush(command.id)
@@ -237,6 +240,8 @@ class Connection:
                 self.reply(replies.Heartbeat())
             case commands.Acknowledge():
                 acknowledge(self, self.services, command)
+            case commands.Credit():
+                grant(self, self._clock.now_ns(), command)
             case commands.Renew():
                 self.services.leases.renew(self, command.id, self._clock.monotonic_ms())
             case commands.Told():
@@ -264,8 +269,11 @@ class Connection:
     def _log_on(self, command: commands.Logon, identity: Identity) -> None:
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
-        self.services.refused.check(command.name, self._clock.monotonic_ms())
-        self.services.roster.log_on(self, command.name)
+        services = self.services
+        services.refused.check(command.name, self._clock.monotonic_ms())
+        services.quotas.check_logon(self, identity, services.roster.clients.get(command.name))
+        services.roster.log_on(self, command.name)
+        services.quotas.joined(self, identity)
         self.name = command.name
         self.sink.logged_on()
         self.services.judging.joined(self)
@@ -310,6 +318,7 @@ class Connection:
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None:
         """Enter a subscription that can begin. Its window is there before its first delivery."""
         self.subscriptions[target.id] = target
+        self.services.quotas.subscribed(self, 1)
         self.backlog.enter(target)
         target.durable, target.snapshot_key = command.durable or "", command.snapshot_key
         prefetch = self.services.judging.prefetch_of(self, command.topic)
@@ -353,6 +362,7 @@ class Connection:
         for. Twice is harmless."""
         if self.subscriptions.pop(target.id, None) is None:
             return NOTHING_OWED
+        self.services.quotas.subscribed(self, -1)
         self._put_down(target)
         ending = self.backlog.leave(target, cause, rule) if cause is not None else self.backlog.finish(target)
         self.services.subscribing.remove(target)

@@ -43,6 +43,7 @@ class Hold(Enum):
     LOGON = "its logon is being checked"
     JOURNAL = "the disk is behind what was published"
     OWN = "too many of its own batches aren't on the disk yet"
+    QUOTA = "it publishes faster than its quota allows"
     SUBSCRIBE = "its subscription is being prepared, and what follows is meant to come after it"
 
 

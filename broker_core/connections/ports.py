@@ -11,6 +11,7 @@ from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.member import Member
+from broker_core.connections.quotas import Quotas
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens
 from broker_core.connections.roster import Roster
@@ -83,3 +84,4 @@ class Services:
     durables: Durables
     managed: ManagedReplays
     logons: Logons
+    quotas: Quotas

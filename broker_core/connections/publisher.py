@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 
@@ -21,6 +22,10 @@ pours thousands of small batches into it would keep everybody behind them waitin
 client's share is below 10 ms."""
 
 
+TOLD_AGAIN_S = 60.0
+"""Who publishes faster than its quota is told so no more often than that."""
+
+
 class Publisher:
     """The publishing side of a connection."""
 
@@ -34,6 +39,8 @@ class Publisher:
         self._waiting: deque[tuple[int, replies.Ack]] = deque()
         """Answers to flushes, and to repeats of what may be on its way to the disk, with how many batches went before."""
         self._reading = True
+        self._paced: asyncio.TimerHandle | None = None
+        self._told_until = 0.0
 
     @property
     def uncommitted(self) -> int:
@@ -49,7 +56,7 @@ class Publisher:
         batch = Batch.parse(payload)
         self.messages += batch.count
         try:
-            self._connection.rights.check_publish(batch.topics)
+            self._check(batch.topics, batch.count)
             self._services.publishing.publish(self._connection, batch, ())
         except ClientError as error:
             if batch.first_publisher_sequence:
@@ -68,7 +75,7 @@ class Publisher:
         self.messages += 1
         answers = [replies.Ack(ack=ack, of="publish", id=command.id) for ack in command.ack]
         try:
-            self._connection.rights.check_publish((command.topic,))
+            self._check((command.topic,), 1)
             self._services.publishing.publish(self._connection, Batch.parse(built, verify=False), answers)
         except ClientError as error:
             error.details |= {"c": "publish", "id": command.id}
@@ -84,8 +91,31 @@ class Publisher:
         """Records with headers, as one batch: all of them are stored, or none. ClientErrors as `publish_batch`."""
         built = batches.build(self._connection.name, topics, bodies, headers)
         self.messages += len(bodies)
-        self._connection.rights.check_publish(dict.fromkeys(topics))
+        self._check(tuple(dict.fromkeys(topics)), len(bodies))
         self._services.publishing.publish(self._connection, Batch.parse(built, verify=False), answers)
+
+    def _check(self, topics: Sequence[str], count: int) -> None:
+        """Whether it may publish that; who is faster than its quota isn't read from for a while. ClientError not_entitled,
+        over_quota."""
+        connection = self._connection
+        connection.rights.check_publish(topics)
+        wait = self._services.quotas.published(connection, topics, count)
+        if wait <= 0:
+            return
+        self._inbox.hold(Hold.QUOTA)
+        loop = asyncio.get_running_loop()
+        if self._paced is not None:
+            self._paced.cancel()
+        self._paced = loop.call_later(wait, self._inbox.release, Hold.QUOTA)
+        if loop.time() >= self._told_until:
+            self._told_until = loop.time() + TOLD_AGAIN_S
+            connection.reply(
+                replies.Notice(
+                    code="publish_paced",
+                    message="You publish faster than a quota allows, and are read from more slowly.",
+                    details={"wait_ms": int(wait * 1_000)},
+                )
+            )
 
     def submitted(self) -> None:
         """One of its batches is on its way to the disk; read no more from it while too much is, of its own or of all."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from broker_core.config.preset_fields import MAX_CONNECTIONS
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.member import Member
 from broker_core.delivery.account import Account
 from broker_core.errors import ClientError
-
-MAX_CONNECTIONS = 20_000
 
 
 class Roster:

@@ -21,6 +21,7 @@ from broker_core.errors import ClientError, JournalError
 from broker_core.filters import compile_filter
 from broker_core.protocols import commands, replies
 from broker_core.replay.snapshot import fold, look_back
+from broker_core.replay.span import Found
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.keys import parse_key
 from broker_core.subscriptions.subscription import Subscription
@@ -92,10 +93,10 @@ class Preparation:
             parse_key(command.snapshot_key)  # a policy may conflate by it later, whatever else is asked for
         if command.durable is not None:
             begins_at, client = await self._begins_at(), self.connection.keeps_as(command.durable)
+            self.services.quotas.check_durable(self.connection, client, command.durable)
             return (await self.services.durables.claim(client, command, begins_at)).position
         if command.managed is not None:
-            look_up = self.services.subscribing.look_up
-            await self.services.managed.claim(self.connection.name, command, lambda: look_up(command))
+            await self.services.managed.claim(self.connection.name, command, self._look_up_new)
             return None
         newest = self.services.frontier.durable
         if command.resume is not None:
@@ -106,6 +107,11 @@ class Preparation:
         return await self._fold(
             subscription, look_back(self.services.facilities.journal, newest), newest, "snapshot"
         )
+
+    def _look_up_new(self) -> Found:
+        """What a managed replay that isn't there yet is of. ClientError over_quota, and of what is asked for."""
+        self.services.quotas.check_replay(self.connection)
+        return self.services.subscribing.look_up(self.command)
 
     async def _begins_at(self) -> int:
         """The first record of a durable subscription that is new: from the bookmark given, or now; a moment to come is now."""

@@ -66,6 +66,7 @@ class Explaining:
             - unacked,
             write_blocked_ms=age_ms(backlog.blocked_since, now),
             window_full_ms=window_full_ms(figures, now),
+            no_credit_ms=max((age_ms(one.spent_since, now) for one in figures.values()), default=0),
             unacked_messages=unacked,
             ack_silence_ms=max(
                 (age_ms(one.acked_at, now) for one in views if one is not None and one.unacked_messages),

@@ -38,6 +38,8 @@ class Figures(NamedTuple):
     """When the oldest record it hasn't been sent was accepted."""
     unacked: int
     window_full_since: int
+    spent_since: int = 0
+    """From when it waits for credit."""
 
 
 class Reading:
@@ -76,6 +78,7 @@ class Reading:
             behind_at=self._accepted_at(target, lag) if target.cursor.reading else oldest_at,
             unacked=account.in_flight.messages if connection.backlog.acknowledges(target.stream) else 0,
             window_full_since=lane.full_since if lane is not None else 0,
+            spent_since=lane.spent_since if lane is not None and lag else 0,
         )
 
     def _behind(self, target: ClientSubscription) -> int:

@@ -45,6 +45,8 @@ class Seen(NamedTuple):
     cause: str = Cause.KEEPS_UP
     """The verdict on why it is slow."""
     blocked_ms: int = 0
+    spent_ms: int = 0
+    """For how long it has had no credit while something waits."""
     window_full_ms: int = 0
     paused: bool = False
     paced: bool = False
@@ -63,7 +65,7 @@ def health_of(seen: Seen) -> Health:
     if not seen.lag_messages and not seen.in_flight:
         return Health.KEEPS_UP
     hangs = seen.unacked > 0 and seen.cause == Cause.APPLICATION_HANGS
-    if seen.cause == Cause.NOT_READING or hangs or seen.window_full_ms >= SILENT_MS:
+    if seen.cause == Cause.NOT_READING or hangs or max(seen.window_full_ms, seen.spent_ms) >= SILENT_MS:
         return Health.STALLED
     blocked = seen.blocked_ms >= BLOCKED_MS
     if not blocked and (not seen.lag_messages or seen.paced):

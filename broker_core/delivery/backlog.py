@@ -15,7 +15,8 @@ are given up (`lose` and `leave` alone).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from broker_core.bookmark import Bookmark
@@ -35,7 +36,7 @@ from broker_core.delivery.window import AckMode
 from broker_core.slow_clients.evaluate.signals import Waiting
 
 LANE_BYTES = PULL_BYTES // 8
-"""What one lane may move to the outbox before its neighbours have their turn."""
+"""What each of many lanes may move to the outbox before its neighbours have their turn."""
 
 
 class Ending(NamedTuple):
@@ -62,7 +63,7 @@ class Backlog:
         """Those that were given all they asked for, while some of it is on its way."""
         self.outbox = Outbox()
         self.lanes = Lanes()
-        """Of the few subscriptions that have one."""
+        """Of the subscriptions that have one."""
         self.in_flight = InFlight()
         self.conflated_bytes = 0
         """What conflated subscriptions hold back; kept by `conflating`."""
@@ -78,7 +79,7 @@ class Backlog:
         """Bytes that the peer's kernel had acknowledged at the last look."""
         self.touched: set[int] = set()
         """Streams with a lane for which something came or was acknowledged, since whoever judges looked last."""
-        self._paced: list[tuple[Sequence[int], asyncio.Future[None]]] = []
+        self._paced: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     # What is said of it.
 
@@ -173,6 +174,12 @@ class Backlog:
         lane = self.lanes.get(stream)
         return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
 
+    def blocked_since_of(self, stream: int) -> int:
+        """From when its peer takes nothing for one subscription, ns: its connection does, or there is no credit; 0: it takes."""
+        lane = self.lanes.get(stream)
+        spent_since = lane.spent_since if lane is not None else 0
+        return min(filter(None, (self.blocked_since, spent_since)), default=0)
+
     def on_disk(self, stream: int) -> bool:
         """Whether something waits for one subscription in the spool, or is on its way back from there."""
         return self.offline is not None and self.offline.holds(stream)
@@ -244,7 +251,8 @@ class Backlog:
         if self.offline is None and not self.lanes:  # almost always
             self.outbox.offer(entry)
         else:
-            if entry.stream in self.lanes:
+            lane = self.lanes.get(entry.stream)
+            if lane is not None and lane.looked_at:
                 self.touched.add(entry.stream)
             if self.offline is not None:
                 self.offline.keep(entry)
@@ -255,7 +263,7 @@ class Backlog:
     def queue(self, entry: OutboxEntry) -> None:
         """Queue one delivery in memory, in its lane if it has one."""
         lane = self.lanes.get(entry.stream)
-        if lane is None:
+        if lane is None or lane.passes(entry, self._facilities.clock.now_ns()):
             self.outbox.offer(entry)
         else:
             self.lanes.offer(lane, entry)
@@ -275,7 +283,8 @@ class Backlog:
         sink, outbox = self._sink, self.outbox
         while sink.writable:
             if self.lanes.filled:
-                for entry in self.lanes.pull(LANE_BYTES, self._facilities.clock.now_ns()):
+                most = max(PULL_BYTES // len(self.lanes.filled), LANE_BYTES)
+                for entry in self.lanes.pull(most, self._facilities.clock.now_ns()):
                     outbox.offer(entry)
             waited = outbox.nbytes
             if not waited:
@@ -336,14 +345,16 @@ class Backlog:
             self.offline.wake()
         self._owner.changed()
 
-    async def room(self, streams: Sequence[int] = ()) -> None:
+    async def room(self, streams: Sequence[int] = (), *, more: bool = False) -> None:
         """Wait until the client has taken everything and is live: how replays are paced by the socket.
 
-        Where the subscriptions of these streams have lanes, until nothing waits there either.
+        Where the subscriptions of these streams have lanes, until nothing waits there either; with `more`, until they also
+        have credit.
         """
-        while self.state is not ClientState.CLOSED and not self.has_room_for(streams):
+        ready = partial(self.takes_more if more else self.has_room_for, streams)
+        while self.state is not ClientState.CLOSED and not ready():
             waiter = asyncio.get_running_loop().create_future()
-            self._paced.append((streams, waiter))
+            self._paced.append((ready, waiter))
             await waiter
 
     @property
@@ -354,6 +365,13 @@ class Backlog:
     def has_room_for(self, streams: Sequence[int]) -> bool:
         """The same, and nothing waits in the lanes of these subscriptions."""
         return self.has_room and self.lanes.filled.keys().isdisjoint(streams)
+
+    def takes_more(self, streams: Sequence[int]) -> bool:
+        """The same, and each of them may be sent something."""
+        lanes = self.lanes
+        return self.has_room_for(streams) and not (
+            lanes and any((lane := lanes.get(stream)) is not None and lane.spent for stream in streams)
+        )
 
     def take_back(self, stream: int) -> list[OutboxEntry]:
         """Take a subscription's unsent deliveries of the log out again: it goes on reading there, from the first of them.
@@ -392,9 +410,9 @@ class Backlog:
 
     def _wake_paced(self) -> None:
         waiters, self._paced = self._paced, []
-        for streams, waiter in waiters:
-            if self.state is not ClientState.CLOSED and not self.lanes.filled.keys().isdisjoint(streams):
-                self._paced.append((streams, waiter))
+        for ready, waiter in waiters:
+            if self.state is not ClientState.CLOSED and not ready():
+                self._paced.append((ready, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
 
@@ -435,12 +453,16 @@ class Backlog:
         self.touched.add(stream)
 
     def lane(self, stream: int) -> Lane:
-        """The lane of a subscription, made when it has none: what waits for it moves there."""
+        """The lane of a subscription, made when it has none: what waits for it moves there, and is looked at from now on."""
         lane = self.lanes.get(stream)
         if lane is None:
             lane = self.lanes[stream] = Lane(stream)
+            lane.looked_at = True
             for entry in self.outbox.take_stream(stream):
                 self.queue(entry)
+        elif not lane.looked_at:
+            lane.looked_at = True
+            self._back_to_lane(lane)
         return lane
 
     # What is given up.

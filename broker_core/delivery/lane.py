@@ -1,8 +1,8 @@
 """A lane: the waiting place of one subscription that can't share its client's outbox.
 
-Most subscriptions have none. One gets a lane when it has an acknowledgement window, when a policy pauses it, or when a
+A subscription gets a lane when it has an acknowledgement window or credit, when a policy pauses it, or when a
 policy discards or conflates what waits for it. Its deliveries wait here, in order, and move to the outbox as far as
-the window and the socket take them, so that a subscription whose window is full doesn't hold up its neighbours.
+window, credit and socket take them, so that a subscription whose application takes nothing doesn't hold up its neighbours.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ class Lane:
         "_entries",
         "_seen_full",
         "busy",
+        "credit",
         "full_since",
+        "looked_at",
         "messages",
         "nbytes",
         "paused",
         "pauses",
+        "sent_bytes",
+        "spent_since",
         "stream",
         "times_full",
         "window",
@@ -41,11 +45,18 @@ class Lane:
     def __init__(self, stream: int, window: Window | None = None) -> None:
         self.stream = stream
         self.window = window
+        self.looked_at = window is not None
+        """Whether somebody wants to know of what comes and waits: its window, or a rule."""
         self.paused = False
         self.pauses = 0
         """How often it was paused: a pause's end tells by it whether there was another since."""
         self.busy = False
         """Its entries are being conflated elsewhere; nothing may leave meanwhile."""
+        self.credit: int | None = None
+        """How many bytes may be sent in all; None: its client doesn't say. What is sent last may pass it."""
+        self.sent_bytes = 0
+        self.spent_since = 0
+        """From when there is no credit left, ns; 0 while there is."""
         self.messages = 0
         self.nbytes = 0
         self.full_since = 0
@@ -63,9 +74,22 @@ class Lane:
         return self.window is not None and self.window.room <= 0
 
     @property
+    def spent(self) -> bool:
+        """Its client has room for nothing more."""
+        return self.credit is not None and self.sent_bytes >= self.credit
+
+    @property
     def shut(self) -> bool:
         """Nothing may leave, whatever waits."""
-        return self.paused or self.busy or self.full
+        return self.paused or self.busy or self.full or self.spent
+
+    def grant(self, upto: int, now_ns: int) -> None:
+        """Its client has room for so many bytes in all. Less than before is ignored: what was promised may be on its way."""
+        self.credit = max(self.credit or 0, upto)
+        self._note_spent(now_ns)
+
+    def _note_spent(self, now_ns: int) -> None:
+        self.spent_since = (self.spent_since or now_ns) if self.spent else 0
 
     @property
     def oldest_at(self) -> int:
@@ -80,6 +104,16 @@ class Lane:
                 return int(entry.batch.sequences()[self._cut_at if entry is self._entries[0] else 0])
         return 0
 
+    def passes(self, entry: OutboxEntry, now_ns: int) -> bool:
+        """Whether a delivery needn't wait here: nothing does, nobody asks, and there is credit. It counts as taken then."""
+        if self.looked_at or self._entries or self._conflated or self.shut:
+            return False
+        self._conflated = entry.conflated
+        self.sent_bytes += entry.nbytes
+        if self.credit is not None and self.sent_bytes >= self.credit:
+            self.spent_since = now_ns
+        return True
+
     def offer(self, entry: OutboxEntry) -> None:
         """Queue one delivery behind the others."""
         self._entries.append(entry)
@@ -88,11 +122,11 @@ class Lane:
 
     def take(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
         """What may go to the outbox now, the last batch cut where the window ends; [] when nothing may."""
-        if self.paused or self.busy or not self._entries:
+        if self.paused or self.busy or not self._entries or self.spent:
             return []
         taken: list[OutboxEntry] = []
         size = 0
-        while self._entries and size < max_bytes:
+        while self._entries and size < max_bytes and not self.spent:
             room = self.window.room if self.window is not None else self.messages
             if room <= 0:
                 break
@@ -104,6 +138,8 @@ class Lane:
                 self.window.sent(entry.batch, now_ns, entry.accepted_at)
             taken.append(entry)
             size += entry.nbytes
+            self.sent_bytes += entry.nbytes
+        self._note_spent(now_ns)
         self._note_full(bool(taken), now_ns)
         return taken
 
@@ -151,6 +187,9 @@ class Lane:
         """Put entries that `take` gave before everything that waits; they didn't leave after all."""
         if self.window is not None:
             self.window.take_back([entry.batch for entry in reversed(entries)])
+        self.sent_bytes -= sum(entry.nbytes for entry in entries)
+        if not self.spent:
+            self.spent_since = 0
         for entry in (*entries, *self.take_all()):
             self.offer(entry)
 

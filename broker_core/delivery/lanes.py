@@ -9,7 +9,7 @@ from broker_core.delivery.lane import Lane
 
 
 class Lanes(dict[int, Lane]):
-    """A mapping of streams to lanes. Clients have few or none, and of those few hold something."""
+    """A mapping of streams to lanes. Of those few hold something."""
 
     def __init__(self) -> None:
         super().__init__()

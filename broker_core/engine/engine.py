@@ -24,6 +24,7 @@ from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.owners import Owners
 from broker_core.connections.ports import Services
+from broker_core.connections.quotas import Quotas
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens, key_at
 from broker_core.connections.roster import Roster
@@ -121,6 +122,7 @@ class Engine:
         """The process has to end, and this is why; set by whoever runs it."""
         self.owners = Owners(journal.directory / f"{self.instance}.owners")
         self.logons = Logons(self.facilities, self.roster, policy, self.owners)
+        self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
         self.services = self.subscriptions.services = Services(
             self.facilities,
             self.frontier,
@@ -137,6 +139,7 @@ class Engine:
             self.durables,
             self.managed,
             self.logons,
+            self.quotas,
         )
         self.decisions = Decisions(self.instance, self.started_at, self.events)
         self.enforcement = self.settle.enforces = Enforcement(
@@ -232,6 +235,7 @@ class Engine:
         """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
         self.dispatch.topics = JournaledTopics(policy.instance)
         self.policy = policy
+        self.quotas.apply(policy)
         self.settle.apply(policy, stage)
 
     async def close(self) -> None:

@@ -37,7 +37,8 @@ PARTS: Final = 40
 MOST_ROUNDS: Final = 8
 """What is decided may make others change; after so many rounds of that the rest waits for the next turn."""
 BEHIND_NS: Final = 50_000_000
-"""A client whose socket has taken nothing for so long takes less than comes: its subscriptions of the log go back to it."""
+"""A client whose socket has taken nothing for so long takes less than comes: its subscriptions of the log go back to it. So
+does one that has had no credit for so long."""
 log = structlog.get_logger("sluice.settle")
 
 
@@ -262,9 +263,16 @@ class Settle:
         passes = (
             use.memory + grown > use.memory_alarm or use.pool.memory_used + grown > use.pool.memory_ceiling
         )
-        if not behind and not passes:
+        waits = {
+            stream
+            for stream, lane in backlog.lanes.filled.items()
+            if lane.spent_since and now - lane.spent_since >= BEHIND_NS
+        }
+        if not behind and not passes and not waits:
             return
         for target in list(connection.subscriptions.values()):
+            if not behind and not passes and target.stream not in waits:
+                continue
             if target.returns_to_log and target.cursor.live and target.account.waiting.messages:
                 self._control.fall_back(target)
         self._dirty.pop(connection, None)

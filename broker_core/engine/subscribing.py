@@ -7,6 +7,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from broker_core.bookmark import Bookmark, Range, parse_bookmark
+from broker_core.config.preset_fields import MAX_SUBSCRIPTIONS
 from broker_core.connections.member import Member
 from broker_core.connections.ports import Services
 from broker_core.connections.subscribe_start import Preparation, needs_preparing
@@ -28,8 +29,6 @@ from broker_core.subscriptions.registry import Registry
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
-MAX_SUBSCRIPTIONS = 1_000
-"""Subscriptions of one client at a time."""
 MAX_STREAM = 65_535
 """Stream numbers aren't used again on a connection, so a late delivery can't reach the wrong subscription."""
 
@@ -74,6 +73,14 @@ class Subscriptions:
     def _check(self, connection: Member, command: commands.Subscribe) -> None:
         if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
             raise _too_many(command)
+        self.services.quotas.check_subscription(connection)
+        if command.credit is not None and connection.sink.text_mode:
+            raise ClientError(
+                "bad_command",
+                "credit counts the bytes of frames, and in text mode there are none.",
+                "Leave credit out, or log on with a frame.",
+                field="credit",
+            )
         if command.id in connection.subscriptions:
             raise ClientError(
                 "bad_command",
@@ -116,6 +123,8 @@ class Subscriptions:
                 conflation_key=kept.conflation_key,
                 paused=kept.paused,
             )
+        if command.paused:
+            self.services.quotas.check_pinned(connection, connection.name)
         rate = parse_rate(command.rate, command.rate_max_gap) if command.rate else None
         conflation = (
             parse_conflation(command.conflation, command.conflation_key) if command.conflation else None

@@ -109,7 +109,7 @@ class LiveSubscription:
     def blocked_since(self) -> int:
         account = self.target.account
         due = account.waiting.messages or (not self.prefetch and account.in_flight.messages)
-        return self._backlog.blocked_since if due else 0
+        return self._backlog.blocked_since_of(self.target.stream) if due else 0
 
     @property
     def paused(self) -> bool:

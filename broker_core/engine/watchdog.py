@@ -4,7 +4,7 @@ Nothing waits for time alone. Whatever waits, waits for a signal: that a socket 
 chunk was read, that an interval has ended. A signal that is lost, or a task that has died, leaves a client waiting in silence
 for ever. So each is looked at once a second:
 
-    outbox, lanes   something waits, the socket takes more, and the lane is neither paused nor has a full window
+    outbox, lanes   something waits, the socket takes more, and the lane is neither paused nor has a full window or no credit
     spool           the client takes more than waits in memory, and still isn't live
     log             a subscription reads, its client has room, its pace allows it, and there is more to read, or nothing more
                     and it isn't live
@@ -97,7 +97,7 @@ def standing(connection: Member) -> str:
         if backlog.outbox.nbytes:
             return "outbox"
         for lane in backlog.lanes.filled.values():
-            if not lane.paused and (lane.window is None or lane.window.room > 0):
+            if not (lane.paused or lane.full or lane.spent):
                 return f"lane {lane.stream}"
         if backlog.offline is not None and backlog.offline.wanted:
             return "spool"
@@ -145,6 +145,7 @@ def dump(connection: Member) -> dict[str, object]:
                 "paused": lane.paused,
                 "busy": lane.busy,
                 "room": lane.window.room if lane.window is not None else None,
+                "credit": lane.credit - lane.sent_bytes if lane.credit is not None else None,
             }
             for stream, lane in backlog.lanes.items()
         },

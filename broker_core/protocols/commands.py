@@ -52,6 +52,7 @@ _Interval = Annotated[str, stated("an interval, 1 ms to 24 h", min_length=1, max
 _Key = Annotated[str, stated("1 to 1,024 characters, a key", min_length=1, max_length=1_024)]
 _Secret = Annotated[str, stated(max_length=MAX_TOKEN)]
 _Sequence = Annotated[int, stated(ge=1, le=2**63 - 1)]
+_Bytes = Annotated[int, stated(unit="bytes", ge=0, le=2**63 - 1)]
 
 
 class _Base(
@@ -105,6 +106,7 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     `rate`, `rate_max_gap`: how fast it is delivered, see replay/pace.py. `paused`: nothing is delivered before a
     `resume`. `conflation`, `conflation_key`: see delivery/conflation.py. `managed`: the name of a replay that the
     broker keeps when its client goes; `received`: the bookmark of the last record of it that the client has.
+    `credit`: how many bytes it may be sent before its client says that there is room for more.
     """
 
     id: _SubscriptionId
@@ -128,6 +130,7 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     snapshot_key: _Key | None = None
     resume: Annotated[str, stated(max_length=8_192)] | None = None
     resume_how: ResumeHow | None = None
+    credit: _Bytes | None = None
 
 
 class Acknowledge(_Base, frozen=True, kw_only=True, tag="ack"):
@@ -153,6 +156,13 @@ class Renew(_Base, frozen=True, kw_only=True, tag="renew"):
     """A subscription with a lease is still wanted."""
 
     id: _SubscriptionId
+
+
+class Credit(_Base, frozen=True, kw_only=True, tag="credit"):
+    """A subscription with `credit` may be sent that many bytes in all, counted from its beginning."""
+
+    id: _SubscriptionId
+    upto: _Bytes
 
 
 class Pause(_Base, frozen=True, kw_only=True, tag="pause"):
@@ -205,6 +215,7 @@ Command = (
     | Acknowledge
     | Told
     | Renew
+    | Credit
 )
 NAMES = tags_of(Command)
 """What commands are called."""
@@ -256,7 +267,7 @@ def _check(command: Command) -> None:
         if bool(bytes(command.data)) == (command.text is not None):
             sentence = "publish takes `data` or `text`, and exactly one of them."
             raise _bad("data", sentence, 'Send {"c":"publish","topic":"a.b","data":{"x":1}}.')
-    elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | Renew):
+    elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | Renew | Credit):
         check_subscription_id(command.id)
         if isinstance(command, Acknowledge):
             if sum((command.upto is not None, command.bookmark is not None, bool(command.numbers))) != 1:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from broker_core.config.preset_fields import MAX_DURABLES
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import DurableEntry
 from broker_core.errors import ClientError, OperatorError
@@ -12,8 +11,6 @@ from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept import Durable
 from broker_core.replay.kept_positions import KeptPositions
-
-MAX_DURABLES: Final = 10_000
 
 
 class Durables:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from broker_core.bookmark import sequence_in
+from broker_core.config.preset_fields import MAX_MANAGED
 from broker_core.delivery.account import Cause
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import ReplayEntry
@@ -26,8 +27,6 @@ from broker_core.replay.replay_control import ReplayControl
 from broker_core.replay.span import Found, Span
 from broker_core.replay.trail import Trail
 
-MAX_MANAGED: Final = 1_000
-"""Managed replays of an instance, ended ones included."""
 ASKED: Final = ("topic", "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "paused")
 """What is kept of a subscribe as it was asked."""
 KEPT_NS: Final = 7 * 24 * 3_600_000_000_000

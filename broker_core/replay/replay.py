@@ -155,7 +155,7 @@ class Replay:
         if (
             self._pace.rate is not None
             or span.not_before > now
-            or not self._peer.backlog.has_room_for(self._streams)
+            or not self._peer.backlog.takes_more(self._streams)
         ):
             return False
         if following <= self._frontier.durable or span.over(following, self._frontier.stamped, now):
@@ -238,7 +238,7 @@ class Replay:
 
     async def _move(self) -> None:
         backlog, share = self._peer.backlog, self._share
-        if not backlog.has_room_for(self._streams) and not await self._room():
+        if not backlog.takes_more(self._streams) and not await self._room():
             return
         assert self._pin is not None
         self._pin.move(self._position)
@@ -261,11 +261,12 @@ class Replay:
             self._ahead.grow()
 
     async def _room(self) -> bool:
-        """Wait until the socket has taken everything. False when that took long: what was read ahead is given back."""
+        """Wait until the socket has taken everything, and there is credit. False when that took long: what was read ahead is
+        given back."""
         backlog = self._peer.backlog
         try:
             async with asyncio.timeout(STALLED_AFTER_S):
-                await backlog.room(self._streams)
+                await backlog.room(self._streams, more=True)
             return True
         except TimeoutError:
             self._ahead.stalled()
@@ -276,7 +277,7 @@ class Replay:
                     target.cursor.given_back(taken[0].batch.first_sequence)
                     if target.trail is not None:
                         target.trail.taken_back(sum(entry.nbytes for entry in taken))
-            await backlog.room(self._streams)
+            await backlog.room(self._streams, more=True)
             return False
 
     async def _deliver(self, chunk: Chunk) -> None:

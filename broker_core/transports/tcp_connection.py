@@ -28,6 +28,7 @@ class TcpConnection(asyncio.BufferedProtocol):
     """
 
     protocol = "tcp"
+    text_mode = False
 
     def __init__(self, engine: Engine, transport_name: str) -> None:
         self._engine = engine

@@ -5,7 +5,7 @@ part.py              what the forms of a draft's parts share
 limits.py            the instance's limits and what it journals
 journaled_topics.py  journaled topics, one a line, in words
 transports.py        where a transport listens, who may log on, its own limits
-presets.py           XAP, ActiveMQ, Qpid
+presets.py           XAP, ActiveMQ, Qpid, quotas
 rule.py              a custom rule
 broker_access.py     users who may log on, entitlements
 drafts.py            whole drafts: making, importing, publishing one

@@ -1,10 +1,10 @@
-"""Forms of the topic policies of other systems, with the words and units of their own documents."""
+"""Forms of the policies of other systems, with the words and units of their own documents, and of the quotas."""
 
 from __future__ import annotations
 
 from django import forms
 
-from broker_core.config.preset_fields import ACTIVEMQ, QPID, XAP
+from broker_core.config.preset_fields import ACTIVEMQ, QPID, QUOTAS, XAP
 from console.forms.part import PartForm, setting, transport_field, words
 
 
@@ -75,3 +75,31 @@ class QpidForm(TopicForm):
     delete_persistent = setting(QPID["delete_persistent"], "Delete durable subscriptions too")
     confirm_delete = setting(QPID["confirm_delete"], "Confirm that what they are owed is lost")
     mode = setting(QPID["mode"], "Mode")
+
+
+class QuotaForm(PartForm):
+    """What one user and one client may take."""
+
+    GROUPS = (
+        ("", ("user", "transport")),
+        ("One user", tuple(name for name in QUOTAS if name.startswith("user_"))),
+        ("One client", tuple(name for name in QUOTAS if name.startswith("client_"))),
+    )
+
+    user = forms.CharField(
+        label="User", max_length=64, required=False, help_text="A user’s name; empty is everybody."
+    )
+    transport = transport_field()
+    user_connections = setting(QUOTAS["user_connections"], "Connections")
+    user_subscriptions = setting(QUOTAS["user_subscriptions"], "Subscriptions")
+    user_durables = setting(QUOTAS["user_durables"], "Durable subscriptions")
+    user_replays = setting(QUOTAS["user_replays"], "Managed replays")
+    user_pinned_bytes = setting(QUOTAS["user_pinned_bytes"], "Held of the log")
+    user_publish_rate = setting(QUOTAS["user_publish_rate"], "Published")
+    user_topics = setting(QUOTAS["user_topics"], "Topics")
+    client_subscriptions = setting(QUOTAS["client_subscriptions"], "Subscriptions")
+    client_durables = setting(QUOTAS["client_durables"], "Durable subscriptions")
+    client_replays = setting(QUOTAS["client_replays"], "Managed replays")
+    client_pinned_bytes = setting(QUOTAS["client_pinned_bytes"], "Held of the log")
+    client_publish_rate = setting(QUOTAS["client_publish_rate"], "Published")
+    client_topics = setting(QUOTAS["client_topics"], "Topics")

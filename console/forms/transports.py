@@ -8,7 +8,7 @@ from django import forms
 
 from broker_core.config.access import AUTHENTICATIONS
 from broker_core.config.transports import TRANSPORT_KINDS
-from console.forms.fields import dress
+from console.forms.fields import LinesField, dress
 from console.forms.limits import PolicyForm
 
 TLS = ("certificate", "key", "client_ca")
@@ -40,7 +40,7 @@ class DraftTransportForm(TransportPolicyForm):
 
     GROUPS = (
         ("Transport", ("name", "kind")),
-        ("Access", ("authentication", "restricted", "certificate", "key", "client_ca")),
+        ("Access", ("authentication", "restricted", "certificate", "key", "client_ca", "origins")),
         *TransportPolicyForm.GROUPS,
     )
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
@@ -66,6 +66,13 @@ class DraftTransportForm(TransportPolicyForm):
         label="Authorities of clients’ certificates", required=False, max_length=1_024
     )
 
+    origins = LinesField(
+        label="Origins of pages",
+        required=False,
+        help_text="Whose pages may connect by WebSocket, one a line, such as https://desk.example; * is any. "
+        "Default: none but its own. Programs send no origin.",
+    )
+
     def __init__(self, *args: Any, new: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name in ("kind", "authentication"):
@@ -85,5 +92,6 @@ class DraftTransportForm(TransportPolicyForm):
             **limits,
             "authentication": clean["authentication"] or "none",
             "restricted": clean["restricted"],
+            "origins": clean["origins"],
             "tls": {**dict.fromkeys(TLS), **tls} if tls else None,
         }

@@ -14,7 +14,7 @@ from django.db import models
 from django.db.models import Q
 
 from broker_core.config import InstanceSettings
-from broker_core.config.access import read_authentication
+from broker_core.config.access import read_authentication, read_origins
 from broker_core.config.journaling import read_journaled_topics
 from broker_core.config.preset_fields import AMPS
 from broker_core.config.reading import Reader
@@ -104,6 +104,7 @@ class Transport(models.Model):
     )
     restricted = models.BooleanField(default=False)  # only what an entitlement allows
     tls = models.JSONField(null=True, blank=True)  # paths: certificate, key, client_ca
+    origins = models.JSONField(default=list, blank=True)  # of the pages that may connect by WebSocket
 
     class Meta:
         ordering = ["instance", "name"]
@@ -129,6 +130,7 @@ class Transport(models.Model):
             {"authentication": self.authentication, "restricted": self.restricted, "tls": self.tls},
             f"transport {self.name!r}",
         )
+        read_origins(reader, {"origins": self.origins}, f"transport {self.name!r}")
         if reader.problems:
             raise ValidationError(reader.problems)
 

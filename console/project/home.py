@@ -14,12 +14,22 @@ from broker_core.config import TlsSettings
 FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
 
 
+NOT_OURS = 0o027
+"""What others on the machine may not do with our files, and our group not either. The umask of all our processes."""
+
+
 def prepare_home(home: Path) -> Path:
     """Make the data directory and its folders; returns its absolute path."""
     home = home.expanduser().resolve()
     home.mkdir(parents=True, exist_ok=True, mode=0o750)
     for name in FOLDERS:
-        (home / name).mkdir(exist_ok=True, mode=0o750)
+        folder = home / name
+        folder.mkdir(exist_ok=True, mode=0o750)
+        found = folder.stat()
+        if found.st_mode & NOT_OURS and found.st_uid == os.geteuid():
+            folder.chmod(
+                found.st_mode & ~NOT_OURS & 0o7777
+            )  # an earlier release, or somebody's hand, made it
     return home
 
 

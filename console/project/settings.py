@@ -36,6 +36,19 @@ SLUICE_RUN_DIRECTORY = run_directory(SLUICE_HOME, (f"{SLUICE_INSTANCE}.sock", "r
 SLUICE_JOURNAL_DIRECTORY = Path(env.str("SLUICE_JOURNAL_DIRECTORY", default=str(SLUICE_HOME / "journal")))
 SLUICE_ARCHIVE_DIRECTORY = Path(env.str("SLUICE_ARCHIVE_DIRECTORY", default=str(SLUICE_HOME / "archive")))
 SLUICE_SPOOL_DIRECTORY = Path(env.str("SLUICE_SPOOL_DIRECTORY", default=str(SLUICE_HOME / "spool")))
+# A policy names journal, archive and spool directories below these alone.
+SLUICE_DIRECTORY_ROOTS = [
+    Path(one)
+    for one in env.list(
+        "SLUICE_DIRECTORY_ROOTS",
+        default=[
+            str(SLUICE_HOME),
+            str(SLUICE_JOURNAL_DIRECTORY),
+            str(SLUICE_ARCHIVE_DIRECTORY),
+            str(SLUICE_SPOOL_DIRECTORY),
+        ],
+    )
+]
 SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
 SLUICE_JOBS_DIRECTORY = Path(env.str("SLUICE_JOBS_DIRECTORY", default=str(SLUICE_HOME / "jobs")))
 SLUICE_CONTROL_TIMEOUT_S = env.float("SLUICE_CONTROL_TIMEOUT_S", default=5.0)

@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 if _runs_tests := os.environ.get("SLUICE_TEST_WORKER") != (
     _worker := os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -22,6 +23,7 @@ if _runs_tests := os.environ.get("SLUICE_TEST_WORKER") != (
 from console.project.settings import *  # noqa: F403
 from console.project.settings import DATABASES, SLUICE_HOME
 
+SLUICE_DIRECTORY_ROOTS = [SLUICE_HOME, Path(tempfile.gettempdir())]  # where tests have their files
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # A file, not memory: threads and WebSocket consumers of a test then meet SQLite's locks as in real life.

@@ -17,6 +17,7 @@ _NAMED = {
     "xap": ("transport",),
     "activemq": ("topic", "transport"),
     "qpid": ("topic", "transport"),
+    "quotas": ("user", "transport"),
     "access.users": ("name",),
     "access.entitlements": ("who", "transports"),
 }

@@ -32,7 +32,17 @@ INSTANCE_FIELDS = (
     "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
     "archive_directory",
 )  # fmt: skip
-TRANSPORT_FIELDS = ("name", "kind", "host", "port", "enabled", "authentication", "restricted", "tls")
+TRANSPORT_FIELDS = (
+    "name",
+    "kind",
+    "host",
+    "port",
+    "enabled",
+    "authentication",
+    "restricted",
+    "tls",
+    "origins",
+)
 
 
 class InForce(TypedDict):

@@ -12,7 +12,7 @@ from console.models import PolicyDraft
 from console.services import drafts, policies, policy_rows
 from console.services.actors import Actor
 
-LISTS = ("rules", "xap", "activemq", "qpid", "users", "entitlements")
+LISTS = ("rules", "xap", "activemq", "qpid", "users", "entitlements", "quotas")
 OF_ACCESS = ("users", "entitlements")
 
 
@@ -73,6 +73,7 @@ def about_transport(document: Mapping[str, Any], name: str) -> list[str]:
         ("xap", "XAP entry"),
         ("activemq", "ActiveMQ entry"),
         ("qpid", "Qpid entry"),
+        ("quotas", "quota entry"),
     ):
         entries = document.get(part) or []
         number = sum(

@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from broker_core.access.policy import access_problems
 from broker_core.config import PolicyDocument, default_policy
+from broker_core.config.roots import outside_roots
 from broker_core.documents.requests import Apply, Staged
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.review import Finding, Severity, review
@@ -31,7 +32,7 @@ from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
 
 First = Callable[[PolicyRevision, PolicyRevision], None]
-OF_A_TRANSPORT = ("host", "port", "enabled", "authentication", "restricted", "tls")
+OF_A_TRANSPORT = ("host", "port", "enabled", "authentication", "restricted", "tls", "origins")
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +283,9 @@ def _reviewed(document: Mapping[str, Any]) -> list[Finding]:
 
 
 def refusals(policy: PolicyDocument, findings: list[Finding]) -> list[str]:
-    """Why a document that can be read can't be published: its contradictions, and what is wrong with its access."""
+    """Why a document that can be read can't be published: its contradictions, and what is wrong with its access and places."""
     contradictions = [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]
-    return contradictions + access_problems(policy)
+    return contradictions + access_problems(policy) + outside_roots(policy, settings.SLUICE_DIRECTORY_ROOTS)
 
 
 def _same(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from console.models import BrokerUser, ClientPolicy, Entitlement, Instance, Poli
 from console.queries import policies as read
 
 USER_FIELDS = ("name", "password", "token", "certificate", "groups", "clients")
-OPEN = {"authentication": "none", "restricted": False, "tls": None}
+OPEN: dict[str, Any] = {"authentication": "none", "restricted": False, "tls": None, "origins": []}
 """What a document leaves out of a transport that asks for no proof."""
 ENTITLEMENT_FIELDS = ("who", "transports", "publish", "subscribe", "filter")
 

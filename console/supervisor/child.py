@@ -152,6 +152,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output.write_end,
             stderr=asyncio.subprocess.STDOUT,
+            umask=0o027,  # journals, database and lake hold what not everybody on the machine may read
             # A session of its own: Ctrl-C reaches the supervisor alone, which stops all in order.
             start_new_session=True,
             # One async-signal-safe system call, so it is safe although ready checks use threads.

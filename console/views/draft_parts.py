@@ -17,7 +17,7 @@ from console.choices import Permission
 from console.forms.broker_access import EntitlementForm, UserForm
 from console.forms.limits import DraftLimitsForm, PolicyForm, flatten
 from console.forms.part import PartForm
-from console.forms.presets import ActiveMqForm, QpidForm, XapForm
+from console.forms.presets import ActiveMqForm, QpidForm, QuotaForm, XapForm
 from console.forms.rule import RuleForm, signals_of
 from console.forms.transports import DraftTransportForm
 from console.models import PolicyDraft
@@ -28,6 +28,7 @@ from console.views.drafts import own, show, version_of
 FORMS: Mapping[str, tuple[str, type[PartForm]]] = {
     "xap": ("XAP slow consumers", XapForm), "activemq": ("ActiveMQ policyEntry", ActiveMqForm), "qpid": ("Qpid consumer", QpidForm),
     "rules": ("Rule", RuleForm), "users": ("User", UserForm), "entitlements": ("Entitlement", EntitlementForm),
+    "quotas": ("Quota", QuotaForm),
 }  # fmt: skip
 NEW = "new"
 

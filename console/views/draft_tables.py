@@ -21,6 +21,8 @@ _TITLES = {
     "activemq": "ActiveMQ: policyEntry by topic",
     "qpid": "Qpid: consumer by topic",
 }
+_KEYS = ("topic", "user", "transport", "mode")
+"""Of an entry, what isn't a setting of its own."""
 
 
 def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
@@ -31,7 +33,7 @@ def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
          "rows": [_row(part, number, _preset(PRESETS[part], entry, _at(acts[part], number))) for number, entry in enumerate(listed(draft, part))]}
         for part, title in _TITLES.items()
     ]  # fmt: skip
-    found = [*presets, _rules(draft, acts["rules"]), _users(draft), _entitlements(draft)]
+    found = [*presets, _rules(draft, acts["rules"]), _users(draft), _entitlements(draft), _quotas(draft)]
     for table in found:  # on a telephone each cell carries its heading
         for row in table["rows"]:
             row["cells"] = list(zip(table["columns"], row["cells"], strict=True))
@@ -133,6 +135,20 @@ def _entitlements(draft: PolicyDraft) -> dict[str, Any]:
     }
 
 
+def _quotas(draft: PolicyDraft) -> dict[str, Any]:
+    rows = []
+    for number, entry in enumerate(listed(draft, "quotas")):
+        whom = [f"{key} {entry[key]}" for key in ("user", "transport") if entry.get(key)]
+        rows.append(_row("quotas", number, [whom or ["everybody"], _settings(PRESETS["quotas"], entry)]))
+    return {
+        "part": "quotas",
+        "title": "Quotas of users and clients",
+        "columns": ("For", "Settings"),
+        "rows": rows,
+        "add": "Add a quota",
+    }
+
+
 def _row(part: str, number: int, cells: list[list[str]]) -> dict[str, Any]:
     return {"part": part, "place": number, "cells": cells, "called": " ".join(cells[0])}
 
@@ -148,13 +164,16 @@ def _preset(table: Table, entry: Mapping[str, Any], acts: list[Act]) -> list[lis
     scope = [str(entry.get("topic") or "")] + (
         [f"transport {entry['transport']}"] if entry.get("transport") else []
     )
-    settings = [
+    mode = str(entry.get("mode") or table["mode"].default)
+    return [[word for word in scope if word] or ["instance"], _settings(table, entry), [mode], _within(acts)]
+
+
+def _settings(table: Table, entry: Mapping[str, Any]) -> list[str]:
+    return [
         _setting(table.get(key), key, value)
         for key, value in entry.items()
-        if key not in ("topic", "transport", "mode") and value is not None
+        if key not in _KEYS and value is not None
     ]
-    mode = str(entry.get("mode") or table["mode"].default)
-    return [[word for word in scope if word] or ["instance"], settings, [mode], _within(acts)]
 
 
 def _setting(row: PresetField | None, key: str, value: Any) -> str:

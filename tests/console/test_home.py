@@ -12,6 +12,17 @@ def test_home_gets_its_folders(tmp_path: Path) -> None:
     assert all((home / name).is_dir() for name in FOLDERS)
 
 
+def test_folders_that_are_there_are_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal").chmod(0o777)
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake").chmod(0o700)
+    prepare_home(tmp_path)
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in FOLDERS}
+    assert modes["journal"] == 0o750 and modes["lake"] == 0o700
+    assert not any(mode & 0o027 for mode in modes.values())
+
+
 def test_processes_that_start_at_once_agree_on_one_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(lambda _: secret_key(tmp_path), range(16)))

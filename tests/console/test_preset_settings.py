@@ -8,16 +8,26 @@ import pytest
 from django import forms
 from django.core.exceptions import ValidationError
 
-from broker_core.config.preset_fields import ACTIVEMQ, AMPS, PRESETS, QPID, XAP, Kind, PresetField, Table
+from broker_core.config.preset_fields import (
+    ACTIVEMQ,
+    AMPS,
+    PRESETS,
+    QPID,
+    QUOTAS,
+    XAP,
+    Kind,
+    PresetField,
+    Table,
+)
 from console.forms.limits import InstancePolicyForm, PolicyForm
 from console.forms.part import PartForm
-from console.forms.presets import ActiveMqForm, QpidForm, XapForm
+from console.forms.presets import ActiveMqForm, QpidForm, QuotaForm, XapForm
 from console.forms.transports import TransportPolicyForm
 from console.models import ClientPolicy, PolicyDraft, PoolPolicy
 from console.services import policy_import
 from console.views.draft_tables import tables
 
-FORMS = [(XapForm, XAP), (ActiveMqForm, ACTIVEMQ), (QpidForm, QPID)]
+FORMS = [(XapForm, XAP), (ActiveMqForm, ACTIVEMQ), (QpidForm, QPID), (QuotaForm, QUOTAS)]
 NUMBERS = (Kind.WHOLE, Kind.DECIMAL)
 
 
@@ -26,7 +36,7 @@ def test_a_form_has_the_settings_with_their_bounds_and_meanings(form: type[PartF
     fields = {
         name: field
         for name, field in form.base_fields.items()
-        if name not in ("topic", "transport", "expected_version")
+        if name not in ("topic", "user", "transport", "expected_version")
     }
     assert set(fields) == set(table)
     for name, row in table.items():
@@ -77,6 +87,18 @@ def test_a_drafts_table_says_settings_in_their_words_and_units(
     cells = [dict(row["cells"]) for table in tables(draft) for row in table["rows"]]
     assert [cell["Settings"] for cell in cells] == [[said]]
     assert [cell["Mode"] for cell in cells] == [[PRESETS[part]["mode"].default]]
+
+
+def test_a_drafts_table_says_whom_a_quota_is_for() -> None:
+    draft = PolicyDraft(
+        document={"quotas": [{"user_topics": 5}, {"user": "maria", "client_publish_rate": 9}]}
+    )
+    cells = [dict(row["cells"]) for table in tables(draft) for row in table["rows"]]
+    assert [cell["For"] for cell in cells] == [["everybody"], ["user maria"]]
+    assert [cell["Settings"] for cell in cells] == [
+        ["user_topics 5 topics"],
+        ["client_publish_rate 9 messages/s"],
+    ]
 
 
 def sample(row: PresetField) -> str:

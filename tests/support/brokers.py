@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,13 +39,15 @@ async def running_broker(
     standstills: int = 0,
     broken: tuple[str, ...] = (),
     files: Files | None = None,
+    roots: Sequence[Path] = (Path("/"),),
 ) -> AsyncIterator[Broker]:
     """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
-    have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal."""
+    have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
+    where its policy may name directories."""
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         paths = replace(BrokerPaths.under(home, "test-1"), control=Path(run) / "control.sock")
-        broker = Broker(policy or tcp_policy(), paths, no_websocket, files=files)
+        broker = Broker(policy or tcp_policy(), paths, no_websocket, files=files, roots=roots)
         law = Law(broker)
         errors: list[str] = []
         broker.on_broken = lambda error: errors.append(error.code)

@@ -41,6 +41,7 @@ class Cause(StrEnum):
     BROKER_BUSY = "broker_busy"
     NOT_READING = "not_reading"
     APPLICATION_HANGS = "application_hangs"
+    APPLICATION_SLOW = "application_slow"
     SLOW_ACKS = "slow_acks"
     SLOW_NETWORK = "slow_network"
     BURST = "burst"
@@ -56,6 +57,8 @@ class Evidence:
     write_blocked_ms: int = 0
     window_full_ms: int = 0
     """The longest of its subscriptions' full windows."""
+    no_credit_ms: int = 0
+    """For how long it has given no room for more, of its subscriptions for which something waits the longest."""
     unacked_messages: int = 0
     ack_silence_ms: int = 0
     paused: bool = False
@@ -134,6 +137,9 @@ def _table(seen: Evidence) -> tuple[tuple[bool, Cause, str, tuple[str, ...]], ..
         (seen.network_limited, Cause.SLOW_NETWORK,
          f"The network to it is slow: {taken} get through, with room in its own buffer.",
          ("taken_rate", "arrival_rate", "network_limited", "unread_messages")),
+        (seen.no_credit_ms >= SLOW_ACK_MS, Cause.APPLICATION_SLOW,
+         f"Its connection reads, but its application has taken nothing of a subscription for {seen.no_credit_ms} ms.",
+         ("no_credit_ms", "unread_messages", "taken_rate")),
         (unacked > 0 and silence_ms >= HANGS_MS and not seen.window_full_ms, Cause.APPLICATION_HANGS,
          f"Its application hangs: it has room in its window, owes {unacked} acknowledgements and has given none for {silence_ms} ms.",
          ("unacked_messages", "ack_silence_ms", "window_full_ms")),

@@ -29,6 +29,7 @@ class RuleBook:
         self._xap, self._activemq, self._qpid = (
             layers(document, name) for name in ("xap", "activemq", "qpid")
         )
+        self._quotas = layers(document, "quotas")
         own = custom.own_rules(document).values()
         self._wide = [one for one in own if one.measured is Measured.CLIENT]
         self._narrow = [one for one in own if one.measured is Measured.SUBSCRIPTION]
@@ -96,11 +97,11 @@ class RuleBook:
         """Every setting in force for a client, or with a topic for its subscription: value and origin."""
         settings = amps.settings(self._document, subject.transport)
         found = {f"amps.{key}": value for key, value in settings.items()}
-        groups = [("xap", self._xap)]
+        groups = [("xap", self._xap), ("quotas", self._quotas)]
         if subject.topic:
             groups += [("activemq", self._activemq), ("qpid", self._qpid)]
         for name, group in (*groups, *((one.name, one.layers) for one in (*self._wide, *self._narrow))):
-            if group.of(subject):
+            if group is self._quotas or group.of(subject):
                 found |= {f"{name}.{key}": value for key, value in group.effective(subject).items()}
         return found
 

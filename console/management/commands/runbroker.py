@@ -18,6 +18,7 @@ from broker_core.config import PolicyDocument
 from broker_core.control import last_words
 from broker_core.errors import SluiceError
 from broker_core.slow_clients.rules.staging import read_stage
+from console.project.home import NOT_OURS
 
 
 class Command(BaseCommand):
@@ -31,7 +32,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
-        os.umask(0o027)  # journals hold what not everybody on the machine may read
+        os.umask(NOT_OURS)  # journals hold what not everybody on the machine may read
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
@@ -76,7 +77,13 @@ async def _run(instance: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    broker = Broker(policy, paths, WebSocketListener, await asyncio.to_thread(known_log, instance))
+    broker = Broker(
+        policy,
+        paths,
+        WebSocketListener,
+        await asyncio.to_thread(known_log, instance),
+        roots=settings.SLUICE_DIRECTORY_ROOTS,
+    )
     broker.on_shut_down = stopping.set
     reporter, events = BrokerReporter(broker), EventReporter(broker)
 

@@ -111,6 +111,17 @@ async def test_a_person_can_publish_and_subscribe_with_json_text(broker: Running
         assert (message["sub"], message["topic"], message["data"]) == ("s", "hello.world", {"x": 1})
 
 
+async def test_texts_have_no_credit(broker: RunningBroker) -> None:
+    async with text_client(broker, "uncounted") as person:
+        await person.send(json.dumps({"c": "subscribe", "id": "s", "topic": "hello.>", "credit": 1}))
+        error = json.loads(await person.recv())
+        assert (error["code"], error["of"], error["details"]["field"]) == (
+            "bad_command",
+            "subscribe",
+            "credit",
+        )
+
+
 async def test_a_wrong_first_command_closes_with_its_own_code(broker: RunningBroker) -> None:
     async with websockets.connect(broker.url) as client:
         await client.send(json.dumps({"c": "flush", "id": "1"}))

@@ -44,12 +44,24 @@ class Peer:
         self.next_stream = 1
         self.to_ack = 0
         self.flushes: list[str] = []
+        self.room: dict[int, int] = {}
+        self.granted: dict[int, int] = {}
+        self.waits: dict[int, list[Batch]] = {}
 
     def reply(self, reply: Any) -> None:
         self.write(encode_command(reply))
 
     def deliver(self, stream: int, batch: Batch) -> None:
-        self.write(encode_frame_header(DELIVER, stream, batch.nbytes) + bytes(batch.buf))
+        self.waits.setdefault(stream, []).append(batch)
+        self.send(stream)
+
+    def send(self, stream: int) -> None:
+        """What there is credit for."""
+        waits = self.waits.get(stream, [])
+        while waits and self.room[stream] > 0:
+            batch = waits.pop(0)
+            self.room[stream] -= batch.nbytes
+            self.write(encode_frame_header(DELIVER, stream, batch.nbytes) + bytes(batch.buf))
 
     def take(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -84,6 +96,11 @@ class Peer:
                 )
             case commands.Subscribe():
                 self.subscribe(command)
+            case commands.Credit():
+                stream = self.streams[command.id][0]
+                self.room[stream] += command.upto - self.granted[stream]
+                self.granted[stream] = command.upto
+                self.send(stream)
             case commands.Flush():
                 self.flushes.append(command.id)
                 if not self.broker.hold_acks:
@@ -98,6 +115,7 @@ class Peer:
             return
         stream, self.next_stream = self.next_stream, self.next_stream + 1
         self.streams[command.id] = (stream, command.topic)
+        self.room[stream] = self.granted[stream] = command.credit or 0
         self.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
         if command.bookmark is not None:
             after = int(command.bookmark.split("|")[1]) if "|" in command.bookmark else 0

@@ -179,48 +179,37 @@ async def test_closing_a_subscription_ends_it_after_what_waits(broker: FakeBroke
         await publish(broker, "3")
 
 
-async def test_a_subscriber_that_does_not_read_stops_reading_its_socket_and_goes_on_when_it_does(
+async def test_what_an_application_does_not_take_stays_at_the_broker_and_comes_when_it_does(
     broker: FakeBroker,
 ) -> None:
     number, body = 200, "x" * 20_000
     async with client(broker, max_held=100_000) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH)
-        held = subscriber._connector.link
-        assert held is not None
-        paused, pause = asyncio.Event(), held.pause_reading
-
-        def pause_reading() -> None:
-            pause()
-            paused.set()
-
-        held.pause_reading = pause_reading  # type: ignore[method-assign]
         for _ in range(number):
             await publish(broker, body)
         await broker.until(lambda: len(broker.log) == number)
-        await asyncio.wait_for(paused.wait(), 10)
-        assert subscriber._subscriptions.held < 100_000 + 300_000
-        assert len(await take(aiter(subscription), number)) == number
-        assert not held.reading_paused
+        first = await anext(aiter(subscription))
+        assert subscription._credit.held < 100_000 + 30_000
+        assert len(await take(aiter(subscription), number - 1)) == number - 1
+        assert first.body == body.encode() and subscription._credit.held == 0
 
 
-async def test_what_nobody_reads_of_a_closed_subscription_does_not_hold_up_the_others(
+async def test_a_subscription_that_nobody_reads_holds_up_neither_others_nor_acknowledgements(
     broker: FakeBroker,
 ) -> None:
-    async with client(broker, max_held=100_000) as subscriber:
-        left = await subscriber.subscribe("a", bookmark=EPOCH)
-        other = await subscriber.subscribe("b", bookmark=EPOCH)
-        link = subscriber._connector.link
-        assert link is not None
-        while not link.reading_paused:
-            await publish(broker, "x" * 20_000)
-            await asyncio.sleep(0)
-        await left.close()
-        assert subscriber._subscriptions.held == 0 and not link.reading_paused
-        await publish(broker, "1", topic="b")
-        assert [message.body for message in await asyncio.wait_for(take(aiter(other), 1), 10)] == [b"1"]
-        waits = left.received_messages
-        assert len([message async for message in left]) == waits, "and they can still be read"
-        assert subscriber._subscriptions.held == 0
+    async with client(broker, max_held=100_000) as both:
+        unread = await both.subscribe("a", bookmark=EPOCH)
+        other = await both.subscribe("b", bookmark=EPOCH)
+        for _ in range(50):
+            await both.publish("a", "x" * 20_000)
+            await both.flush()
+        await both.publish("b", "1")
+        await both.flush()
+        assert [message.body for message in await take(aiter(other), 1)] == [b"1"]
+        waits = unread.received_messages
+        assert 0 < waits < 50 and unread._credit.held < 100_000 + 30_000
+        await unread.close()
+        assert len([message async for message in unread]) == waits, "what has come can still be read"
 
 
 async def test_a_damaged_delivery_is_not_handed_out_and_comes_again(broker: FakeBroker) -> None:

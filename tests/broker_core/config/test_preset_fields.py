@@ -39,7 +39,7 @@ def document(system: str, name: str, value: Any) -> dict[str, Any]:
     if system == "amps":
         made["pool" if name in AMPS_POOL else "client_policy"][name] = value
     else:
-        made[system] = [{"topic": "a", name: value} if system != "xap" else {name: value}]
+        made[system] = [{name: value} if system in ("xap", "quotas") else {"topic": "a", name: value}]
     return made
 
 

@@ -94,6 +94,7 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     ),
     "told": ([{"c": "told", "decision": "nobody's"}], []),
     "renew": ([{"c": "renew", "id": "s"}], [{**DONE, "of": "renew", "id": "s"}]),
+    "credit": ([{"c": "credit", "id": "s", "upto": 1}], []),
 }
 FIRST = {
     "unsubscribe": SUBSCRIBED,
@@ -102,6 +103,7 @@ FIRST = {
     "rate": SUBSCRIBED,
     "ack": ACKED,
     "renew": LEASED,
+    "credit": {**SUBSCRIBED, "credit": 0},
 }
 """What an example needs before it."""
 WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
@@ -146,6 +148,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "told": [({}, "bad_command")],
     "renew": [({"id": "t"}, "unknown_subscription")],
+    "credit": [({"id": "t", "upto": 1}, "unknown_subscription"), ({"id": "t"}, "bad_command")],
 }
 
 

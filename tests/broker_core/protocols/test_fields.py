@@ -35,6 +35,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "ack": {"id": "s"},
     "told": {"decision": "d"},
     "renew": {"id": "s"},
+    "credit": {"id": "s", "upto": 1},
 }
 """A command of each kind that is understood, with what its options need."""
 

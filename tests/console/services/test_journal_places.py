@@ -11,7 +11,7 @@ from broker_core.batch import Batch, build_one_topic
 from broker_core.errors import OperatorError
 from broker_core.journal.journal import Journal
 from console.models import Instance
-from console.services import journal_places, policies
+from console.services import draft_parts, drafts, journal_places, policies
 from console.services.actors import Actor
 
 
@@ -78,3 +78,22 @@ def test_journaled_topics_with_types_and_filters_are_saved_and_bad_ones_refused(
         with pytest.raises(OperatorError) as caught:
             policies.change_instance_policy(actor, {"instance": {"journaled_topics": wrong}})
         assert caught.value.code == "bad_policy"
+
+
+def test_a_place_outside_the_roots_is_refused_by_forms_drafts_and_publishing(
+    instance: Instance, actor: Actor, tmp_path: Path, settings: Any
+) -> None:
+    settings.SLUICE_DIRECTORY_ROOTS = [tmp_path]
+    for changes in (
+        {"instance": {"journal_directory": "/etc"}},
+        {"instance": {"archive_directory": str(tmp_path / ".." / "elsewhere")}},
+        {"pool": {"message_disk_path": "/usr/local"}},
+    ):
+        with pytest.raises(OperatorError) as caught:
+            policies.change_instance_policy(actor, changes)
+        assert caught.value.code == "bad_policy" and "SLUICE_DIRECTORY_ROOTS" in caught.value.sentence
+        draft = drafts.make(actor, "elsewhere")
+        with pytest.raises(OperatorError) as caught:
+            draft_parts.save(actor, draft, changes, draft.version)
+        assert caught.value.code == "bad_policy" and "SLUICE_DIRECTORY_ROOTS" in caught.value.sentence
+    policies.change_instance_policy(actor, {"instance": {"journal_directory": str(tmp_path / "below")}})

@@ -16,10 +16,10 @@ def set_fields(entry: object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def layers(document: PolicyDocument, system: str) -> Layers:
-    """The document's entries of `xap`, `activemq` or `qpid` by scope, over that system's defaults."""
+    """The document's entries of `xap`, `activemq`, `qpid` or `quotas` by scope, over that system's defaults."""
     known, found = defaults(PRESETS[system]), []
     for entry in getattr(document, system):
-        topic, transport = getattr(entry, "topic", ""), entry.transport
-        origin = " ".join(filter(None, (system, topic, transport)))
-        found.append(Layer(origin, Scope(transport, topic), set_fields(entry, known)))
+        topic, user, transport = getattr(entry, "topic", ""), getattr(entry, "user", ""), entry.transport
+        origin = " ".join(filter(None, (system, topic, user, transport)))
+        found.append(Layer(origin, Scope(transport, topic, user), set_fields(entry, known)))
     return Layers(found, known)

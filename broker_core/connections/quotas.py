@@ -1,0 +1,256 @@
+"""Quotas: what one user, and one client, may take of an instance, so that nobody takes it all.
+
+Whoever proved nothing is a user by its address. What is kept while clients are away belongs to the owner of the client's name;
+what is kept under names that nobody owns is taken together, as one user's.
+
+A quota on publishing is kept to by reading more slowly; all others by refusing what is new. Nothing that is there is taken away
+when a revision makes a quota smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from broker_core.config import PolicyDocument
+from broker_core.config.preset_fields import QUOTAS
+from broker_core.connections.anteroom import address_of
+from broker_core.connections.member import Identity, Member
+from broker_core.connections.owners import Owners
+from broker_core.errors import ClientError
+from broker_core.journal.journal import Journal
+from broker_core.replay.kept import Kept
+from broker_core.slow_clients.rules.presets.layers import layers
+from broker_core.slow_clients.rules.scopes import Subject
+
+USER_PREFIX = "user:"
+"""Of names as which things are kept that belong to a user and to no client."""
+
+
+class Keeps(Protocol):
+    """What is kept for clients that are away: `replay.kept_positions`."""
+
+    @property
+    def durables(self) -> dict[tuple[str, str], Any]: ...
+    @property
+    def replays(self) -> dict[str, Any]: ...
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Messages that may still be published at once; below zero they were, and are waited for."""
+
+    left: float = 0.0
+    at: int = -1
+    """ns of the clock that never jumps; -1: it was never used."""
+
+    def take(self, count: int, rate: int, now: int) -> float:
+        """Take so many at so many a second; how long to wait before the next, in seconds."""
+        if self.at < 0:
+            self.left, self.at = float(rate), now
+        self.left = min(self.left + (now - self.at) * rate / 1e9, float(rate)) - count
+        self.at = now
+        return max(-self.left / rate, 0.0)
+
+
+@dataclass(slots=True)
+class Use:
+    """What somebody takes now."""
+
+    connections: int = 0
+    subscriptions: int = 0
+    topics: set[str] = field(default_factory=set)
+    published: Bucket = field(default_factory=Bucket)
+
+
+class Quotas:
+    """An instance's. Who is connected is in `_users`; the limits of a member are looked up once."""
+
+    def __init__(
+        self, policy: PolicyDocument, keeps: Keeps, owners: Owners, journal: Journal, now: Callable[[], int]
+    ) -> None:
+        self._keeps = keeps
+        self._owners = owners
+        self._journal = journal
+        self._now = now
+        self._users: dict[str, Use] = {}
+        self._clients: dict[Member, tuple[str, Use]] = {}
+        self.apply(policy)
+
+    def apply(self, policy: PolicyDocument) -> None:
+        """Put a revision in force."""
+        self._layers = layers(policy, "quotas")
+        self._limits: dict[tuple[str, str], dict[str, int | None]] = {}
+
+    def of(self, transport: str, user: str) -> dict[str, int | None]:
+        """The limits of a user's clients on a transport, by the settings' names."""
+        known = self._limits.get((transport, user))
+        if known is None:
+            if len(self._limits) >= MOST_KNOWN:
+                self._limits.clear()
+            known = self._limits[transport, user] = self._layers.values(Subject(transport, user))
+        return known
+
+    # Who is there.
+
+    def check_logon(self, connection: Member, identity: Identity, replaces: Member | None) -> None:
+        """ClientError connections_over_quota when a user has enough connections without this one."""
+        key = _key(connection, identity)
+        use = self._users.get(key)
+        used = use.connections if use is not None else 0
+        if replaces is not None and self._clients.get(replaces, ("", None))[0] == key:
+            used -= 1
+        limit = self.of(connection.transport, identity.known_as)["user_connections"]
+        if limit is not None and used >= limit:
+            raise _over("user_connections", used, limit, "connections_over_quota")
+
+    def joined(self, connection: Member, identity: Identity) -> None:
+        """A client has logged on."""
+        key = _key(connection, identity)
+        self._users.setdefault(key, Use()).connections += 1
+        self._clients[connection] = (key, Use())
+
+    def left(self, connection: Member) -> None:
+        """A client is gone, with its subscriptions."""
+        key, own = self._clients.pop(connection, ("", None))
+        if own is None:
+            return
+        use = self._users[key]
+        use.connections -= 1
+        use.subscriptions -= own.subscriptions
+        if not use.connections:
+            del self._users[key]
+
+    # What it asks for.
+
+    def check_subscription(self, connection: Member) -> None:
+        """ClientError over_quota when a client, or its user, has enough subscriptions."""
+        for name, used, limit in self._limited(connection, "subscriptions"):
+            if used.subscriptions >= limit:
+                raise _over(name, used.subscriptions, limit)
+
+    def subscribed(self, connection: Member, number: int) -> None:
+        """It has so many more subscriptions, or less."""
+        for used in self._uses(connection):
+            used.subscriptions += number
+
+    def check_durable(self, connection: Member, client: str, name: str) -> None:
+        """ClientError over_quota when a durable subscription would be one too many. One that there is may go on."""
+        if (client, name) not in self._keeps.durables:
+            self._check_kept(connection, client, "durables", self._keeps.durables.values())
+
+    def check_replay(self, connection: Member) -> None:
+        """The same of a new managed replay."""
+        going_on = [one for one in self._keeps.replays.values() if not one.ended]
+        self._check_kept(connection, connection.name, "replays", going_on)
+
+    def _check_kept(self, connection: Member, client: str, what: str, kept: Iterable[Kept]) -> None:
+        limits, owner = self._limits_of(connection), self._owner(client)
+        mine = [one.client for one in kept if self._owner(one.client) == owner]
+        for name, used in ((f"client_{what}", mine.count(client)), (f"user_{what}", len(mine))):
+            limit = limits[name]
+            if limit is not None and used >= limit:
+                raise _over(name, used, limit)
+        self.check_pinned(connection, client)
+
+    def check_pinned(self, connection: Member, client: str) -> None:
+        """ClientError over_quota when what is kept for a client's name, or its owner, holds enough of the log."""
+        limits, owner = self._limits_of(connection), self._owner(client)
+        if limits["client_pinned_bytes"] is None and limits["user_pinned_bytes"] is None:
+            return
+        held = [
+            (one.client, one.held_from)
+            for one in (*self._keeps.durables.values(), *self._keeps.replays.values())
+        ]
+        held += [
+            (member.name, target.pin.sequence)
+            for member in self._clients
+            for target in member.subscriptions.values()
+            if target.pin is not None
+        ]
+        mine = [(name, first) for name, first in held if first is not None and self._owner(name) == owner]
+        own = [first for name, first in mine if name == client]
+        for name, firsts in (
+            ("client_pinned_bytes", own),
+            ("user_pinned_bytes", [first for _, first in mine]),
+        ):
+            limit, used = limits[name], self._bytes_from(min(firsts)) if firsts else 0
+            if limit is not None and used > limit:
+                raise _over(name, used, limit)
+
+    def _bytes_from(self, sequence: int) -> int:
+        """Of the segments that can't be removed while this record is needed."""
+        return sum(one.nbytes for one in self._journal.segments() if one.last_sequence >= sequence)
+
+    def published(self, connection: Member, topics: Sequence[str], count: int) -> float:
+        """A client publishes so many messages to these topics: how long nothing more is to be read from it then, in seconds.
+
+        ClientError over_quota when that would be one topic too many; then nothing was counted.
+        """
+        found = self._clients.get(connection)
+        if found is None:
+            return 0.0
+        key, own = found
+        user, limits = self._users[key], self._limits_of(connection)
+        if not own.topics.issuperset(topics):
+            self._learn(topics, ((own, "client_topics"), (user, "user_topics")), limits)
+        now, wait = self._now(), 0.0
+        for use, name in ((own, "client_publish_rate"), (user, "user_publish_rate")):
+            if (rate := limits[name]) is not None:
+                wait = max(wait, use.published.take(count, rate, now))
+        return wait
+
+    def _learn(
+        self, topics: Sequence[str], uses: tuple[tuple[Use, str], ...], limits: dict[str, int | None]
+    ) -> None:
+        for use, name in uses:
+            limit = limits[name]
+            used = len(use.topics)
+            if limit is not None and used + len(set(topics) - use.topics) > limit:
+                raise _over(name, used, limit)
+        for use, _ in uses:
+            use.topics.update(topics)
+
+    def _uses(self, connection: Member) -> tuple[Use, ...]:
+        found = self._clients.get(connection)
+        return (found[1], self._users[found[0]]) if found is not None else ()
+
+    def _limits_of(self, connection: Member) -> dict[str, int | None]:
+        identity = connection.identity
+        return self.of(connection.transport, identity.known_as if identity is not None else "")
+
+    def _limited(self, connection: Member, what: str) -> Iterable[tuple[str, Use, int]]:
+        limits = self._limits_of(connection)
+        for name, use in zip((f"client_{what}", f"user_{what}"), self._uses(connection), strict=False):
+            if (limit := limits[name]) is not None:
+                yield name, use, limit
+
+    def _owner(self, client: str) -> str:
+        """Whose the things are that are kept by this name; "" when nobody's."""
+        if client.startswith(USER_PREFIX):
+            return client.removeprefix(USER_PREFIX)
+        return self._owners.of(client) or ""
+
+
+MOST_KNOWN = 10_000
+"""Users whose limits are remembered."""
+
+
+def _key(connection: Member, identity: Identity) -> str:
+    """As whom it counts. No user's name has an @ at its beginning."""
+    return identity.known_as if identity.proven else f"@{address_of(connection.sink.remote)}"
+
+
+def _over(quota: str, used: int, limit: int, code: str = "over_quota") -> ClientError:
+    row = QUOTAS[quota]
+    whose = "You have" if quota.startswith("client_") else "Your user has"
+    return ClientError(
+        code,
+        f"{whose} {used:,} {row.unit} of the {limit:,} that {quota} allows.",
+        "End or delete what isn't needed, or ask the operator for a larger quota.",
+        quota=quota,
+        used=used,
+        limit=limit,
+        unit=row.unit,
+    )

@@ -1,0 +1,107 @@
+"""What somebody may cost a WebSocket transport who isn't known, native or STOMP: pages of others, unfinished messages, bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from broker_core.client import AsyncClient
+from broker_core.config import TransportSettings
+from broker_core.connections.anteroom import HELD_BYTES
+from tests.support.brokers import tcp_policy
+from tests.support.transports_process import broker_process
+
+DESK = "https://desk.example"
+PATHS = {"websocket": "/", "stomp-ws": "/stomp"}
+HALF = b"\x82\xfe\xea\x60" + bytes(4) + b"x" * 40_000
+"""Two thirds of a binary message of 60,000 bytes, masked by nothing."""
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[dict[str, int]]:
+    policy = tcp_policy()
+    websockets = tuple(TransportSettings(kind, kind, 0, origins=(DESK,)) for kind in PATHS)
+    with broker_process(replace(policy, transports=(*policy.transports, *websockets))) as made:
+        yield made
+
+
+async def handshake(
+    port: int, path: str, origin: str = ""
+) -> tuple[int, asyncio.StreamReader, asyncio.StreamWriter]:
+    """The status of the answer, and the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = (
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    )
+    writer.write((head + (f"Origin: {origin}\r\n" if origin else "") + "\r\n").encode())
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+    return int(answer.split()[1]), reader, writer
+
+
+@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize(
+    ("origin", "status"), [("", 101), (DESK, 101), ("https://evil.example", 403), ("null", 403), ("own", 101)]
+)
+async def test_a_page_of_elsewhere_may_connect_only_when_it_is_named(
+    ports: dict[str, int], kind: str, origin: str, status: int
+) -> None:
+    port = ports[kind]
+    found, _, writer = await handshake(
+        port, PATHS[kind], f"http://127.0.0.1:{port}" if origin == "own" else origin
+    )
+    assert found == status
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", PATHS)
+async def test_unfinished_messages_before_the_logon_have_one_budget_and_others_go_on(
+    ports: dict[str, int], kind: str
+) -> None:
+    number = HELD_BYTES // 40_000 + 60
+    open_: list[asyncio.StreamWriter] = []
+    ended = 0
+
+    async def hold() -> None:
+        nonlocal ended
+        try:
+            _, reader, writer = await handshake(ports[kind], PATHS[kind])
+            open_.append(writer)
+            writer.write(HALF)
+            while await reader.read(1 << 16):
+                pass
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        ended += 1
+
+    holding = [asyncio.create_task(hold()) for _ in range(number)]
+    async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", f"good-{kind}") as good:
+        while ended < 30:
+            await good.publish("a", "1")
+            await good.flush()
+        await good.publish("a", "1")
+        await good.flush()
+    for writer in open_:
+        writer.transport.abort()
+    await asyncio.wait(holding)
+    # What was held is free again: one more may hold something.
+    _, reader, writer = await handshake(ports[kind], PATHS[kind])
+    writer.write(HALF)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 0.3)
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize("head", ["Content-Length: 15000000", "Transfer-Encoding: chunked"])
+async def test_a_request_with_a_body_is_not_listened_to(ports: dict[str, int], kind: str, head: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", ports[kind])
+    writer.write(f"POST / HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())
+    try:
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+    except ConnectionResetError:
+        pass
+    writer.close()

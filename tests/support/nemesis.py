@@ -1,0 +1,181 @@
+"""A bad network between a client and a broker: a TCP proxy that cuts, freezes, trickles, garbles, delays and goes half-open.
+
+What it does when follows from a seed. Each act concerns one direction or both, comes after some bytes of a connection, and all
+acts of the deck are played once; then the network is good. It runs on a loop in a thread of its own, so that nothing
+that a client does, or that blocks in a test, keeps it from what it does.
+
+Garbling writes bytes over others that are no UTF-8: what TCP's own checksum lets through is rare, and JSON commands have none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from itertools import product
+
+MEAN_BYTES = 8_000
+"""Between two acts of a connection, on the average."""
+FROZEN_S, DELAYED_S = 0.3, 0.02
+TRICKLED_BYTES = 2_000
+GARBLED_BYTES = 32
+
+
+class Act(StrEnum):
+    CUT = "cut"
+    """In one direction it is an end of the stream, in both a reset."""
+    FREEZE = "freeze"
+    TRICKLE = "trickle"
+    GARBLE = "garble"
+    DELAY = "delay"
+    HALF_OPEN = "half-open"
+    """Nothing arrives any more, and nobody is told."""
+
+
+class Way(StrEnum):
+    UP = "to the broker"
+    DOWN = "from the broker"
+    BOTH = "both ways"
+
+
+def seed_of_the_day() -> int:
+    """SLUICE_SEED, or another each time; printed, so that a failure can be had again."""
+    seed = int(os.environ.get("SLUICE_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"SLUICE_SEED={seed}")
+    return seed
+
+
+class Nemesis:
+    """The proxy. `played` are the acts so far, in order."""
+
+    def __init__(self, port: int, seed: int) -> None:
+        self.played: list[tuple[Act, Way]] = []
+        self.port = 0
+        self._target = port
+        self._random = random.Random(seed)
+        self.deck = list(product(Act, Way))
+        self._random.shuffle(self.deck)
+
+    @property
+    def left(self) -> int:
+        return len(self.deck)
+
+    async def listen(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            upstream = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        await _Connection(self, self._random, (reader, writer), upstream).run()
+
+    def next_act(self) -> tuple[Act, Way] | None:
+        if not self.deck:
+            return None
+        self.played.append(self.deck.pop())
+        return self.played[-1]
+
+
+class _Connection:
+    def __init__(
+        self,
+        nemesis: Nemesis,
+        chance: random.Random,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        broker: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self._nemesis, self._random = nemesis, chance
+        self._pipes = {Way.UP: (client[0], broker[1]), Way.DOWN: (broker[0], client[1])}
+        self._acts: dict[Way, list[Act]] = {Way.UP: [], Way.DOWN: []}
+        self._swallows: set[Way] = set()
+        self._left = self._gap()
+
+    def _gap(self) -> float:
+        return self._random.expovariate(1 / MEAN_BYTES)
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._pump(way) for way in self._pipes), return_exceptions=True)
+        self._abort()
+
+    def _abort(self) -> None:
+        for _, writer in self._pipes.values():
+            writer.transport.abort()
+
+    async def _pump(self, way: Way) -> None:
+        reader, writer = self._pipes[way]
+        while data := await reader.read(16_384):
+            self._left -= len(data)
+            if self._left <= 0 and (chosen := self._nemesis.next_act()) is not None:
+                self._left = self._gap()
+                act, ways = chosen
+                for one in self._pipes if ways is Way.BOTH else (ways,):
+                    self._acts[one].append(act)
+                if act is Act.CUT and ways is Way.BOTH:
+                    self._abort()
+                    return
+            while self._acts[way]:
+                data = await self._play(self._acts[way].pop(0), way, data)
+            if way not in self._swallows:
+                writer.write(data)
+                await writer.drain()
+        writer.write_eof()
+
+    async def _play(self, act: Act, way: Way, data: bytes) -> bytes:
+        _, writer = self._pipes[way]
+        match act:
+            case Act.CUT:
+                writer.write_eof()
+                self._swallows.add(way)
+            case Act.HALF_OPEN:
+                self._swallows.add(way)
+            case Act.FREEZE:
+                await asyncio.sleep(FROZEN_S)
+            case Act.DELAY:
+                await asyncio.sleep(DELAYED_S)
+            case Act.TRICKLE:
+                for at in range(min(len(data), TRICKLED_BYTES)):
+                    writer.write(data[at : at + 1])
+                    await asyncio.sleep(0)
+                return data[TRICKLED_BYTES:]
+            case Act.GARBLE:
+                at = self._random.randrange(max(len(data) - GARBLED_BYTES, 0) + 1)
+                noise = bytes(self._random.randrange(0x80, 0x100) for _ in data[at : at + GARBLED_BYTES])
+                return data[:at] + noise + data[at + len(noise) :]
+        return data
+
+
+@contextmanager
+def nemesis(port: int, seed: int) -> Iterator[Nemesis]:
+    """A bad network to that port of this machine, until the block ends."""
+    made = Nemesis(port, seed)
+    listens = threading.Event()
+    ends: asyncio.Event
+    loop: asyncio.AbstractEventLoop
+
+    async def serve() -> None:
+        nonlocal ends, loop
+        ends, loop = asyncio.Event(), asyncio.get_running_loop()
+        async with await made.listen():
+            listens.set()
+            await ends.wait()
+
+    def run() -> None:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(serve())
+
+    thread = threading.Thread(target=run, name="nemesis")
+    thread.start()
+    listens.wait()
+    try:
+        yield made
+    finally:
+        loop.call_soon_threadsafe(ends.set)
+        thread.join()
