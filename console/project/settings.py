@@ -12,7 +12,14 @@ from typing import Any
 import environ
 
 from broker_core.documents.clients import Delivery
-from console.project.home import celery_broker_url, local_zone, prepare_home, secret_key, web_tls
+from console.project.home import (
+    celery_broker_url,
+    local_zone,
+    prepare_home,
+    secret_key,
+    trusted_proxies,
+    web_tls,
+)
 from console.supervisor.sockets import run_directory
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -37,6 +44,8 @@ SLUICE_JOURNAL_DIRECTORY = Path(env.str("SLUICE_JOURNAL_DIRECTORY", default=str(
 SLUICE_ARCHIVE_DIRECTORY = Path(env.str("SLUICE_ARCHIVE_DIRECTORY", default=str(SLUICE_HOME / "archive")))
 SLUICE_SPOOL_DIRECTORY = Path(env.str("SLUICE_SPOOL_DIRECTORY", default=str(SLUICE_HOME / "spool")))
 SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
+# Proxies that may say who a request comes from (X-Forwarded-For) and whether it came by TLS; nobody else's word counts.
+SLUICE_TRUSTED_PROXIES = trusted_proxies(env.list("SLUICE_TRUSTED_PROXIES", default=[]))
 SLUICE_CONTROL_TIMEOUT_S = env.float("SLUICE_CONTROL_TIMEOUT_S", default=5.0)
 SLUICE_SAMPLE_RETENTION_HOURS = env.int("SLUICE_SAMPLE_RETENTION_HOURS", default=24)
 # What actions may touch outside of Sluice, and when they run; whoever starts Sluice says so, not whoever edits actions.
@@ -83,11 +92,13 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "console.web.client_address.ClientAddressMiddleware",
     "console.web.middleware.RequestIdMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "console.web.middleware.AuditMiddleware",
+    "console.web.login_gate.LoginGateMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "console.web.middleware.SessionUseMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -167,7 +178,7 @@ CELERY_BEAT_SCHEDULE = {
 # --- Who may come in --------------------------------------------------------------------------------------------------
 BEHIND_PROXY = env.bool("SLUICE_HTTPS", default=False)  # one that does TLS and sets X-Forwarded-Proto
 HTTPS = BEHIND_PROXY or SLUICE_WEB_TLS is not None
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "console.web.login_gate.PasswordBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -196,6 +207,8 @@ AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
+AXES_CLIENT_IP_CALLABLE = "console.web.client_address.address_of"
+AXES_DISABLE_ACCESS_LOG = True  # the audit has it
 AXES_LOCKOUT_CALLABLE = "console.web.lockout.answer"
 
 CONTENT_SECURITY_POLICY = {
@@ -224,7 +237,8 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "api.pagination.Pages",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_THROTTLE_CLASSES": ["rest_framework.throttling.UserRateThrottle"],
-    "DEFAULT_THROTTLE_RATES": {"user": env.str("SLUICE_API_RATE", default="6000/min"), "login": "20/min"},
+    "DEFAULT_THROTTLE_RATES": {"user": env.str("SLUICE_API_RATE", default="6000/min")},
+    "NUM_PROXIES": 0,  # X-Forwarded-For is console/web/client_address.py's alone
     "EXCEPTION_HANDLER": "api.problems.handle",
     "DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.NamespaceVersioning",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
