@@ -123,7 +123,7 @@ class ActionApplyView(APIView):
             asked["plan"],
             once=once(request, "apply", action.pk, asked),
         )
-        return accepted(run)
+        return accepted(request, run)
 
 
 class RequestPlanView(APIView):
@@ -152,9 +152,10 @@ class RequestView(APIView):
         action, trigger = asking.at_path(instance_named(instance_name(request)), path, asked["parameters"])
         key = once(request, "at", path, asked)
         return accepted(
+            request,
             asking.apply(
                 actor_of(request), action, asked["parameters"], asked["plan"], trigger=trigger, once=key
-            )
+            ),
         )
 
 
@@ -173,7 +174,9 @@ class EventView(APIView):
         )
         audit.record(actor_of(request), "action.event", f"{instance.name}: event {name}", after=given)
         runs = events.happened(instance, [Event("event", {**given, "SLUICE_EVENT": name})])
-        return Response(RunSerializer(runs, many=True).data, status=status.HTTP_202_ACCEPTED)
+        return Response(
+            RunSerializer(runs, many=True, context={"request": request}).data, status=status.HTTP_202_ACCEPTED
+        )
 
 
 class FiringsView(APIView):

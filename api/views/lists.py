@@ -35,12 +35,18 @@ class PagedView(APIView):
         """One page, or the whole list as CSV, with these columns of it. Rows without a serializer are documents."""
         if self.request.accepted_renderer.format == CsvRenderer.format:
             part = rows[:MAX_ROWS]
-            made = list(serializer(part, many=True).data) if serializer else plain(part)
+            made = (
+                list(serializer(part, many=True, context={"request": self.request}).data)
+                if serializer
+                else plain(part)
+            )
             return Response(made if columns is None else [{key: row[key] for key in columns} for row in made])
         pages = CursorPages() if isinstance(rows, QuerySet) else Pages()
         page = pages.paginate_queryset(rows, self.request, view=self)
         return pages.get_paginated_response(
-            serializer(page, many=True).data if serializer else plain(page or ())
+            serializer(page, many=True, context={"request": self.request}).data
+            if serializer
+            else plain(page or ())
         )
 
 

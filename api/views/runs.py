@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.conf import settings
 from django.urls import reverse
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
@@ -24,12 +27,13 @@ from api.views.idempotency import once
 from api.views.lists import filtered, query_of
 from console.choices import Permission
 from console.models import ActionRun
-from console.queries import live
+from console.queries import live, run_scope
 from console.queries import runs as queries
 from console.queries.filters import RunFilter
 from console.queries.policies import instance_named
 from console.services import audit, journals, pipeline, runs
 from console.services.actions import asking, planning
+from console.services.actors import access_of_request
 
 
 class JournalsView(PagedView):
@@ -40,7 +44,11 @@ class JournalsView(PagedView):
     @extend_schema(responses=SegmentSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Segments, oldest first: current, sealed, archived, compressed, and who needs each."""
-        return self.page(live.journals(instance_name(request)))
+        name = instance_name(request)
+        found = live.journals(name)
+        return self.page(
+            run_scope.segments_shown(found, name or settings.SLUICE_INSTANCE, access_of_request(request))
+        )
 
 
 class JournalActionView(APIView):
@@ -59,6 +67,7 @@ class JournalActionView(APIView):
             )
         key = once(request, "journals", action, asked)
         return accepted(
+            request,
             journals.request(
                 actor_of(request),
                 action,
@@ -66,7 +75,7 @@ class JournalActionView(APIView):
                 instance_name(request),
                 once=key,
                 in_lake=asked["in_lake"],
-            )
+            ),
         )
 
 
@@ -96,6 +105,7 @@ class JournalApplyView(APIView):
         asked = read(JournalApplySerializer, request.data)
         key = once(request, "journals.apply", action, asked)
         return accepted(
+            request,
             asking.apply_journals(
                 actor_of(request),
                 action,
@@ -104,7 +114,7 @@ class JournalApplyView(APIView):
                 instance_name(request),
                 key,
                 in_lake=asked["in_lake"],
-            )
+            ),
         )
 
 
@@ -119,7 +129,7 @@ class PipelineView(APIView):
         asked = read(PipelineSerializer, request.data)
         key = once(request, "pipeline", job, asked)
         return accepted(
-            pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key)
+            request, pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key)
         )
 
 
@@ -145,7 +155,7 @@ class RunView(APIView):
         """A run: plan, progress, log, result."""
         run = queries.run(run_id)
         allow(request, Permission.VIEW, instance=run.instance.name)
-        return Response(RunSerializer(run).data)
+        return Response(run_document(request, run))
 
 
 class CancelView(APIView):
@@ -158,7 +168,7 @@ class CancelView(APIView):
         """Cancel a waiting run, or ask a running one to stop after its step."""
         run = queries.run(run_id)
         allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
-        return Response(RunSerializer(runs.cancel(actor_of(request), run)).data)
+        return Response(run_document(request, runs.cancel(actor_of(request), run)))
 
 
 class ApproveView(APIView):
@@ -169,7 +179,7 @@ class ApproveView(APIView):
     @extend_schema(request=None, responses=RunSerializer)
     def post(self, request: Request, run_id: str) -> Response:
         """Let a run go on that somebody else asked for."""
-        return Response(RunSerializer(runs.approve(actor_of(request), queries.run(run_id))).data)
+        return Response(run_document(request, runs.approve(actor_of(request), queries.run(run_id))))
 
 
 class RepeatView(APIView):
@@ -182,11 +192,16 @@ class RepeatView(APIView):
         """Ask again for a run that was lost, failed or cancelled; steps that were done are left out."""
         run = queries.run(run_id)
         allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
-        return accepted(runs.repeat(actor_of(request), run))
+        return accepted(request, runs.repeat(actor_of(request), run))
 
 
-def accepted(run: ActionRun) -> Response:
+def run_document(request: Request, run: ActionRun) -> dict[str, Any]:
+    """A run, of what the caller may see."""
+    return dict(RunSerializer(run, context={"request": request}).data)
+
+
+def accepted(request: Request, run: ActionRun) -> Response:
     """202 with the run and its address."""
-    answer = Response(RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+    answer = Response(run_document(request, run), status=status.HTTP_202_ACCEPTED)
     answer["Location"] = reverse("v1:run", args=[run.pk])
     return answer
