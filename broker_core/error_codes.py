@@ -247,6 +247,7 @@ CODES: Final = MappingProxyType({
     "error": ErrorCode("The API failed at it; the web process's log says how", Told(0), _FAILED),
     "broker_failed": ErrorCode("The broker ended before it answered, or its answer can't be read. It may have done what was asked", _OPERATOR, HTTPStatus.BAD_GATEWAY, None, SHORTLY),
     "broker_away": ErrorCode("The broker can't be reached", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
+    "database_away": ErrorCode("The control plane's database can't be reached", Told(0), _AWAY, None, SHORTLY),
     "queue_away": ErrorCode("The task queue can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
     "redis_away": ErrorCode("Redis can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
     # Runs, processes, files.

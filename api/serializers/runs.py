@@ -27,6 +27,13 @@ class JournalActionSerializer(StrictSerializer):
         required=False, default=False, help_text="Only say what would be done."
     )
     in_lake = serializers.BooleanField(required=False, default=False, help_text=IN_LAKE)
+    plan = serializers.CharField(
+        max_length=64,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="The hash of the plan, which `remove` needs and the others may have.",
+    )
 
 
 class JournalApplySerializer(StrictSerializer):
@@ -61,7 +68,7 @@ class PlanSerializer(serializers.Serializer[Any]):
     archive_directory = serializers.CharField()
     skipped = SkippedSerializer(many=True)
     bytes = serializers.IntegerField()
-    hash = serializers.CharField(required=False, help_text="For `apply`; a dry run has none.")
+    hash = serializers.CharField(required=False, help_text="What `apply` and `remove` are held to.")
 
 
 class PipelineSerializer(StrictSerializer):

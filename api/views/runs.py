@@ -10,9 +10,9 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.pagination import Pages
 from api.permissions import allow
 from api.serializers.runs import (
     JournalActionSerializer,
@@ -25,13 +25,14 @@ from api.serializers.runs import (
 from api.views.base import PagedView, instance_name, read
 from api.views.idempotency import once
 from api.views.lists import filtered, query_of
+from api.views.view import ApiView
 from console.choices import Permission
 from console.models import ActionRun
 from console.queries import live, run_scope
 from console.queries import runs as queries
 from console.queries.filters import RunFilter
 from console.queries.policies import instance_named
-from console.services import audit, journals, pipeline, runs
+from console.services import audit, pipeline, runs
 from console.services.actions import asking, planning
 from console.services.actors import access_of_request
 
@@ -39,6 +40,7 @@ from console.services.actors import access_of_request
 class JournalsView(PagedView):
     """The journal's files."""
 
+    pagination_class = Pages
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=SegmentSerializer(many=True))
@@ -51,35 +53,40 @@ class JournalsView(PagedView):
         )
 
 
-class JournalActionView(APIView):
+class JournalActionView(ApiView):
     """archive, compress, remove."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=JournalActionSerializer, responses={200: PlanSerializer, 202: RunSerializer})
     def post(self, request: Request, action: str) -> Response:
-        """Act on sealed segments older than `age`: 202 and a run; with `dry_run` 200 and the plan, nothing done."""
+        """Act on sealed segments older than `age`: 202 and a run; with `dry_run` 200 and the plan, nothing done.
+
+        `remove` needs the `plan`'s hash: 409 plan_needed without, plan_changed when other segments would go now."""
         asked = read(JournalActionSerializer, request.data)
         if asked["dry_run"]:
             audit.changes_nothing(request)
-            return Response(
-                journals.plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
-            )
+            return Response(_plan(request, action, asked))
         key = once(request, "journals", action, asked)
         return accepted(
             request,
-            journals.request(
+            asking.journals_run(
                 actor_of(request),
                 action,
                 asked["age"],
+                asked["plan"],
                 instance_name(request),
-                once=key,
+                key,
                 in_lake=asked["in_lake"],
             ),
         )
 
 
-class JournalPlanView(APIView):
+def _plan(request: Request, action: str, asked: dict[str, Any]) -> dict[str, Any]:
+    return planning.journal_plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
+
+
+class JournalPlanView(ApiView):
     """Planning what is done with journals."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -89,12 +96,10 @@ class JournalPlanView(APIView):
         """What the action would do, and the plan's hash. Changes nothing."""
         audit.changes_nothing(request)
         asked = read(JournalActionSerializer, request.data)
-        return Response(
-            planning.journal_plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
-        )
+        return Response(_plan(request, action, asked))
 
 
-class JournalApplyView(APIView):
+class JournalApplyView(ApiView):
     """Doing what was planned."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -118,7 +123,7 @@ class JournalApplyView(APIView):
         )
 
 
-class PipelineView(APIView):
+class PipelineView(ApiView):
     """Pipeline jobs."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -145,7 +150,7 @@ class RunsView(PagedView):
         return self.page(filtered(RunFilter, request, found), RunSerializer)
 
 
-class RunView(APIView):
+class RunView(ApiView):
     """One run."""
 
     needs = {"GET": Permission.VIEW}
@@ -158,7 +163,7 @@ class RunView(APIView):
         return Response(run_document(request, run))
 
 
-class CancelView(APIView):
+class CancelView(ApiView):
     """Cancelling."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -171,7 +176,7 @@ class CancelView(APIView):
         return Response(run_document(request, runs.cancel(actor_of(request), run)))
 
 
-class ApproveView(APIView):
+class ApproveView(ApiView):
     """Approving."""
 
     needs = {"POST": Permission.APPROVE}
@@ -182,7 +187,7 @@ class ApproveView(APIView):
         return Response(run_document(request, runs.approve(actor_of(request), queries.run(run_id))))
 
 
-class RepeatView(APIView):
+class RepeatView(ApiView):
     """Repeating."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
