@@ -27,6 +27,8 @@ class TokenAuthentication(BaseAuthentication):
         found = operators.token_of(words[1].decode("ascii", "replace"))
         if found is None:
             raise AuthenticationFailed("The token is unknown, expired or revoked.")
+        if not operators.may_come_from(found, str(request.META.get("REMOTE_ADDR") or "")):
+            raise AuthenticationFailed("The token may not be used from this address.")
         return found.user, found
 
     def authenticate_header(self, request: Request) -> str:

@@ -19,6 +19,10 @@ class Pages(PageNumberPagination):
     page_size_query_param = "page_size"
     max_page_size = MAX_PAGE_SIZE
 
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """One page, for the document."""
+        return _page_schema(schema, {"count": {"type": "integer"}})
+
 
 class CursorPages(CursorPagination):
     """`?cursor=…&page_size=100`, in the order of the query set; `next` and `previous` are whole addresses."""
@@ -27,6 +31,10 @@ class CursorPages(CursorPagination):
     page_size_query_param = "page_size"
     max_page_size = MAX_PAGE_SIZE
 
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """One page, for the document."""
+        return _page_schema(schema, {})
+
     def get_ordering(self, request: Any, queryset: QuerySet[Any], view: Any) -> tuple[str, ...]:
         """The query set's own order, with the key last, so that it is one order only."""
         asked = queryset.query.order_by or queryset.model._meta.ordering
@@ -34,6 +42,16 @@ class CursorPages(CursorPagination):
         down = bool(names) and names[0].startswith("-")
         bare = [name.lstrip("-") for name in names]
         return tuple(names) if {"pk", "id"} & set(bare) else (*names, "-pk" if down else "pk")
+
+
+def _page_schema(rows: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    address = {
+        "type": ["string", "null"],
+        "format": "uri",
+        "description": "A whole address; null at the end.",
+    }
+    properties = {**more, "next": address, "previous": address, "results": rows}
+    return {"type": "object", "required": list(properties), "properties": properties}
 
 
 def _name(ordering: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from math import ceil
 from typing import Any
@@ -14,6 +15,8 @@ from rest_framework.response import Response
 from broker_core.error_codes import entry_of
 from broker_core.errors import SluiceError
 
+logger = logging.getLogger(__name__)
+
 CONTENT_TYPE = "application/problem+json"
 
 
@@ -25,6 +28,10 @@ def handle(problem: Exception, context: dict[str, Any]) -> Response | None:
         problem = exceptions.NotFound()
     elif isinstance(problem, PermissionDenied):
         problem = exceptions.PermissionDenied()
+    if isinstance(problem, OverflowError | RecursionError):
+        # Whatever computes with what was sent: a year 9999 in another zone, a number past the database's, a text of 10,000 brackets.
+        logger.warning("a request's value is out of range", exc_info=problem)
+        return body(HTTPStatus.BAD_REQUEST, "bad_request", "A moment, a number or a nesting is out of range.")
     if not isinstance(problem, exceptions.APIException):
         return None
     return _drf(problem)
@@ -56,15 +63,20 @@ def _drf(problem: exceptions.APIException) -> Response:
 def body(status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any = None) -> Response:
     """One problem: RFC 9457's members, and our code, fix and details beside them."""
     return Response(
-        {
-            "type": f"urn:sluice:problem:{code}",
-            "title": status.phrase,
-            "status": int(status),
-            "detail": detail,
-            "code": code,
-            "fix": fix,
-            "details": details or {},
-        },
-        status=int(status),
-        content_type=CONTENT_TYPE,
+        document(status, code, detail, fix, details), status=int(status), content_type=CONTENT_TYPE
     )
+
+
+def document(
+    status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any = None
+) -> dict[str, Any]:
+    """The problem's JSON."""
+    return {
+        "type": f"urn:sluice:problem:{code}",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": detail,
+        "code": code,
+        "fix": fix,
+        "details": details or {},
+    }

@@ -29,7 +29,9 @@ class CsvRenderer(BaseRenderer):
         """Rows as CSV; an error as its own JSON."""
         if not isinstance(data, list):
             return orjson.dumps(data, default=str)
-        return to_csv(data).encode()
+        return (
+            to_csv(data).encode() or b"\r\n"
+        )  # DRF takes an empty body for no answer, and leaves its kind out
 
 
 def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -8,10 +8,11 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.views import SpectacularAPIView
 
 from api.permissions import Permitted
+from api.views.view import ApiView
 from console.access.rights import Open
 
 
-class SchemaView(SpectacularAPIView):
+class SchemaView(ApiView, SpectacularAPIView):
     """The OpenAPI document, for everyone who is logged in."""
 
     permission_classes = [Permitted]

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from api.serializers.policies import StrictSerializer
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken
+from console.models.access import MOST_NETWORKS
 
 
 class LoginSerializer(serializers.Serializer[Any]):
@@ -40,6 +41,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token without its secret."""
 
     user = serializers.CharField(source="user.username")
+    networks = serializers.ListField(child=serializers.CharField())
 
     class Meta:
         model = ApiToken
@@ -49,6 +51,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             "user",
             "prefix",
             "scope",
+            "networks",
             "created_at",
             "expires_at",
             "revoked_at",
@@ -65,6 +68,12 @@ class NewTokenSerializer(StrictSerializer):
         child=serializers.ChoiceField([(str(one), one.label) for one in TOKEN_PERMISSIONS]),
         default=lambda: [str(Permission.VIEW)],
         help_text="What the token may do, at most; view alone unless said otherwise.",
+    )
+    networks = serializers.ListField(
+        child=serializers.CharField(max_length=50),
+        default=list,
+        max_length=MOST_NETWORKS,
+        help_text="Addresses and networks that it may be used from, like 10.1.0.0/16; none is from anywhere.",
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from api.documents import serializer_of
+from api.serializers.policies import InForceSerializer
 from broker_core.documents import columns
 from broker_core.documents.clients import ClientEntry, Delivery, EffectiveSetting, ForecastEntry, Health
 from broker_core.documents.instance import InstanceStatus
@@ -15,7 +16,12 @@ from console.models import Decision
 ClientSerializer = serializer_of(ClientEntry)
 EffectiveSettingSerializer = serializer_of(EffectiveSetting)
 ForecastSerializer = serializer_of(ForecastEntry)
-StatusSerializer = serializer_of(InstanceStatus)
+
+
+class StatusSerializer(serializer_of(InstanceStatus)):  # type: ignore[misc]
+    """What a broker says of itself, and whether the policy is in force there."""
+
+    in_force = InForceSerializer()
 
 
 class SortField(serializers.ChoiceField):
@@ -36,9 +42,13 @@ class ClientQuerySerializer(serializers.Serializer[Any]):
 
     delivery = serializers.ChoiceField([one.value for one in Delivery], required=False, default="")
     health = serializers.ChoiceField([one.value for one in Health], required=False, default="")
-    state = serializers.CharField(required=False, default="", help_text="`delivery` by its older name.")
-    transport = serializers.CharField(required=False, default="")
-    search = serializers.CharField(required=False, default="", help_text="Part of the client's name.")
+    state = serializers.CharField(
+        max_length=64, required=False, default="", help_text="`delivery` by its older name."
+    )
+    transport = serializers.CharField(max_length=64, required=False, default="")
+    search = serializers.CharField(
+        max_length=64, required=False, default="", help_text="Part of the client's name."
+    )
     sort = SortField(help_text="Of equal ones the greatest lag comes first, then they go by name.")
     instance = serializers.CharField(required=False, default="")
 

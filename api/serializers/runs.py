@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from rest_framework import serializers
 
@@ -10,6 +10,8 @@ from api.documents import serializer_of
 from api.serializers.policies import StrictSerializer
 from broker_core.documents.journals import SegmentEntry
 from console.models import ActionRun
+from console.queries import run_scope
+from console.services.actors import access_of_request
 
 SegmentSerializer = serializer_of(SegmentEntry)
 
@@ -25,6 +27,13 @@ class JournalActionSerializer(StrictSerializer):
         required=False, default=False, help_text="Only say what would be done."
     )
     in_lake = serializers.BooleanField(required=False, default=False, help_text=IN_LAKE)
+    plan = serializers.CharField(
+        max_length=64,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="The hash of the plan, which `remove` needs and the others may have.",
+    )
 
 
 class JournalApplySerializer(StrictSerializer):
@@ -59,7 +68,7 @@ class PlanSerializer(serializers.Serializer[Any]):
     archive_directory = serializers.CharField()
     skipped = SkippedSerializer(many=True)
     bytes = serializers.IntegerField()
-    hash = serializers.CharField(required=False, help_text="For `apply`; a dry run has none.")
+    hash = serializers.CharField(required=False, help_text="What `apply` and `remove` are held to.")
 
 
 class PipelineSerializer(StrictSerializer):
@@ -77,14 +86,28 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
     action = serializers.IntegerField(source="action_id", allow_null=True)
 
     duration_ms = serializers.SerializerMethodField()
+    withheld = serializers.SerializerMethodField(
+        help_text="What is left out because the caller may not see it: messages, clients."
+    )
 
     class Meta:
         model = ActionRun
         fields = [
             "id", "instance", "kind", "parameters", "trigger", "state", "progress", "step", "plan", "plan_hash", "steps",
             "result", "error", "log", "actor", "actor_kind", "approver", "action", "due_at", "repeats", "cancel_requested",
-            "created_at", "started_at", "ended_at", "duration_ms",
+            "created_at", "started_at", "ended_at", "duration_ms", "withheld",
         ]  # fmt: skip
+
+    def to_representation(self, run: ActionRun) -> dict[str, Any]:
+        """As much as the caller may see: the serializer's context has the `request`."""
+        seen: dict[str, Any] = super().to_representation(
+            run_scope.shown(run, access_of_request(self.context["request"]))
+        )
+        return seen
+
+    def get_withheld(self, run: ActionRun) -> list[Literal["messages", "clients"]]:
+        """Nothing, for most."""
+        return run.withheld  # type: ignore[attr-defined,no-any-return]
 
     def get_duration_ms(self, run: ActionRun) -> int | None:
         """From its start to its end; null before."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from console.live import ring
 from console.queries.statistics import KINDS
 
 
@@ -30,7 +31,11 @@ class PointSerializer(serializers.Serializer[Any]):
 
     at = serializers.IntegerField()
     state = serializers.CharField(required=False)
-    lag_messages = serializers.FloatField()
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """The figures are those that rings keep."""
+        names = dict.fromkeys(name for kind in ring.NUMBERS.values() for name in kind)
+        return {**super().get_fields(), **{name: serializers.FloatField(required=False) for name in names}}
 
 
 class SeriesSerializer(serializers.Serializer[Any]):

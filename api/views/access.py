@@ -6,14 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth import authenticate, login, logout
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import status
 from rest_framework.exceptions import AuthenticationFailed
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.throttling import ScopedRateThrottle
-from rest_framework.views import APIView
 
 from api.auth import actor_of
 from api.serializers.access import (
@@ -24,6 +21,7 @@ from api.serializers.access import (
     TokenSerializer,
 )
 from api.views.base import PagedView, read
+from api.views.view import ApiView
 from broker_core.errors import OperatorError
 from console.access.rights import Open
 from console.choices import Permission
@@ -34,14 +32,12 @@ from console.services.actors import access_of
 from console.units.ages import parse_age
 
 
-class LoginView(APIView):
+class LoginView(ApiView):
     """Begin a session. Takes JSON alone, which no form of another site can send."""
 
     needs = {"POST": Open.EVERYONE}
     authentication_classes: list[Any] = []
-    parser_classes = [JSONParser]
-    throttle_classes = [ScopedRateThrottle]
-    throttle_scope = "login"
+    throttle_classes: list[Any] = []  # console/web/login_gate.py stands before it
 
     def get_authenticate_header(self, request: Request) -> str:
         """Without one DRF would turn a wrong password into a 403."""
@@ -59,7 +55,7 @@ class LoginView(APIView):
         return Response(account_of(user, None))
 
 
-class LogoutView(APIView):
+class LogoutView(ApiView):
     """End the session."""
 
     needs = {"POST": Open.OWN_ACCOUNT}
@@ -71,7 +67,7 @@ class LogoutView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class AccountView(APIView):
+class AccountView(ApiView):
     """Who is calling."""
 
     needs = {"GET": Open.OWN_ACCOUNT}
@@ -87,7 +83,12 @@ class TokensView(PagedView):
 
     needs = {"GET": Open.OWN_ACCOUNT, "POST": Open.OWN_ACCOUNT}
 
-    @extend_schema(responses=TokenSerializer(many=True))
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("everyone", enum=["yes"], description="Everybody's, for administrators.")
+        ],
+        responses=TokenSerializer(many=True),
+    )
     def get(self, request: Request) -> Response:
         """The caller's tokens, or everybody's, without their secrets."""
         found = ApiToken.objects.select_related("user")
@@ -109,11 +110,12 @@ class TokensView(PagedView):
             wanted["name"],
             lifetime=timedelta(seconds=parse_age(wanted["lifetime"])),
             scope=wanted["scope"],
+            networks=wanted["networks"],
         )
         return Response({**TokenSerializer(token).data, "token": text}, status=status.HTTP_201_CREATED)
 
 
-class TokenView(APIView):
+class TokenView(ApiView):
     """One token."""
 
     needs = {"DELETE": Open.OWN_ACCOUNT}

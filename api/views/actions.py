@@ -7,13 +7,14 @@ from typing import Any
 from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.contract import IF_MATCH
+from api.pagination import Pages
 from api.serializers.actions import (
     ActionPatchSerializer,
     ActionPlanSerializer,
@@ -25,9 +26,10 @@ from api.serializers.actions import (
     ScheduleSerializer,
 )
 from api.serializers.runs import RunSerializer
-from api.views.base import PagedView, etag, expected_revision, instance_name, read
+from api.views.base import PagedView, etag, instance_name, needed_revision, read
 from api.views.idempotency import once
 from api.views.runs import accepted
+from api.views.view import ApiView
 from console.choices import Permission
 from console.models import Action
 from console.queries import actions as queries
@@ -35,10 +37,6 @@ from console.queries.policies import instance_named
 from console.services import audit
 from console.services.actions import asking, editing, events, schedule
 from console.services.actions.triggers import Event
-
-IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, description='The action\'s ETag, like "3".'
-)
 
 
 def _action(request: Request, action_id: int) -> Action:
@@ -69,7 +67,7 @@ class ActionsView(PagedView):
         return answer
 
 
-class ActionView(APIView):
+class ActionView(ApiView):
     """One action."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES, "DELETE": Permission.EDIT_POLICIES}
@@ -81,10 +79,10 @@ class ActionView(APIView):
 
     @extend_schema(request=ActionPatchSerializer, responses=ActionSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, action_id: int) -> Response:
-        """Change what is given."""
+        """Change what is given. If-Match is needed: the action's ETag, or *."""
         asked = read(ActionPatchSerializer, request.data)
         return _shown(
-            editing.change(actor_of(request), _action(request, action_id), asked, expected_revision(request))
+            editing.change(actor_of(request), _action(request, action_id), asked, needed_revision(request))
         )
 
     @extend_schema(request=None, responses={204: None})
@@ -94,7 +92,7 @@ class ActionView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class ActionPlanView(APIView):
+class ActionPlanView(ApiView):
     """Planning."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -107,7 +105,7 @@ class ActionPlanView(APIView):
         return Response(asking.plan(_action(request, action_id), asked["parameters"]))
 
 
-class ActionApplyView(APIView):
+class ActionApplyView(ApiView):
     """Applying."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -123,10 +121,10 @@ class ActionApplyView(APIView):
             asked["plan"],
             once=once(request, "apply", action.pk, asked),
         )
-        return accepted(run)
+        return accepted(request, run)
 
 
-class RequestPlanView(APIView):
+class RequestPlanView(ApiView):
     """Planning what a path's action would do."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -140,7 +138,7 @@ class RequestPlanView(APIView):
         return Response(asking.plan(action, asked["parameters"]))
 
 
-class RequestView(APIView):
+class RequestView(ApiView):
     """Actions on an API request."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -152,13 +150,14 @@ class RequestView(APIView):
         action, trigger = asking.at_path(instance_named(instance_name(request)), path, asked["parameters"])
         key = once(request, "at", path, asked)
         return accepted(
+            request,
             asking.apply(
                 actor_of(request), action, asked["parameters"], asked["plan"], trigger=trigger, once=key
-            )
+            ),
         )
 
 
-class EventView(APIView):
+class EventView(ApiView):
     """Custom events."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -173,10 +172,12 @@ class EventView(APIView):
         )
         audit.record(actor_of(request), "action.event", f"{instance.name}: event {name}", after=given)
         runs = events.happened(instance, [Event("event", {**given, "SLUICE_EVENT": name})])
-        return Response(RunSerializer(runs, many=True).data, status=status.HTTP_202_ACCEPTED)
+        return Response(
+            RunSerializer(runs, many=True, context={"request": request}).data, status=status.HTTP_202_ACCEPTED
+        )
 
 
-class FiringsView(APIView):
+class FiringsView(ApiView):
     """Trying a schedule."""
 
     needs = {"GET": Permission.VIEW}
@@ -194,6 +195,7 @@ class FiringsView(APIView):
 class SchedulesView(PagedView):
     """Schedules."""
 
+    pagination_class = Pages
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=ScheduleSerializer(many=True))

@@ -9,10 +9,10 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
 from api.documents import plain
+from api.pagination import Pages
 from api.serializers.clients import (
     ActSerializer,
     ClientQuerySerializer,
@@ -28,6 +28,7 @@ from api.serializers.clients import (
 )
 from api.views.base import PagedView, instance_name, patterns_of, read
 from api.views.lists import filtered, query_of
+from api.views.view import ApiView
 from broker_core.documents import columns
 from console.choices import Permission
 from console.queries import clients, history, live
@@ -36,7 +37,7 @@ from console.queries.policies import in_force, instance_named
 from console.services import clients as services
 
 
-class StatusView(APIView):
+class StatusView(ApiView):
     """The broker."""
 
     needs = {"GET": Permission.VIEW}
@@ -51,6 +52,7 @@ class StatusView(APIView):
 class ClientsView(PagedView):
     """All clients."""
 
+    pagination_class = Pages
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(parameters=[ClientQuerySerializer], responses=ClientSerializer(many=True))
@@ -64,7 +66,7 @@ class ClientsView(PagedView):
         return self.page(found, columns=columns.fields())
 
 
-class ClientView(APIView):
+class ClientView(ApiView):
     """One client."""
 
     needs = {"GET": Permission.VIEW}
@@ -76,7 +78,7 @@ class ClientView(APIView):
         return Response(plain(clients.client(name, instance_name(request))))
 
 
-class EffectiveView(APIView):
+class EffectiveView(ApiView):
     """Settings of one client."""
 
     needs = {"GET": Permission.VIEW}
@@ -88,7 +90,7 @@ class EffectiveView(APIView):
         return Response(plain(clients.effective(name, instance_name(request))))
 
 
-class ForecastsView(APIView):
+class ForecastsView(ApiView):
     """Forecasts about one client."""
 
     needs = {"GET": Permission.VIEW}
@@ -101,7 +103,7 @@ class ForecastsView(APIView):
         return Response(plain(clients.forecasts(name, instance_name(request))))
 
 
-class DisconnectView(APIView):
+class DisconnectView(ApiView):
     """Disconnecting."""
 
     needs = {"POST": Permission.ACT_ON_CLIENTS}
@@ -115,7 +117,7 @@ class DisconnectView(APIView):
         return Response({"name": name, "disconnected": True, "result": plain(result)})
 
 
-class ActView(APIView):
+class ActView(ApiView):
     """Pausing, resuming and offlining."""
 
     needs = {"POST": Permission.ACT_ON_CLIENTS}
@@ -132,7 +134,7 @@ class ActView(APIView):
         return Response(plain(services.act(actor_of(request), act, asked["reason"], instance_name(request))))
 
 
-class ClientHistoryView(APIView):
+class ClientHistoryView(ApiView):
     """How a client fared."""
 
     needs = {"GET": Permission.VIEW}

@@ -9,9 +9,9 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.contract import IF_MATCH
 from api.documents import plain
 from api.permissions import allow
 from api.serializers.drafts import (
@@ -29,6 +29,7 @@ from api.serializers.drafts import (
 )
 from api.serializers.policies import ChangeSerializer
 from api.views.base import PagedView, etag, instance_name, needed_revision, read
+from api.views.view import ApiView
 from console.choices import Permission
 from console.models import PolicyDraft
 from console.queries import policies as queries
@@ -70,7 +71,7 @@ class DraftsView(PagedView):
         return answer
 
 
-class DraftImportView(APIView):
+class DraftImportView(ApiView):
     """Configuration files."""
 
     needs = {"POST": Permission.EDIT_POLICIES}
@@ -89,7 +90,7 @@ class DraftImportView(APIView):
         return answer
 
 
-class DraftView(APIView):
+class DraftView(ApiView):
     """One draft."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES, "DELETE": Permission.EDIT_POLICIES}
@@ -99,7 +100,7 @@ class DraftView(APIView):
         """A draft; its version is the ETag."""
         return _shown(_draft(request, draft_id, Permission.VIEW))
 
-    @extend_schema(request=DraftPatchSerializer, responses=DraftSerializer)
+    @extend_schema(request=DraftPatchSerializer, responses=DraftSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, draft_id: int) -> Response:
         """Lay changes over a draft. If-Match is needed: the draft's ETag, or *."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
@@ -113,7 +114,7 @@ class DraftView(APIView):
         )
         return _shown(draft)
 
-    @extend_schema(responses={204: None})
+    @extend_schema(responses={204: None}, parameters=[IF_MATCH])
     def delete(self, request: Request, draft_id: int) -> Response:
         """Throw a draft away. If-Match is needed."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
@@ -121,7 +122,7 @@ class DraftView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class DraftPreviewView(APIView):
+class DraftPreviewView(ApiView):
     """What a draft would do."""
 
     needs = {"POST": Permission.VIEW}
@@ -138,12 +139,12 @@ class DraftPreviewView(APIView):
         return Response(shown(drafts.visible(drafts.preview(draft, plan), patterns)))
 
 
-class DraftPublishView(APIView):
+class DraftPublishView(ApiView):
     """Publishing."""
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=DraftPublishSerializer, responses=ChangeSerializer)
+    @extend_schema(request=DraftPublishSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def post(self, request: Request, draft_id: int) -> Response:
         """Make a draft the policy, as a new revision; with `rollout` for some clients first. If-Match is needed."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
@@ -171,12 +172,12 @@ class RolloutsView(PagedView):
         return self.page(queries.rollouts(instance), RolloutSerializer)
 
 
-class RolloutPromoteView(APIView):
+class RolloutPromoteView(ApiView):
     """Ending a rollout well."""
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=None, responses=ChangeSerializer)
+    @extend_schema(request=None, responses=ChangeSerializer, parameters=[IF_MATCH])
     def post(self, request: Request) -> Response:
         """Put the staged revision in force everywhere. If-Match is needed: the policy's ETag, or *."""
         instance = queries.instance_named(instance_name(request))
@@ -184,12 +185,12 @@ class RolloutPromoteView(APIView):
         return Response(ChangeSerializer(change).data)
 
 
-class RolloutStopView(APIView):
+class RolloutStopView(ApiView):
     """Ending a rollout."""
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
-    @extend_schema(request=ReasonSerializer, responses=ChangeSerializer)
+    @extend_schema(request=ReasonSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def post(self, request: Request) -> Response:
         """Give the staged clients back the revision before. If-Match is needed: the policy's ETag, or *."""
         asked = read(ReasonSerializer, request.data)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
 from api.documents import plain
 from api.serializers.ledger import DurableSerializer, LossQuerySerializer, LossSerializer
 from api.views.base import PagedView, instance_name, patterns_of, read
+from api.views.view import ApiView
 from console.choices import Permission
 from console.queries import ledger
 from console.queries.policies import instance_named
@@ -33,7 +33,7 @@ class LedgerView(PagedView):
         return self.page(found, LossSerializer)
 
 
-class DurablesView(APIView):
+class DurablesView(ApiView):
     """Durable subscriptions."""
 
     needs = {"GET": Permission.VIEW}
@@ -44,7 +44,7 @@ class DurablesView(APIView):
         return Response(plain(ledger.durables(instance_name(request), patterns_of(request))))
 
 
-class DurableView(APIView):
+class DurableView(ApiView):
     """One durable subscription."""
 
     needs = {"DELETE": Permission.ACT_ON_CLIENTS}

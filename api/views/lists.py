@@ -11,20 +11,23 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
+from rest_framework.pagination import BasePagination
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.documents import plain
-from api.pagination import CursorPages, Pages
+from api.pagination import CursorPages
 from api.renderers import MAX_ROWS, CsvRenderer
+from api.views.view import ApiView
 
 
-class PagedView(APIView):
+class PagedView(ApiView):
     """A view that answers a list: a query set by cursor, anything else by page number, either as CSV when asked."""
 
     renderer_classes = [JSONRenderer, CsvRenderer]
+    pagination_class: type[BasePagination] = CursorPages
+    """For the document; `Pages` where a broker lists."""
 
     def page(
         self,
@@ -35,12 +38,18 @@ class PagedView(APIView):
         """One page, or the whole list as CSV, with these columns of it. Rows without a serializer are documents."""
         if self.request.accepted_renderer.format == CsvRenderer.format:
             part = rows[:MAX_ROWS]
-            made = list(serializer(part, many=True).data) if serializer else plain(part)
+            made = (
+                list(serializer(part, many=True, context={"request": self.request}).data)
+                if serializer
+                else plain(part)
+            )
             return Response(made if columns is None else [{key: row[key] for key in columns} for row in made])
-        pages = CursorPages() if isinstance(rows, QuerySet) else Pages()
+        pages = self.pagination_class()
         page = pages.paginate_queryset(rows, self.request, view=self)
         return pages.get_paginated_response(
-            serializer(page, many=True).data if serializer else plain(page or ())
+            serializer(page, many=True, context={"request": self.request}).data
+            if serializer
+            else plain(page or ())
         )
 
 

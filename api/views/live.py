@@ -9,15 +9,15 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from api import live_window
+from api.views.view import ApiView
 from console.choices import Permission
 from console.queries import live
 from console.services.actors import access_of_request
 
 
-class LiveView(APIView):
+class LiveView(ApiView):
     """What a tab that looks at this would be fed now."""
 
     needs = {"GET": Permission.VIEW}

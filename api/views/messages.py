@@ -7,19 +7,19 @@ from rest_framework import status
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
 from api.documents import plain
 from api.renderers import CsvRenderer
 from api.serializers.messages import BrowseSerializer, MessagesSerializer, PublishSerializer
 from api.views.base import instance_name, read
+from api.views.view import ApiView
 from console.choices import Permission
 from console.queries import messages as queries
 from console.services import messages
 
 
-class MessagesView(APIView):
+class MessagesView(ApiView):
     """Messages of a topic."""
 
     needs = {"GET": Permission.READ_MESSAGES, "POST": Permission.PUBLISH}

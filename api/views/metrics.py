@@ -8,9 +8,9 @@ from drf_spectacular.utils import extend_schema
 from prometheus_client import CONTENT_TYPE_LATEST
 from rest_framework.exceptions import NotAuthenticated
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.views.view import ApiView
 from console.access.rights import Open
 from console.choices import Permission
 from console.queries import metrics
@@ -19,7 +19,7 @@ from console.services import access
 LOOPBACK = ("127.0.0.1", "::1")
 
 
-class MetricsView(APIView):
+class MetricsView(ApiView):
     """Metrics in Prometheus' text format."""
 
     needs = {"GET": Open.EVERYONE}  # from loopback; from elsewhere `get` asks for VIEW

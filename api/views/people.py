@@ -7,7 +7,6 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
 from api.serializers.people import (
@@ -19,6 +18,7 @@ from api.serializers.people import (
     PersonSerializer,
 )
 from api.views.base import PagedView, read
+from api.views.view import ApiView
 from broker_core.errors import OperatorError
 from console.choices import Permission
 from console.models import Grant
@@ -46,7 +46,7 @@ class PeopleView(PagedView):
         return _password(user.get_username(), password, status.HTTP_201_CREATED)
 
 
-class PersonView(APIView):
+class PersonView(ApiView):
     """One account."""
 
     needs = {"GET": MANAGE, "PATCH": MANAGE}
@@ -65,7 +65,7 @@ class PersonView(APIView):
         return Response(PersonSerializer(user).data)
 
 
-class PersonPasswordView(APIView):
+class PersonPasswordView(ApiView):
     """Passwords."""
 
     needs = {"POST": MANAGE}
@@ -79,7 +79,7 @@ class PersonPasswordView(APIView):
         return _password(user.get_username(), password, status.HTTP_200_OK)
 
 
-class PersonGrantsView(APIView):
+class PersonGrantsView(ApiView):
     """Granting."""
 
     needs = {"POST": MANAGE}
@@ -94,7 +94,7 @@ class PersonGrantsView(APIView):
         return Response(GrantSerializer(made).data, status=status.HTTP_201_CREATED)
 
 
-class GrantView(APIView):
+class GrantView(ApiView):
     """One grant."""
 
     needs = {"DELETE": MANAGE}

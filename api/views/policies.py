@@ -7,10 +7,11 @@ from typing import Any
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.contract import IF_MATCH
 from api.documents import plain
+from api.pagination import Pages
 from api.serializers.policies import (
     ChangeSerializer,
     PolicyChangeSerializer,
@@ -20,6 +21,7 @@ from api.serializers.policies import (
     TransportSerializer,
 )
 from api.views.base import PagedView, etag, instance_name, needed_revision, read
+from api.views.view import ApiView
 from broker_core.errors import OperatorError
 from console.access.policy_secrets import redacted
 from console.broker_link import BrokerAway
@@ -30,7 +32,7 @@ from console.services import policies
 from console.services.policy_rows import OPEN
 
 
-class TransportsView(APIView):
+class TransportsView(ApiView):
     """All transports."""
 
     needs = {"GET": Permission.VIEW}
@@ -42,7 +44,7 @@ class TransportsView(APIView):
         return etag(Response(transports_of(document)), document["revision"])
 
 
-class TransportView(APIView):
+class TransportView(ApiView):
     """One transport."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES}
@@ -58,7 +60,7 @@ class TransportView(APIView):
             "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
         )
 
-    @extend_schema(request=TransportChangeSerializer, responses=ChangeSerializer)
+    @extend_schema(request=TransportChangeSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, name: str) -> Response:
         """Change a transport; makes a new revision and tells the broker. If-Match is needed: the revision's ETag, or *."""
         changes = read(TransportChangeSerializer, request.data)
@@ -74,7 +76,7 @@ class TransportView(APIView):
         return etag(Response(ChangeSerializer(change).data), change.revision.number)
 
 
-class PolicyView(APIView):
+class PolicyView(ApiView):
     """The instance's policy."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES}
@@ -91,7 +93,7 @@ class PolicyView(APIView):
         }
         return etag(Response(answer), document["revision"])
 
-    @extend_schema(request=PolicyChangeSerializer, responses=ChangeSerializer)
+    @extend_schema(request=PolicyChangeSerializer, responses=ChangeSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request) -> Response:
         """Change the policy; makes a new revision and tells the broker. If-Match is needed: the revision's ETag, or *."""
         changes = read(PolicyChangeSerializer, request.data)
@@ -109,6 +111,8 @@ class PolicyView(APIView):
 class RevisionsView(PagedView):
     """All revisions."""
 
+    pagination_class = Pages
+
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=RevisionSerializer(many=True))
@@ -119,7 +123,7 @@ class RevisionsView(PagedView):
         )
 
 
-class RevisionView(APIView):
+class RevisionView(ApiView):
     """One revision."""
 
     needs = {"GET": Permission.VIEW}

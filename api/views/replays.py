@@ -10,10 +10,10 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
 from api.documents import plain
+from api.pagination import Pages
 from api.permissions import allow
 from api.serializers.replays import (
     NewReplaySerializer,
@@ -22,6 +22,7 @@ from api.serializers.replays import (
     ReplaySerializer,
 )
 from api.views.base import PagedView, instance_name, patterns_of, read
+from api.views.view import ApiView
 from broker_core.documents.requests import CreateReplay, RateReplay
 from console.choices import Permission
 from console.queries import replays as queries
@@ -31,6 +32,7 @@ from console.services import replays as services
 class ReplaysView(PagedView):
     """All managed replays."""
 
+    pagination_class = Pages
     needs = {"GET": Permission.VIEW, "POST": Permission.VIEW}
 
     @extend_schema(parameters=[ReplayQuerySerializer], responses=ReplaySerializer(many=True))
@@ -52,7 +54,7 @@ class ReplaysView(PagedView):
         )
 
 
-class ReplayView(APIView):
+class ReplayView(ApiView):
     """One managed replay."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.VIEW, "DELETE": Permission.VIEW}
@@ -80,7 +82,7 @@ class ReplayView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class SteerReplayView(APIView):
+class SteerReplayView(ApiView):
     """pause, resume, cancel."""
 
     needs = {"POST": Permission.VIEW}

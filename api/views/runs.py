@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.conf import settings
 from django.urls import reverse
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.auth import actor_of
+from api.pagination import Pages
 from api.permissions import allow
 from api.serializers.runs import (
     JournalActionSerializer,
@@ -22,55 +25,68 @@ from api.serializers.runs import (
 from api.views.base import PagedView, instance_name, read
 from api.views.idempotency import once
 from api.views.lists import filtered, query_of
+from api.views.view import ApiView
 from console.choices import Permission
 from console.models import ActionRun
-from console.queries import live
+from console.queries import live, run_scope
 from console.queries import runs as queries
 from console.queries.filters import RunFilter
 from console.queries.policies import instance_named
-from console.services import audit, journals, pipeline, runs
+from console.services import audit, pipeline, runs
 from console.services.actions import asking, planning
+from console.services.actors import access_of_request
 
 
 class JournalsView(PagedView):
     """The journal's files."""
 
+    pagination_class = Pages
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=SegmentSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Segments, oldest first: current, sealed, archived, compressed, and who needs each."""
-        return self.page(live.journals(instance_name(request)))
+        name = instance_name(request)
+        found = live.journals(name)
+        return self.page(
+            run_scope.segments_shown(found, name or settings.SLUICE_INSTANCE, access_of_request(request))
+        )
 
 
-class JournalActionView(APIView):
+class JournalActionView(ApiView):
     """archive, compress, remove."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=JournalActionSerializer, responses={200: PlanSerializer, 202: RunSerializer})
     def post(self, request: Request, action: str) -> Response:
-        """Act on sealed segments older than `age`: 202 and a run; with `dry_run` 200 and the plan, nothing done."""
+        """Act on sealed segments older than `age`: 202 and a run; with `dry_run` 200 and the plan, nothing done.
+
+        `remove` needs the `plan`'s hash: 409 plan_needed without, plan_changed when other segments would go now."""
         asked = read(JournalActionSerializer, request.data)
         if asked["dry_run"]:
             audit.changes_nothing(request)
-            return Response(
-                journals.plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
-            )
+            return Response(_plan(request, action, asked))
         key = once(request, "journals", action, asked)
         return accepted(
-            journals.request(
+            request,
+            asking.journals_run(
                 actor_of(request),
                 action,
                 asked["age"],
+                asked["plan"],
                 instance_name(request),
-                once=key,
+                key,
                 in_lake=asked["in_lake"],
-            )
+            ),
         )
 
 
-class JournalPlanView(APIView):
+def _plan(request: Request, action: str, asked: dict[str, Any]) -> dict[str, Any]:
+    return planning.journal_plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
+
+
+class JournalPlanView(ApiView):
     """Planning what is done with journals."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -80,12 +96,10 @@ class JournalPlanView(APIView):
         """What the action would do, and the plan's hash. Changes nothing."""
         audit.changes_nothing(request)
         asked = read(JournalActionSerializer, request.data)
-        return Response(
-            planning.journal_plan(action, asked["age"], instance_name(request), in_lake=asked["in_lake"])
-        )
+        return Response(_plan(request, action, asked))
 
 
-class JournalApplyView(APIView):
+class JournalApplyView(ApiView):
     """Doing what was planned."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -96,6 +110,7 @@ class JournalApplyView(APIView):
         asked = read(JournalApplySerializer, request.data)
         key = once(request, "journals.apply", action, asked)
         return accepted(
+            request,
             asking.apply_journals(
                 actor_of(request),
                 action,
@@ -104,11 +119,11 @@ class JournalApplyView(APIView):
                 instance_name(request),
                 key,
                 in_lake=asked["in_lake"],
-            )
+            ),
         )
 
 
-class PipelineView(APIView):
+class PipelineView(ApiView):
     """Pipeline jobs."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -119,7 +134,7 @@ class PipelineView(APIView):
         asked = read(PipelineSerializer, request.data)
         key = once(request, "pipeline", job, asked)
         return accepted(
-            pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key)
+            request, pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key)
         )
 
 
@@ -135,7 +150,7 @@ class RunsView(PagedView):
         return self.page(filtered(RunFilter, request, found), RunSerializer)
 
 
-class RunView(APIView):
+class RunView(ApiView):
     """One run."""
 
     needs = {"GET": Permission.VIEW}
@@ -145,10 +160,10 @@ class RunView(APIView):
         """A run: plan, progress, log, result."""
         run = queries.run(run_id)
         allow(request, Permission.VIEW, instance=run.instance.name)
-        return Response(RunSerializer(run).data)
+        return Response(run_document(request, run))
 
 
-class CancelView(APIView):
+class CancelView(ApiView):
     """Cancelling."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -158,10 +173,10 @@ class CancelView(APIView):
         """Cancel a waiting run, or ask a running one to stop after its step."""
         run = queries.run(run_id)
         allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
-        return Response(RunSerializer(runs.cancel(actor_of(request), run)).data)
+        return Response(run_document(request, runs.cancel(actor_of(request), run)))
 
 
-class ApproveView(APIView):
+class ApproveView(ApiView):
     """Approving."""
 
     needs = {"POST": Permission.APPROVE}
@@ -169,10 +184,10 @@ class ApproveView(APIView):
     @extend_schema(request=None, responses=RunSerializer)
     def post(self, request: Request, run_id: str) -> Response:
         """Let a run go on that somebody else asked for."""
-        return Response(RunSerializer(runs.approve(actor_of(request), queries.run(run_id))).data)
+        return Response(run_document(request, runs.approve(actor_of(request), queries.run(run_id))))
 
 
-class RepeatView(APIView):
+class RepeatView(ApiView):
     """Repeating."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
@@ -182,11 +197,16 @@ class RepeatView(APIView):
         """Ask again for a run that was lost, failed or cancelled; steps that were done are left out."""
         run = queries.run(run_id)
         allow(request, Permission.RUN_ACTIONS, instance=run.instance.name)
-        return accepted(runs.repeat(actor_of(request), run))
+        return accepted(request, runs.repeat(actor_of(request), run))
 
 
-def accepted(run: ActionRun) -> Response:
+def run_document(request: Request, run: ActionRun) -> dict[str, Any]:
+    """A run, of what the caller may see."""
+    return dict(RunSerializer(run, context={"request": request}).data)
+
+
+def accepted(request: Request, run: ActionRun) -> Response:
     """202 with the run and its address."""
-    answer = Response(RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+    answer = Response(run_document(request, run), status=status.HTTP_202_ACCEPTED)
     answer["Location"] = reverse("v1:run", args=[run.pk])
     return answer

@@ -10,12 +10,12 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from api.permissions import allow
 from api.renderers import CsvRenderer
 from api.serializers.statistics import SeriesSerializer, StatisticsQuerySerializer
 from api.views.base import instance_name, read
+from api.views.view import ApiView
 from console.choices import Permission
 from console.queries.policies import instance_named
 from console.queries.statistics import series
@@ -23,7 +23,7 @@ from console.queries.statistics import series
 USUAL = timedelta(minutes=15)
 
 
-class StatisticsView(APIView):
+class StatisticsView(ApiView):
     """Statistics."""
 
     needs = {"GET": Permission.VIEW}

@@ -58,6 +58,10 @@ class TokenForm(forms.Form):
     lifetime = forms.CharField(
         label="Ends after", max_length=40, initial="90d", widget=_text(), help_text="At most 366d."
     )
+    networks = forms.CharField(
+        label="Only from", max_length=1_000, required=False, widget=_text(placeholder="anywhere"),
+        help_text="Addresses or networks, like 10.1.0.0/16, with spaces between.",
+    )  # fmt: skip
     scope = forms.MultipleChoiceField(
         label="May", choices=[(str(one), one.label) for one in TOKEN_PERMISSIONS], initial=["view"],
         widget=forms.CheckboxSelectMultiple,

@@ -11,9 +11,13 @@ from django.db.models import Q
 
 from broker_core.errors import ClientError
 from broker_core.subscriptions.topics import TopicPattern
+from console.access.networks import parse_networks
 from console.access.rights import is_name_pattern
 from console.choices import TOKEN_PERMISSIONS, Role
 from console.models.instance import Instance
+
+MOST_NETWORKS = 20
+"""That a token may be bound to."""
 
 
 def check_client_pattern(value: str) -> None:
@@ -36,6 +40,16 @@ def check_scope(value: Any) -> None:
     """Refuse anything but a list of what tokens may be made to do."""
     if not isinstance(value, list) or not value or not set(value) <= set(TOKEN_PERMISSIONS):
         raise ValidationError(f"Give some of {', '.join(TOKEN_PERMISSIONS)}.")
+
+
+def check_networks(value: Any) -> None:
+    """Refuse anything but a list of addresses and networks."""
+    if not isinstance(value, list) or len(value) > MOST_NETWORKS:
+        raise ValidationError(f"Give up to {MOST_NETWORKS} addresses or networks.")
+    try:
+        parse_networks(str(one) for one in value)
+    except ValueError as problem:
+        raise ValidationError(f"{problem}.") from problem
 
 
 class Grant(models.Model):
@@ -95,6 +109,9 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True, blank=True)
     used_at = models.DateTimeField(null=True, blank=True)
+    networks = models.JSONField(
+        default=list, blank=True, validators=[check_networks]
+    )  # empty is from anywhere
 
     class Meta:
         ordering = ["-created_at"]

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from django.core.exceptions import ImproperlyConfigured
 
 from broker_core.config import TlsSettings
+from console.access.networks import Network, parse_networks
 
 FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
 
@@ -66,6 +67,14 @@ def web_tls(certificate: str, key: str) -> TlsSettings | None:
         raise ImproperlyConfigured("Set SLUICE_WEB_TLS_CERTIFICATE and SLUICE_WEB_TLS_KEY both, or neither.")
     # Absolute, but links are kept: whoever renews a certificate points them at the new one.
     return TlsSettings(str(Path(certificate).absolute()), str(Path(key).absolute())) if certificate else None
+
+
+def trusted_proxies(texts: list[str]) -> tuple[Network, ...]:
+    """The networks of SLUICE_TRUSTED_PROXIES. Raises ImproperlyConfigured for what isn't one."""
+    try:
+        return parse_networks(texts)
+    except ValueError as problem:
+        raise ImproperlyConfigured(f"SLUICE_TRUSTED_PROXIES: {problem}.") from problem
 
 
 def local_zone(name: str) -> ZoneInfo:

@@ -12,7 +12,14 @@ from typing import Any
 import environ
 
 from broker_core.documents.clients import Delivery
-from console.project.home import celery_broker_url, local_zone, prepare_home, secret_key, web_tls
+from console.project.home import (
+    celery_broker_url,
+    local_zone,
+    prepare_home,
+    secret_key,
+    trusted_proxies,
+    web_tls,
+)
 from console.supervisor.sockets import run_directory
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -51,6 +58,8 @@ SLUICE_DIRECTORY_ROOTS = [
 ]
 SLUICE_LAKE_DIRECTORY = Path(env.str("SLUICE_LAKE_DIRECTORY", default=str(SLUICE_HOME / "lake")))
 SLUICE_JOBS_DIRECTORY = Path(env.str("SLUICE_JOBS_DIRECTORY", default=str(SLUICE_HOME / "jobs")))
+# Proxies that may say who a request comes from (X-Forwarded-For) and whether it came by TLS; nobody else's word counts.
+SLUICE_TRUSTED_PROXIES = trusted_proxies(env.list("SLUICE_TRUSTED_PROXIES", default=[]))
 SLUICE_CONTROL_TIMEOUT_S = env.float("SLUICE_CONTROL_TIMEOUT_S", default=5.0)
 SLUICE_SAMPLE_RETENTION_HOURS = env.int("SLUICE_SAMPLE_RETENTION_HOURS", default=24)
 # What actions may touch outside of Sluice, and when they run; whoever starts Sluice says so, not whoever edits actions.
@@ -97,11 +106,13 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "console.web.client_address.ClientAddressMiddleware",
     "console.web.middleware.RequestIdMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "console.web.middleware.AuditMiddleware",
+    "console.web.login_gate.LoginGateMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "console.web.middleware.SessionUseMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -181,7 +192,7 @@ CELERY_BEAT_SCHEDULE = {
 # --- Who may come in --------------------------------------------------------------------------------------------------
 BEHIND_PROXY = env.bool("SLUICE_HTTPS", default=False)  # one that does TLS and sets X-Forwarded-Proto
 HTTPS = BEHIND_PROXY or SLUICE_WEB_TLS is not None
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "console.web.login_gate.PasswordBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -200,6 +211,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SECURE = HTTPS
 CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_FAILURE_VIEW = "api.errors.no_csrf"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
@@ -210,6 +222,8 @@ AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
+AXES_CLIENT_IP_CALLABLE = "console.web.client_address.address_of"
+AXES_DISABLE_ACCESS_LOG = True  # the audit has it
 AXES_LOCKOUT_CALLABLE = "console.web.lockout.answer"
 
 CONTENT_SECURITY_POLICY = {
@@ -234,11 +248,12 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["api.permissions.Permitted"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["api.parsers.BoundedJSONParser"],
     "DEFAULT_PAGINATION_CLASS": "api.pagination.Pages",
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "api.contract.ContractSchema",
     "DEFAULT_THROTTLE_CLASSES": ["rest_framework.throttling.UserRateThrottle"],
-    "DEFAULT_THROTTLE_RATES": {"user": env.str("SLUICE_API_RATE", default="6000/min"), "login": "20/min"},
+    "DEFAULT_THROTTLE_RATES": {"user": env.str("SLUICE_API_RATE", default="6000/min")},
+    "NUM_PROXIES": 0,  # X-Forwarded-For is console/web/client_address.py's alone
     "EXCEPTION_HANDLER": "api.problems.handle",
     "DEFAULT_VERSIONING_CLASS": "rest_framework.versioning.NamespaceVersioning",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
@@ -248,6 +263,8 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "The control plane of Sluice: policies, clients, journals, runs and decisions.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "OAS_VERSION": "3.1.1",
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "api.contract.anything"],
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "ENUM_NAME_OVERRIDES": {"DeliveryEnum": [one.value for one in Delivery]},

@@ -14,5 +14,7 @@ urlpatterns = [
     path("api/v1/", include(("api.urls", "api"), namespace="v1")),
     path("", include("console.views.urls")),
 ]
-handler404 = "console.views.errors.not_found"
-handler500 = "console.views.errors.failed"
+handler400 = "api.errors.bad_request"
+handler403 = "api.errors.refused"
+handler404 = "api.errors.not_found"
+handler500 = "api.errors.failed"

@@ -63,10 +63,17 @@ def changes_nothing(request: Any) -> None:
     getattr(request, "_request", request).sluice_changes_nothing = True
 
 
+def counted_elsewhere(request: Any) -> None:
+    """Say of a refusal that another event counts for it too: whoever guesses can't fill the database."""
+    getattr(request, "_request", request).sluice_counted_elsewhere = True
+
+
 def record_request(request: HttpRequest, response: HttpResponse) -> None:
     """Write the event of a write request, unless a service wrote one with its request id."""
     status = response.status_code
     if status < HTTPStatus.BAD_REQUEST and getattr(request, "sluice_changes_nothing", False):
+        return
+    if getattr(request, "sluice_counted_elsewhere", False):
         return
     actor = actor_of(request)
     if AuditEvent.objects.filter(request_id=actor.request_id).exists():

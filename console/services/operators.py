@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import redis
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractUser
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.access import last_used
+from console.access.networks import parse_networks, within
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken, Grant
+from console.models.access import check_networks
 from console.services import audit
 from console.services.actors import SYSTEM, Actor, access_of
 
@@ -79,11 +82,12 @@ def create_token(
     *,
     lifetime: timedelta,
     scope: Collection[Permission | str],
+    networks: Sequence[str] = (),
     now: datetime | None = None,
 ) -> tuple[ApiToken, str]:
     """Make a token; returns its row and the whole token, which can't be shown again.
 
-    Raises OperatorError bad_lifetime, bad_scope, or not_allowed for a scope beyond what the account may do.
+    Raises OperatorError bad_lifetime, bad_scope, bad_networks, or not_allowed for a scope beyond what the account may do.
     """
     if not timedelta(0) < lifetime <= MAX_TOKEN_AGE:
         raise OperatorError(
@@ -102,6 +106,13 @@ def create_token(
             f"{user.get_username()} has no role with {', '.join(sorted(beyond))}.",
             "Ask for less.",
         )
+    bound = [one.strip() for one in networks if one.strip()]
+    try:
+        check_networks(bound)
+    except ValidationError as problem:
+        raise OperatorError(
+            "bad_networks", " ".join(problem.messages), "Write them like 10.1.0.0/16 or 10.1.2.3."
+        ) from problem
     prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     with transaction.atomic():
         token = ApiToken.objects.create(
@@ -110,13 +121,14 @@ def create_token(
             prefix=prefix,
             digest=_digest(secret),
             scope=wanted,
+            networks=bound,
             expires_at=(now or timezone.now()) + lifetime,
         )
         audit.record(
             actor,
             "token.create",
             f"token {prefix}",
-            after={"name": token.name, "user": user.get_username(), "scope": wanted},
+            after={"name": token.name, "user": user.get_username(), "scope": wanted, "networks": bound},
         )
     return token, f"slc_{prefix}_{secret}"
 
@@ -143,6 +155,11 @@ def token_of(text: str, now: datetime | None = None) -> ApiToken | None:
         return None
     last_used.token_used(token.pk, moment.timestamp())
     return token
+
+
+def may_come_from(token: ApiToken, address: str) -> bool:
+    """Whether a token may be used from there."""
+    return not token.networks or within(address, parse_networks(token.networks))
 
 
 def store_used() -> int:

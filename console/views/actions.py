@@ -165,7 +165,7 @@ def _action(action_id: int) -> Action:
 
 
 def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = None) -> HttpResponse:
-    runs = listed(read_runs.runs(found.instance).filter(action=found)[:NEWEST_RUNS])
+    runs = listed(request, read_runs.runs(found.instance).filter(action=found)[:NEWEST_RUNS])
     context = {
         **_editor(found, editing.as_dict(found)), "action": found, "next": next_firings(found, timezone.now()), "runs": runs,
         "parameters": _parameters(found), **(more or {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET, require_POST
 
@@ -10,8 +11,10 @@ from broker_core.errors import SluiceError
 from console.choices import Permission, TrayKind
 from console.forms.journals import JournalActionForm
 from console.queries import live
+from console.queries.run_scope import segments_shown
 from console.services import audit
 from console.services import tray as tray_service
+from console.services.actors import access_of_request
 from console.views import common, tray
 
 ACTIONS = (
@@ -57,7 +60,8 @@ def _show(
     segments: list[SegmentEntry] = []
     away = None
     try:
-        segments = sorted(live.journals(), key=lambda one: one.first_sequence, reverse=True)
+        seen = segments_shown(live.journals(), settings.SLUICE_INSTANCE, access_of_request(request))
+        segments = sorted(seen, key=lambda one: one.first_sequence, reverse=True)
     except SluiceError as problem:
         away = problem
     context = {

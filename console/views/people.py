@@ -104,7 +104,12 @@ def make_token(request: HttpRequest) -> HttpResponse:
     def make() -> tuple[Any, str]:
         lifetime = timedelta(seconds=parse_age(given["lifetime"]))
         return operators.create_token(
-            common.actor_of(request), request.user, given["name"], lifetime=lifetime, scope=given["scope"]
+            common.actor_of(request),
+            request.user,
+            given["name"],
+            lifetime=lifetime,
+            scope=given["scope"],
+            networks=given["networks"].replace(",", " ").split(),
         )
 
     return _with_secret(request, "token", make)

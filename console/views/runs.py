@@ -15,10 +15,12 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.errors import SluiceError
 from console.choices import ACTIVE_RUN_STATES, Permission, PipelineJobs, RunKind, RunState
 from console.models import ActionRun
+from console.queries import run_scope
 from console.queries import runs as read
 from console.queries.filters import RunFilter
 from console.services import pipeline
 from console.services import runs as service
+from console.services.actors import access_of_request
 from console.views import common
 from console.views.decisions import query_of
 
@@ -95,21 +97,24 @@ def _list(request: HttpRequest) -> dict[str, Any]:
     chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("kind", "state", "actor")}
     rows = RunFilter(chosen, read.runs(common.own_instance())).qs
     found = Paginator(rows, PAGE).get_page(request.GET.get("page"))
-    listed(found)
+    found.object_list = listed(request, found)
     return {
         "page": found, "active": any(run.is_active for run in found), "query": query_of(chosen), "chosen": chosen,
         "kinds": RunKind.choices, "states": RunState.choices,
     }  # fmt: skip
 
 
-def listed(runs: Iterable[Any]) -> Any:
-    """Runs as lists show them: with what they do in words, and what can be done with each."""
-    for run in runs:
+def listed(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
+    """Runs as lists show them, of what may be seen: with what they do in words, and what can be done with each."""
+    access = access_of_request(request)
+    found = [run_scope.shown(run, access) for run in runs]
+    for run in found:
         run.is_active = run.state in ACTIVE_RUN_STATES
         run.took_ms = _took_ms(run)
         run.what = what_of(run.parameters)
+        run.facts = list(run.result.items()) if isinstance(run.result, dict) else []
         run.repeatable = run.state in (RunState.LOST, RunState.FAILED, RunState.CANCELLED)
-    return runs
+    return found
 
 
 def what_of(parameters: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What somebody is told whose name is locked after wrong passwords: on the login page, or as a problem by the API."""
+"""What somebody is told who has to wait before a login is looked at: on the page, or as a problem by the API."""
 
 from __future__ import annotations
 
@@ -8,37 +8,45 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
-from broker_core.error_codes import CODES
+from broker_core.error_codes import entry_of
 from console.forms.login import LoginForm
 
 WAIT_S = int(settings.AXES_COOLOFF_TIME * 3600)
-_STATUS = CODES["locked"].http_status
-SENTENCE = f"Too many wrong passwords for this name. Try again in {WAIT_S // 60} minutes."
+OF_THIS_NAME = f"Too many wrong passwords for this name. Try again in {WAIT_S // 60} minutes."
+FROM_HERE = "Too many logins from this address have failed. Try again a little later."
+FIX = "Wait, or ask another operator for `manage.py axes_reset`."
 
 
-class LockedForm(LoginForm):
-    """The login form with that sentence, without asking for the password again."""
+class _Refused(LoginForm):
+    """The login form with a sentence, without asking for the password again."""
+
+    sentence = ""
 
     def non_field_errors(self) -> Any:
         """The sentence alone."""
-        return self.error_class([SENTENCE])
+        return self.error_class([self.sentence])
 
 
 def answer(request: HttpRequest, response: HttpResponse | None, credentials: Any) -> HttpResponse:
-    """429, with when to try again."""
+    """What django-axes answers when a name is locked: 429, with when to try again."""
+    return refusal(request, "locked", OF_THIS_NAME, WAIT_S)
+
+
+def refusal(request: HttpRequest, code: str, sentence: str, wait_s: int) -> HttpResponse:
+    """The answer with this code's status, on the login page or as a problem."""
+    status = entry_of(code).http_status
     made: HttpResponse
     if request.path.startswith("/api/"):
         body = {
-            "type": "urn:sluice:problem:locked", "title": _STATUS.phrase, "status": _STATUS, "detail": SENTENCE,
-            "code": "locked", "fix": "Wait, or ask another operator for `manage.py axes_reset`.", "details": {},
+            "type": f"urn:sluice:problem:{code}", "title": status.phrase, "status": status, "detail": sentence,
+            "code": code, "fix": FIX if code == "locked" else "", "details": {},
         }  # fmt: skip
-        made = JsonResponse(body, status=_STATUS, content_type="application/problem+json")
+        made = JsonResponse(body, status=status, content_type="application/problem+json")
     else:
+        form = _Refused(request)
+        form.sentence = sentence
         made = render(
-            request,
-            "login.html",
-            {"form": LockedForm(request), "next": request.POST.get("next", "")},
-            status=_STATUS,
+            request, "login.html", {"form": form, "next": request.POST.get("next", "")}, status=status
         )
-    made["Retry-After"] = str(WAIT_S)
+    made["Retry-After"] = str(wait_s)
     return made

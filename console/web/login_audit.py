@@ -31,7 +31,9 @@ def logged_out(request: Any, user: Any, **kwargs: Any) -> None:
 
 @receiver(user_login_failed, dispatch_uid="audit.login_failed")
 def refused(credentials: dict[str, Any], request: Any = None, **kwargs: Any) -> None:
-    """A wrong password, or a name that is locked."""
+    """A wrong password or code, or a name that is locked."""
+    if request is not None:
+        request.sluice_login_failed = True
     name = str(credentials.get("username") or "")
     audit.record(
         _actor(request, name or "nobody", None), "login", f"operator {name}", result=AuditResult.DENIED

@@ -6,26 +6,21 @@ Needs Debian's chromium (apt-get install chromium); SLUICE_CHROMIUM names anothe
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.support.console_server import NAME, PASSWORD
+from tests.support.consoles import running_console
 
 CHROMIUM = os.environ.get("SLUICE_CHROMIUM", "/usr/bin/chromium")
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -37,35 +32,11 @@ class Console:
     cookies: list[dict[str, object]] = field(default_factory=list)
 
 
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the console's server ended at once; run it by hand to see why"
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("the console's server did not listen within a minute")
-
-
 @pytest.fixture(scope="session")
 def console() -> Iterator[Console]:
     """The console on a free port, with seeded history and a fake broker that moves each second."""
-    port = _free_port()
-    process = subprocess.Popen([sys.executable, "-m", "tests.support.console_server", str(port)], cwd=ROOT)
-    try:
-        _await_port(port, process)
-        yield Console(f"http://127.0.0.1:{port}", process)
-    finally:
-        process.terminate()
-        process.wait(20)
+    with running_console() as (address, process):
+        yield Console(address, process)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from django.db.models import Model
 from rest_framework.test import APIClient
 
 from console.access import last_used
+from console.access.login_limit import LIMIT
 from console.choices import ActorKind, Role
 from console.models import Grant, Instance, append_only
 from console.services import policies, reports
@@ -31,9 +32,11 @@ def _nothing_heard() -> Iterator[None]:
     """What a process remembers of its broker's reports belongs to one test's database."""
     reports._heard.clear()
     last_used.forget()
+    LIMIT.forget()
     yield
     reports._heard.clear()
     last_used.forget()
+    LIMIT.forget()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,6 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
+from console.choices import RunKind
 from console.models import Action, ActionRun, Instance
 from console.services import journals, runs
 from console.services.actions import definition, events, planning
@@ -63,6 +64,28 @@ def at_path(instance: Instance, path: str, variables: Mapping[str, Any]) -> tupl
     raise OperatorError(
         "unknown_path", f"No enabled action answers at {path[:64]!r}.", "See /api/v1/actions."
     )
+
+
+def journals_run(
+    actor: Actor,
+    kind: str,
+    age: str,
+    plan_hash: str,
+    instance_name: str | None = None,
+    once: Once | None = None,
+    *,
+    in_lake: bool = False,
+) -> ActionRun:
+    """The same, or without a plan what doesn't destroy anything. Raises plan_needed."""
+    if plan_hash:
+        return apply_journals(actor, kind, age, plan_hash, instance_name, once, in_lake=in_lake)
+    if kind == RunKind.REMOVE:
+        raise OperatorError(
+            "plan_needed",
+            "What is removed is gone for good.",
+            "Ask for the plan (POST journals/remove/plan), and send its hash as `plan`.",
+        )
+    return journals.request(actor, kind, age, instance_name, once=once, in_lake=in_lake)
 
 
 def apply_journals(

@@ -1,0 +1,120 @@
+"""What the OpenAPI document says that no view does by itself: errors, and parameters that many views take.
+
+One place makes the parameters of the document and what a request is held to (api/views/view.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from rest_framework import serializers
+
+from api.permissions import need_of
+from console.choices import Permission
+
+INSTANCE = OpenApiParameter("instance", str, description="Another instance than this installation's own.")
+IF_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    required=True,
+    description='The ETag of what is changed, like "3", or *.',
+)
+PROBLEM = "application/problem+json"
+CSV = "text/csv"
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """What went wrong (RFC 9457)."""
+
+    type = serializers.CharField(help_text="urn:sluice:problem:CODE")
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField(allow_blank=True)
+    code = serializers.CharField(help_text="docs/api.md lists them.")
+    fix = serializers.CharField(allow_blank=True)
+    details = serializers.DictField(help_text="More about it, by the code.")
+
+
+class ContractSchema(AutoSchema):
+    """drf-spectacular's, with every operation's errors, and `instance` wherever it is looked at."""
+
+    def get_override_parameters(self) -> list[Any]:
+        """The declared ones, and `instance`."""
+        return [*super().get_override_parameters(), *_unsaid(self.view, self.method)]
+
+    def _get_format_parameters(self) -> list[dict[str, Any]]:
+        return super()._get_format_parameters() if self.method == "GET" else []
+
+    def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
+        bodies: dict[str, Any] = super()._get_response_bodies(direction)
+        for body in bodies.values():
+            if CSV in body.get("content", {}):
+                if self.method == "GET":
+                    body["content"][CSV]["schema"] = {"type": "string"}
+                else:
+                    del body["content"][CSV]
+        refused = OpenApiResponse(ProblemSerializer, description="Refused: why, and what to do about it.")
+        failed = OpenApiResponse(ProblemSerializer, description="It isn't the request's fault.")
+        for status, response in (("4XX", refused), ("5XX", failed)):
+            bodies[status] = self._get_response_for_code(response, status, media_types=[PROBLEM])
+        return bodies
+
+
+def anything(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """A hook of drf-spectacular's: what may be any JSON may be null as well, and "one of null and anything" fits null twice.
+    Nor is a choice's default what isn't one of its choices."""
+
+    def mend(schema: Any) -> None:
+        for one in (
+            schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+        ):
+            mend(one)
+        if isinstance(schema, dict) and {} in (schema.get("oneOf") or ()):
+            del schema["oneOf"]
+        if isinstance(schema, dict) and schema.get("default") == "" and "" not in schema.get("enum", [""]):
+            del schema["default"]  # "not chosen" isn't a choice
+
+    mend(result)
+    return result
+
+
+def query_parameters(view: Any, method: str) -> set[str]:
+    """Names of the query parameters that a method of a view takes, as the document has them."""
+    asked = "GET" if method in ("HEAD", "OPTIONS") else method
+    handler = getattr(view, asked.lower(), None)
+    declared = getattr(handler, "kwargs", {}).get("schema")
+    if declared is None:
+        found = _unsaid(view, asked)
+    else:
+        schema = declared()
+        schema.view, schema.method = view, asked
+        found = schema.get_override_parameters()
+    names = _names(found)
+    if asked == "GET":
+        pagination = getattr(view, "pagination_class", None)
+        names |= (
+            {one["name"] for one in pagination().get_schema_operation_parameters(view)}
+            if pagination
+            else set()
+        )
+        names |= {"format"} if len(view.renderer_classes) > 1 else set()
+    return names
+
+
+def _unsaid(view: Any, method: str) -> list[Any]:
+    whole = getattr(view, "whole_installation", False)
+    return [INSTANCE] if isinstance(need_of(view, method), Permission) and not whole else []
+
+
+def _names(declared: list[Any]) -> set[str]:
+    """A serializer stands for a parameter for each of its fields."""
+    names: set[str] = set()
+    for one in declared:
+        if isinstance(one, OpenApiParameter):
+            names |= {one.name} if one.location == OpenApiParameter.QUERY else set()
+        else:
+            names |= set((one() if isinstance(one, type) else one).fields)
+    return names

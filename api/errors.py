@@ -1,0 +1,74 @@
+"""What Django answers by itself: a page to browsers, a problem under /api/. Named by console/project/urls.py and settings."""
+
+from __future__ import annotations
+
+import sys
+from http import HTTPStatus
+from typing import Any
+
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views import defaults
+from django.views.csrf import csrf_failure
+
+from api.problems import CONTENT_TYPE, document
+from console.views import errors as pages
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """404."""
+    if not _is_api(request):
+        return pages.not_found(request, exception)
+    return _problem(HTTPStatus.NOT_FOUND, "not_found", f"There is nothing at {request.path[:200]}.")
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """400: a host that isn't ours, a body that is too large."""
+    if not _is_api(request):
+        return defaults.bad_request(request, exception)
+    return _problem(HTTPStatus.BAD_REQUEST, "bad_request", "The request can't be taken as it is.")
+
+
+def refused(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """403."""
+    if not _is_api(request):
+        return defaults.permission_denied(request, exception)
+    return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "You may not do that.")
+
+
+def failed(request: HttpRequest) -> HttpResponse:
+    """500, while the exception is being handled; 503 when it is the database's."""
+    if not _is_api(request):
+        return pages.failed(request)
+    if isinstance(sys.exc_info()[1], DatabaseError):
+        answer = _problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "database_away",
+            "The database can't be reached.",
+            "See whether it runs.",
+        )
+        answer["Retry-After"] = "5"
+        return answer
+    request_id = getattr(request, "request_id", "")
+    return _problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "error",
+        "The API failed at it.",
+        f"Look for {request_id} in the web process's log.",
+    )
+
+
+def no_csrf(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """403: a form without its token."""
+    if not _is_api(request):
+        return csrf_failure(request, reason=reason)
+    return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "The CSRF token is missing or wrong.")
+
+
+def _is_api(request: HttpRequest) -> bool:
+    return request.path.startswith("/api/")
+
+
+def _problem(status: HTTPStatus, code: str, detail: str, fix: str = "") -> JsonResponse:
+    body: dict[str, Any] = document(status, code, detail, fix)
+    return JsonResponse(body, status=status, content_type=CONTENT_TYPE)

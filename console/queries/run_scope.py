@@ -1,0 +1,151 @@
+"""Runs, plans and journals as somebody may see them: without what messages said, and without the names of clients out of their scope.
+
+What messages said needs `read_messages`, for the message's topic. Names are in free text (logs, sentences, errors), so who sees some clients
+only gets none of that text, unless the run is about a client of theirs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from broker_core.documents.journals import SegmentEntry
+from console.access.rights import Access
+from console.choices import Permission, RunKind
+from console.models import ActionRun
+
+BODY = "AMPS_DATA"
+CLIENT = "AMPS_CLIENT_NAME"
+ABOUT_NOBODY = ("AMPS_INSTANCE_NAME", "AMPS_DATETIME", "AMPS_UNIX_TIMESTAMP")
+ANSWERS = frozenset({"webhook"})
+"""Steps whose results are what somebody else answered, perhaps with what it was sent."""
+MESSAGES, CLIENTS = "messages", "clients"
+NEEDED_BY = "needed by "
+
+
+def shown(run: ActionRun, access: Access) -> ActionRun:
+    """A copy of the run, not to be saved; `withheld` says which of MESSAGES and CLIENTS are left out of it."""
+    made = copy.copy(run)
+    made.withheld = withheld(run, access)  # type: ignore[attr-defined]
+    if CLIENTS in made.withheld:  # type: ignore[attr-defined]
+        _without_clients(made)
+    if MESSAGES in made.withheld:  # type: ignore[attr-defined]
+        _without_messages(made)
+    return made
+
+
+def withheld(run: ActionRun, access: Access) -> list[str]:
+    """What of a run may not be seen."""
+    instance, variables = run.instance.name, _variables(run)
+    found = []
+    if variables.get(BODY):
+        topic = variables.get("AMPS_TOPIC", "")
+        if not access.allows(Permission.READ_MESSAGES, instance=instance, topic=topic):
+            found.append(MESSAGES)
+    if access.client_patterns(instance) is not None:
+        client = variables.get(CLIENT, "")
+        if not (client and access.allows(Permission.VIEW, instance=instance, client=client)):
+            found.append(CLIENTS)
+    return found
+
+
+def segments_shown(segments: Iterable[SegmentEntry], instance: str, access: Access) -> list[SegmentEntry]:
+    """Segments with who needs each; of clients out of scope only that somebody does."""
+    if access.client_patterns(instance) is None:
+        return list(segments)
+    return [
+        msgspec.structs.replace(one, pinned_by=[_owner(owner, instance, access) for owner in one.pinned_by])
+        for one in segments
+    ]
+
+
+def _owner(owner: str, instance: str, access: Access) -> str:
+    kind, _, name = owner.rpartition(" of ")
+    if kind in ("replay", "spool") and access.allows(Permission.VIEW, instance=instance, client=name):
+        return owner
+    return f"{kind or 'a reader'} of another client" if kind else "another reader"
+
+
+def _variables(run: ActionRun) -> Mapping[str, Any]:
+    found = run.parameters.get("variables") if isinstance(run.parameters, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _without_clients(run: ActionRun) -> None:
+    """Nothing that may hold a name but the run's own words: its kind, its state, the segments' names."""
+    kept = {name: text for name, text in _variables(run).items() if name in ABOUT_NOBODY}
+    if run.kind == RunKind.ACTION:
+        run.parameters = {
+            **{key: run.parameters[key] for key in ("action", "version") if key in run.parameters},
+            "variables": kept,
+        }
+    run.log = run.step = ""
+    run.error = _code(run.error)
+    run.plan = _plan_without_names(run.plan)
+    run.steps = [_bare(record) for record in run.steps]
+    run.trigger = {key: run.trigger[key] for key in ("on", "depth") if key in run.trigger}
+
+
+def _plan_without_names(plan: Any) -> Any:
+    if not isinstance(plan, dict):
+        return plan
+    if "steps" in plan:
+        return {**plan, "steps": [_planned(entry) for entry in plan["steps"]]}
+    skipped = [
+        {
+            **one,
+            "why": "somebody needs it"
+            if str(one.get("why", "")).startswith(NEEDED_BY)
+            else one.get("why", ""),
+        }
+        for one in plan.get("skipped", ())
+    ]
+    return {**plan, "skipped": skipped}
+
+
+def _planned(entry: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("step", "do", "if", "label", "destructive")
+    return {**{key: entry[key] for key in kept if key in entry}, "sentence": str(entry.get("label", ""))}
+
+
+def _without_messages(run: ActionRun) -> None:
+    """Of steps that name the message's body, and of what others answered, nothing but that they are there."""
+    parts = run.parameters.get("steps", ())
+    telling = {
+        number
+        for number, part in enumerate(parts)
+        if part.get("do") in ANSWERS or any(BODY in str(text) for text in part.values())
+    }
+    run.parameters = {
+        **run.parameters,
+        "variables": {name: text for name, text in _variables(run).items() if name != BODY},
+    }
+    if isinstance(run.plan, dict) and "steps" in run.plan:
+        run.plan = {
+            **run.plan,
+            "steps": [
+                _planned(entry)
+                if entry.get("step") in telling
+                else {key: value for key, value in entry.items() if key != "data"}
+                for entry in run.plan["steps"]
+            ],
+        }
+    run.steps = [_bare(record) if number in telling else record for number, record in enumerate(run.steps)]
+    if telling:
+        run.log = ""
+        run.error = _code(run.error)
+
+
+def _bare(record: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: record[key] for key in ("do", "if", "state", "took_ms") if key in record}
+    return kept | ({"error": _code(record["error"])} if record.get("error") else {})
+
+
+def _code(error: Any) -> Any:
+    """An error's code alone."""
+    if not isinstance(error, dict):
+        return error
+    return {"code": error.get("code", ""), "message": str(error.get("code", "")), "fix": ""}

@@ -1,0 +1,72 @@
+"""Stands before every address that takes a password or a code: logins are limited for each address across all names."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib.auth.backends import ModelBackend
+from django.http import HttpRequest, HttpResponse
+
+from broker_core.error_codes import entry_of
+from broker_core.errors import OperatorError
+from console.access.login_limit import LIMIT, hashing
+from console.services import audit
+from console.web import lockout
+from console.web.client_address import address_of
+
+DOORS = frozenset({"login", "second_factor", "account_password", "v1:login"})
+"""Names of the addresses at which somebody can guess."""
+
+
+class LoginGateMiddleware:
+    """Refuses a login from an address at which too many have failed, before anything is hashed or written for it."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        if getattr(request, "sluice_login_failed", False):
+            LIMIT.failed(address_of(request), time.time())
+        return response
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
+    ) -> HttpResponse | None:
+        """Let the request through, or answer 429."""
+        match, now = request.resolver_match, time.time()
+        if request.method != "POST" or match is None or match.view_name not in DOORS:
+            return None
+        wait_s = LIMIT.wait_s(address_of(request), now)
+        if wait_s <= 0:
+            return None
+        if not LIMIT.to_be_told(address_of(request), now):
+            audit.counted_elsewhere(request)
+        return lockout.refusal(request, "locked", lockout.FROM_HERE, math.ceil(wait_s))
+
+    def process_exception(self, request: HttpRequest, problem: Exception) -> HttpResponse | None:
+        """Too many passwords are being hashed: 503, on the page as well."""
+        if not (isinstance(problem, OperatorError) and problem.code == "login_busy"):
+            return None
+        wait_ms = entry_of(problem.code).retry_after_ms or 0
+        return lockout.refusal(
+            request, problem.code, f"{problem.sentence} {problem.fix}", math.ceil(wait_ms / 1000)
+        )
+
+
+class PasswordBackend(ModelBackend):
+    """Django's accounts and passwords; hashing takes turns. Raises OperatorError login_busy."""
+
+    def authenticate(
+        self,
+        request: HttpRequest | None,
+        username: str | None = None,
+        password: str | None = None,
+        **more: Any,
+    ) -> Any:
+        """The account whose password it is, or None."""
+        with hashing():
+            return super().authenticate(request, username=username, password=password, **more)

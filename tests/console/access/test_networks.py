@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from console.access.networks import client_of, neighbourhood, parse_networks, within
+
+PROXIES = parse_networks(["10.0.0.0/8", "::1"])
+
+
+@pytest.mark.parametrize(("peer", "forwarded", "client"), [
+    ("10.0.0.1", "192.0.2.7", "192.0.2.7"),
+    ("10.0.0.1", "203.0.113.9, 192.0.2.7", "192.0.2.7"),
+    ("10.0.0.1", "192.0.2.7, 10.0.0.2", "192.0.2.7"),
+    ("::1", "2001:db8::5", "2001:db8::5"),
+    ("10.0.0.1", "192.0.2.7, nonsense", "10.0.0.1"),
+    ("10.0.0.1", "", "10.0.0.1"),
+    ("10.0.0.1", "10.0.0.3", "10.0.0.3"),
+    ("192.0.2.1", "10.0.0.1", "192.0.2.1"),
+    ("::ffff:10.0.0.1", "192.0.2.7", "192.0.2.7"),
+    ("", "192.0.2.7", ""),
+    ("10.0.0.1", "192.0.2.7," + "10.0.0.2," * 1000 + "10.0.0.2", "10.0.0.2"),
+])  # fmt: skip
+def test_the_nearest_that_isn_t_a_proxy_of_ours_is_the_client(peer: str, forwarded: str, client: str) -> None:
+    assert client_of(peer, forwarded, PROXIES) == client
+
+
+def test_without_configured_proxies_the_header_says_nothing() -> None:
+    assert client_of("127.0.0.1", "192.0.2.7", ()) == "127.0.0.1"
+
+
+def test_an_address_lies_in_networks_of_its_kind() -> None:
+    assert within("10.3.0.1", PROXIES)
+    assert not within("fd00::1", PROXIES)
+    assert not within("nonsense", PROXIES)
+
+
+def test_what_isn_t_a_network_is_named() -> None:
+    with pytest.raises(ValueError, match=r"10\.0\.0\.300"):
+        parse_networks(["10.0.0.300"])
+
+
+def test_an_ipv6_neighbourhood_is_its_64_bits() -> None:
+    assert neighbourhood("2001:db8:0:1::5") == neighbourhood("2001:db8:0:1:ffff::9") == "2001:db8:0:1::/64"
+    assert neighbourhood("192.0.2.7") == "192.0.2.7"

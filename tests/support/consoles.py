@@ -1,0 +1,49 @@
+"""The real console as a process of its own: tests/support/console_server.py on a free port."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def running_console(**settings: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Its address and process, with these SLUICE_… variables; ended with the block."""
+    port = free_port()
+    command = [sys.executable, "-m", "tests.support.console_server", str(port)]
+    environment: Mapping[str, str] = {**os.environ, **settings}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    try:
+        await_port(port, process)
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def free_port() -> int:
+    """One that nobody listens on at this moment."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when somebody listens there. Raises AssertionError when the process ends first, or after a minute."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server ended at once; run it by hand to see why"
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("the server did not listen within a minute")
