@@ -90,6 +90,7 @@ class TrayKind(models.TextChoices):
     ARCHIVE = "archive", "Archive"
     COMPRESS = "compress", "Compress"
     REMOVE = "remove", "Remove"
+    PUBLISH = "publish", "Publish a message to"
 
 
 class ActorKind(models.TextChoices):

@@ -220,7 +220,8 @@ def _told(item: TrayItem, patterns: list[str] | None) -> Told:
 def _allowed(actor: Actor, kind: TrayKind, instance: str, target: str) -> None:
     act = ACTS[kind]
     client = target.partition("/")[0] if act.about_a_client else ""
-    access.require(actor, act.permission, instance=instance, client=client)
+    topic = target if act.about_a_topic else ""
+    access.require(actor, act.permission, instance=instance, client=client, topic=topic)
 
 
 def _items(actor: Actor) -> list[TrayItem]:

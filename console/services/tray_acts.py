@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
 from django.conf import settings
 
 from broker_core.documents import requests
@@ -18,9 +20,10 @@ from console.choices import Permission, TrayKind
 from console.models import TrayItem
 from console.queries import clients as client_queries
 from console.queries import effect, ledger
+from console.queries import messages as message_queries
 from console.queries import replays as replay_queries
 from console.queries.document_diff import GONE, Change, gathered
-from console.services import clients, drafts, journals, policies, replays
+from console.services import clients, drafts, journals, messages, policies, replays
 from console.services.actors import Actor
 from console.units import words
 from console.units.format import number_exact, size
@@ -52,12 +55,13 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A kind. `about_a_client`: its target begins with a client's name."""
+    """A kind. `about_a_client`: its target begins with a client's name; `about_a_topic`: it is one."""
 
     permission: Permission
     told: Callable[[TrayItem, list[str] | None], Told]
     do: Callable[[Actor, TrayItem, str], str]
     about_a_client: bool = False
+    about_a_topic: bool = False
 
 
 # ---------------------------------------------------------------------------------------------------------- clients
@@ -179,6 +183,37 @@ def _do_replay(word: str) -> Callable[[Actor, TrayItem, str], str]:
         return f"The replay {name} was {'cancelled' if word == 'cancel' else 'paused'}."
 
     return do
+
+
+# --------------------------------------------------------------------------------------------------------- messages
+
+
+def _publish(item: TrayItem, patterns: list[str] | None) -> Told:
+    topic, size_of = item.target, len(_body(item))
+    what = f"Publish {size(size_of)} to {topic}"
+    problem = messages.refusal(topic, size_of)
+    if problem is not None:
+        return Told(what, blocked=[f"{problem.sentence} {problem.fix}"])
+    getting = message_queries.subscribers(topic, patterns)
+    if not getting:
+        lines = [_plain("Nobody subscribes to it now. If it is journaled it can be replayed.")]
+    else:
+        lines = [effect.Line("act", "get it, where their filters let it pass.", getting[:MOST_LINES], max(0, len(getting) - MOST_LINES))]  # fmt: skip
+    return Told(what, "1 message published", lines)
+
+
+def _body(item: TrayItem) -> bytes:
+    if "base64" in item.parameters:
+        return base64.b64decode(item.parameters["base64"])
+    return orjson.dumps(item.parameters.get("data"))
+
+
+def _do_publish(actor: Actor, item: TrayItem, reason: str) -> str:
+    if "base64" in item.parameters:
+        messages.publish_bytes(actor, item.target, _body(item), reason)
+    else:
+        messages.publish(actor, item.target, item.parameters.get("data"), reason)
+    return f"The message was published to {item.target}."
 
 
 # --------------------------------------------------------------------------------------------------------- journals
@@ -360,6 +395,7 @@ ACTS: Mapping[TrayKind, Act] = {
     TrayKind.REPLAY_CANCEL: Act(
         Permission.ACT_ON_CLIENTS, _replay("cancel"), _do_replay("cancel"), about_a_client=True
     ),
+    TrayKind.PUBLISH: Act(Permission.PUBLISH, _publish, _do_publish, about_a_topic=True),
     TrayKind.ARCHIVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     TrayKind.COMPRESS: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     TrayKind.REMOVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),

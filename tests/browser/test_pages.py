@@ -17,6 +17,7 @@ PAGES = (
     "/policies/",
     "/policies/drafts/",
     "/journals/",
+    "/messages/",
     "/replays/",
     "/actions/",
     "/actions/1/",

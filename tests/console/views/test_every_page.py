@@ -21,6 +21,7 @@ PAGES = (
     "policies_in_force",
     "drafts",
     "journals",
+    "messages",
     "replays",
     "replays_list",
     "actions",
