@@ -91,6 +91,11 @@ class TrayKind(models.TextChoices):
     COMPRESS = "compress", "Compress"
     REMOVE = "remove", "Remove"
     PUBLISH = "publish", "Publish a message to"
+    RUN_CANCEL = "run_cancel", "Cancel run"
+    ACTION_DELETE = "action_delete", "Delete action"
+    PROMOTE = "promote", "Promote the rollout"
+    STOP = "stop", "Stop the rollout"
+    DRAFT_DELETE = "draft_delete", "Delete draft"
 
 
 class ActorKind(models.TextChoices):

@@ -69,7 +69,6 @@ urlpatterns = [
     path("policies/drafts/import/", drafts.load, name="drafts_import"),
     path("policies/drafts/<int:draft_id>/", drafts.one, name="drafts_one"),
     path("policies/drafts/<int:draft_id>/preview/", drafts.preview, name="drafts_preview"),
-    path("policies/drafts/<int:draft_id>/publish/", drafts.publish, name="drafts_publish"),
     path("policies/drafts/<int:draft_id>/plan/", drafts.plan, name="drafts_plan"),
     path("policies/drafts/<int:draft_id>/delete/", drafts.delete, name="drafts_delete"),
     path("policies/drafts/<int:draft_id>/limits/", draft_parts.limits, name="drafts_limits"),
