@@ -1,4 +1,4 @@
-"""Acts in a tray that are about the control plane itself: runs, actions, rollouts and drafts. See tray_acts."""
+"""Acts in a tray that are about the control plane itself: runs, actions, rollouts, drafts and alerts. See tray_acts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from console.queries import effect
 from console.queries import policies as policy_queries
 from console.queries import runs as run_queries
 from console.queries.document_diff import changes, gathered
-from console.services import drafts, policies, rollouts, runs
+from console.services import alerts, drafts, policies, rollouts, runs
 from console.services.actions import editing
 from console.services.actions.schedules import next_firings
 from console.services.actors import Actor
@@ -150,6 +150,18 @@ def own_draft(instance: Instance, number: int) -> Any:
     return draft
 
 
+def _alert(item: TrayItem, _: list[str] | None) -> Told:
+    rule = alerts.rule_numbered(item.instance, item.target)
+    lines = [plain("Nobody is told by it any more, and what it told before is forgotten.")]
+    return Told(f"Delete the alert {rule.name}", "1 alert deleted", lines)
+
+
+def _do_alert(actor: Actor, item: TrayItem, reason: str) -> str:
+    rule = alerts.rule_numbered(item.instance, item.target)
+    alerts.delete(actor, rule, reason)
+    return f"The alert {rule.name} is deleted."
+
+
 def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.Plan | None:
     """For whom first a policy in a tray is published; None is for everybody."""
     told = parameters.get("rollout")
@@ -168,4 +180,5 @@ CONTROL_ACTS: Mapping[TrayKind, Act] = {
     TrayKind.PROMOTE: Act(Permission.EDIT_POLICIES, _rollout("promote"), _do_promote),
     TrayKind.STOP: Act(Permission.EDIT_POLICIES, _rollout("stop"), _do_stop),
     TrayKind.DRAFT_DELETE: Act(Permission.EDIT_POLICIES, _draft, _do_draft),
+    TrayKind.ALERT_DELETE: Act(Permission.EDIT_POLICIES, _alert, _do_alert),
 }

@@ -7,6 +7,7 @@ from django.urls import path, re_path
 from console.views import (
     access,
     actions,
+    alerts,
     audit,
     client,
     clients,
@@ -94,6 +95,9 @@ urlpatterns = [
     ),
     path("journals/", journals.journals, name="journals"),
     path("journals/plan/", journals.plan, name="journals_plan"),
+    path("alerts/", alerts.alerts, name="alerts"),
+    path("alerts/new/", alerts.create, name="alerts_create"),
+    path("alerts/<int:rule_id>/delete/", alerts.delete, name="alerts_delete"),
     path("messages/", messages.messages, name="messages"),
     path("messages/follow/", messages.follow, name="messages_follow"),
     path("messages/publish/", messages.publish, name="messages_publish"),

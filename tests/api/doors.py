@@ -188,6 +188,9 @@ DOORS = [
     Door("POST", "/policies/drafts/1/users/0/delete/", P.EDIT_POLICIES, {}),
     Door("GET", "/journals/", P.VIEW),
     Door("POST", "/journals/plan/", P.RUN_ACTIONS, AGE, looks=True),
+    Door("GET", "/alerts/", P.VIEW),
+    Door("POST", "/alerts/new/", P.EDIT_POLICIES, {"name": "x", "about": "stalled", "for_s": "30"}),
+    Door("POST", "/alerts/1/delete/", P.EDIT_POLICIES, {}, looks=True),
     Door("GET", "/messages/", P.VIEW, also=P.READ_MESSAGES),
     Door("GET", "/messages/follow/?topic=flights.UA", P.VIEW, also=P.READ_MESSAGES),
     Door(

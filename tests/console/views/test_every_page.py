@@ -15,6 +15,7 @@ from tests.support.fake_broker import FakeBroker
 PAGES = (
     "overview",
     "standing",
+    "alerts",
     "clients",
     "decisions",
     "policies",
