@@ -12,7 +12,7 @@ ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-browser test-postgres lint types imports format wheel bench torture clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres screenshots lint types imports format wheel bench torture clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-python: $(VENV)/dev.stamp $(if $(shell command -v npm),$(NODE)/node_modules
 # A run of its own: Playwright keeps an event loop running on the main thread, which no test after it could use.
 test-browser: $(VENV)/dev.stamp
 	$(PY) -m pytest tests/browser $(WORKERS) $(ARGS)
+
+screenshots: $(VENV)/dev.stamp  ## every page at three widths in both themes, in var/screenshots
+	@$(PY) -m tests.support.screenshots $(ARGS)
 
 test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
 	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api --database $(WORKERS) $(ARGS)

@@ -207,6 +207,7 @@ CODES: Final = MappingProxyType({
     "not_found": ErrorCode("There is nothing at this address", Told(0), _NOT_FOUND),
     "unknown_action": ErrorCode("There is no such action", _OPERATOR, _NOT_FOUND),
     "unknown_client": ErrorCode("No client of that name is connected", _OPERATOR, _NOT_FOUND),
+    "unknown_alert": ErrorCode("There is no such alert", _OPERATOR, _NOT_FOUND),
     "unknown_draft": ErrorCode("There is no such draft", _OPERATOR, _NOT_FOUND),
     "unknown_durable": ErrorCode("The client has no such durable subscription", _OPERATOR, _NOT_FOUND),
     "unknown_entry": ErrorCode("The draft has no such entry", _OPERATOR, _NOT_FOUND),

@@ -96,6 +96,31 @@ class TrayKind(models.TextChoices):
     ARCHIVE = "archive", "Archive"
     COMPRESS = "compress", "Compress"
     REMOVE = "remove", "Remove"
+    PUBLISH = "publish", "Publish a message to"
+    RUN_CANCEL = "run_cancel", "Cancel run"
+    ACTION_DELETE = "action_delete", "Delete action"
+    PROMOTE = "promote", "Promote the rollout"
+    STOP = "stop", "Stop the rollout"
+    DRAFT_DELETE = "draft_delete", "Delete draft"
+    ALERT_DELETE = "alert_delete", "Delete alert"
+
+
+class AlertAbout(models.TextChoices):
+    """What an alert is about."""
+
+    STALLED = "stalled", "a client is stalled"
+    ASKS = "asks", "a client is stalled, flapping or falling behind"
+    LIMIT = "limit", "a client will reach a limit within five minutes"
+    DECISION = "decision", "a client was acted on"
+    STANDING = "standing", "something stands at the top of every page"
+
+
+class MessageState(models.TextChoices):
+    """What became of a message that tells of an alert."""
+
+    WAITING = "waiting", "Waiting"
+    SENT = "sent", "Sent"
+    FAILED = "failed", "Given up"
 
 
 class ActorKind(models.TextChoices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from console.services import audit, execution, ledger, operators, policies, rollup, runs
+from console.services import alerts, audit, execution, ledger, operators, policies, rollup, runs
 from console.services.actions import schedules
 
 
@@ -27,3 +27,12 @@ def tick() -> None:
     ledger.forget_old(now)
     audit.forget_expired(now)
     operators.store_used()
+    alerts.forget_old(now)
+
+
+@shared_task(name="console.tasks.watch")
+def watch() -> None:
+    """Every ten seconds: open and close alerts, and send what is due of them."""
+    now = timezone.now()
+    alerts.watch(now)
+    alerts.send_due(now)

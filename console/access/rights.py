@@ -71,14 +71,22 @@ class Access:
 
     def client_patterns(self, instance: str, permission: Permission = Permission.VIEW) -> list[str] | None:
         """Name patterns of the clients they may see; None is every client, an empty list is none."""
+        mine = self._rights_to(permission, instance)
+        return None if mine is None else sorted({one.clients for one in mine if one.clients})
+
+    def topic_patterns(self, instance: str, permission: Permission) -> list[str] | None:
+        """The same for topics."""
+        mine = self._rights_to(permission, instance)
+        return None if mine is None else sorted({one.topics for one in mine if one.topics})
+
+    def _rights_to(self, permission: Permission, instance: str) -> list[Right] | None:
+        """The rights to do it within patterns; None when one of them is without a pattern."""
         if self.scope is not None and permission not in self.scope:
             return []
         mine = [
             one for one in self.rights if permission in one.permissions and one.instance in ("", instance)
         ]
-        if any(not (one.clients or one.topics) for one in mine):
-            return None
-        return sorted({one.clients for one in mine if one.clients})
+        return None if any(not (one.clients or one.topics) for one in mine) else mine
 
 
 def is_name_pattern(text: str) -> bool:

@@ -72,13 +72,9 @@ class ImportForm(_Dressed):
 
 
 class PublishForm(_Dressed):
-    """Why, and for whom first."""
+    """For whom first."""
 
-    expected_version = forms.IntegerField(widget=forms.HiddenInput)
-    reason = forms.CharField(
-        label="Reason for this change", max_length=500, help_text="Stands in the revision and the audit."
-    )
-    whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all")
+    whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all", required=False)
     client = forms.CharField(
         label="Client names", required=False, max_length=64, help_text="A pattern, like desk-*."
     )

@@ -9,7 +9,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -18,276 +17,634 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Instance',
+            name="Instance",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=64, unique=True, validators=[console.models.instance.check_name])),
-                ('journaled_topics', models.JSONField(blank=True, default=console.models.instance.all_topics, validators=[console.models.instance.check_patterns])),
-                ('unjournaled_topics', models.JSONField(blank=True, default=console.models.instance.scratch_topics, validators=[console.models.instance.check_patterns])),
-                ('journal_size', models.BigIntegerField(default=134217728, validators=[django.core.validators.MinValueValidator(1048576)])),
-                ('preallocated_files', models.PositiveIntegerField(default=2, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(64)])),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    models.CharField(
+                        max_length=64, unique=True, validators=[console.models.instance.check_name]
+                    ),
+                ),
+                (
+                    "journaled_topics",
+                    models.JSONField(
+                        blank=True,
+                        default=console.models.instance.all_topics,
+                        validators=[console.models.instance.check_patterns],
+                    ),
+                ),
+                (
+                    "unjournaled_topics",
+                    models.JSONField(
+                        blank=True,
+                        default=console.models.instance.scratch_topics,
+                        validators=[console.models.instance.check_patterns],
+                    ),
+                ),
+                (
+                    "journal_size",
+                    models.BigIntegerField(
+                        default=134217728, validators=[django.core.validators.MinValueValidator(1048576)]
+                    ),
+                ),
+                (
+                    "preallocated_files",
+                    models.PositiveIntegerField(
+                        default=2,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(64),
+                        ],
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.CreateModel(
-            name='ApiToken',
+            name="ApiToken",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100)),
-                ('prefix', models.CharField(max_length=16, unique=True)),
-                ('digest', models.CharField(max_length=64)),
-                ('may_change', models.BooleanField(default=False)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('expires_at', models.DateTimeField()),
-                ('revoked_at', models.DateTimeField(blank=True, null=True)),
-                ('used_at', models.DateTimeField(blank=True, null=True)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='api_tokens', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=100)),
+                ("prefix", models.CharField(max_length=16, unique=True)),
+                ("digest", models.CharField(max_length=64)),
+                ("may_change", models.BooleanField(default=False)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("expires_at", models.DateTimeField()),
+                ("revoked_at", models.DateTimeField(blank=True, null=True)),
+                ("used_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="api_tokens",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-created_at'],
+                "ordering": ["-created_at"],
             },
         ),
         migrations.CreateModel(
-            name='AuditEvent',
+            name="AuditEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField(auto_now_add=True)),
-                ('actor_kind', models.CharField(choices=[('person', 'Person'), ('token', 'API token'), ('schedule', 'Schedule'), ('system', 'System')], max_length=16)),
-                ('actor', models.CharField(max_length=200)),
-                ('action', models.CharField(max_length=100)),
-                ('object', models.CharField(blank=True, max_length=300)),
-                ('before', models.JSONField(blank=True, null=True)),
-                ('after', models.JSONField(blank=True, null=True)),
-                ('reason', models.CharField(blank=True, max_length=500)),
-                ('result', models.CharField(choices=[('done', 'Done'), ('denied', 'Denied'), ('failed', 'Failed')], default='done', max_length=16)),
-                ('message', models.CharField(blank=True, max_length=1000)),
-                ('source', models.CharField(blank=True, max_length=64)),
-                ('request_id', models.CharField(blank=True, max_length=64)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "actor_kind",
+                    models.CharField(
+                        choices=[
+                            ("person", "Person"),
+                            ("token", "API token"),
+                            ("schedule", "Schedule"),
+                            ("system", "System"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("actor", models.CharField(max_length=200)),
+                ("action", models.CharField(max_length=100)),
+                ("object", models.CharField(blank=True, max_length=300)),
+                ("before", models.JSONField(blank=True, null=True)),
+                ("after", models.JSONField(blank=True, null=True)),
+                ("reason", models.CharField(blank=True, max_length=500)),
+                (
+                    "result",
+                    models.CharField(
+                        choices=[("done", "Done"), ("denied", "Denied"), ("failed", "Failed")],
+                        default="done",
+                        max_length=16,
+                    ),
+                ),
+                ("message", models.CharField(blank=True, max_length=1000)),
+                ("source", models.CharField(blank=True, max_length=64)),
+                ("request_id", models.CharField(blank=True, max_length=64)),
             ],
             options={
-                'verbose_name': 'audit event',
-                'ordering': ['-at', '-id'],
-                'indexes': [models.Index(fields=['-at'], name='audit_newest'), models.Index(fields=['object', '-at'], name='audit_of_object')],
+                "verbose_name": "audit event",
+                "ordering": ["-at", "-id"],
+                "indexes": [
+                    models.Index(fields=["-at"], name="audit_newest"),
+                    models.Index(fields=["object", "-at"], name="audit_of_object"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Schedule',
+            name="Schedule",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100)),
-                ('kind', models.CharField(choices=[('archive', 'Archive journals'), ('compress', 'Compress journals'), ('remove', 'Remove journals'), ('pipeline', 'Pipeline job')], max_length=16)),
-                ('parameters', models.JSONField(blank=True, default=dict)),
-                ('weekday', models.PositiveSmallIntegerField(blank=True, null=True, validators=[django.core.validators.MaxValueValidator(6)])),
-                ('hour', models.PositiveSmallIntegerField(default=0, validators=[django.core.validators.MaxValueValidator(23)])),
-                ('minute', models.PositiveSmallIntegerField(default=30, validators=[django.core.validators.MaxValueValidator(59)])),
-                ('enabled', models.BooleanField(default=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='schedules', to='console.instance')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=100)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("archive", "Archive journals"),
+                            ("compress", "Compress journals"),
+                            ("remove", "Remove journals"),
+                            ("pipeline", "Pipeline job"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("parameters", models.JSONField(blank=True, default=dict)),
+                (
+                    "weekday",
+                    models.PositiveSmallIntegerField(
+                        blank=True, null=True, validators=[django.core.validators.MaxValueValidator(6)]
+                    ),
+                ),
+                (
+                    "hour",
+                    models.PositiveSmallIntegerField(
+                        default=0, validators=[django.core.validators.MaxValueValidator(23)]
+                    ),
+                ),
+                (
+                    "minute",
+                    models.PositiveSmallIntegerField(
+                        default=30, validators=[django.core.validators.MaxValueValidator(59)]
+                    ),
+                ),
+                ("enabled", models.BooleanField(default=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="schedules",
+                        to="console.instance",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['instance', 'name'],
+                "ordering": ["instance", "name"],
             },
         ),
         migrations.CreateModel(
-            name='ActionRun',
+            name="ActionRun",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('archive', 'Archive journals'), ('compress', 'Compress journals'), ('remove', 'Remove journals'), ('pipeline', 'Pipeline job')], max_length=16)),
-                ('parameters', models.JSONField(default=dict)),
-                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('running', 'Running'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('lost', 'Lost')], default='waiting', max_length=16)),
-                ('progress', models.FloatField(default=0)),
-                ('step', models.CharField(blank=True, max_length=300)),
-                ('plan', models.JSONField(blank=True, null=True)),
-                ('result', models.JSONField(blank=True, null=True)),
-                ('error', models.JSONField(blank=True, null=True)),
-                ('log', models.TextField(blank=True)),
-                ('actor', models.CharField(max_length=200)),
-                ('actor_kind', models.CharField(max_length=16)),
-                ('due_at', models.DateTimeField(blank=True, null=True)),
-                ('cancel_requested', models.BooleanField(default=False)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('ended_at', models.DateTimeField(blank=True, null=True)),
-                ('heard_at', models.DateTimeField(blank=True, null=True)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='console.instance')),
-                ('schedule', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='console.schedule')),
+                (
+                    "id",
+                    models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("archive", "Archive journals"),
+                            ("compress", "Compress journals"),
+                            ("remove", "Remove journals"),
+                            ("pipeline", "Pipeline job"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("parameters", models.JSONField(default=dict)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("waiting", "Waiting"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                            ("lost", "Lost"),
+                        ],
+                        default="waiting",
+                        max_length=16,
+                    ),
+                ),
+                ("progress", models.FloatField(default=0)),
+                ("step", models.CharField(blank=True, max_length=300)),
+                ("plan", models.JSONField(blank=True, null=True)),
+                ("result", models.JSONField(blank=True, null=True)),
+                ("error", models.JSONField(blank=True, null=True)),
+                ("log", models.TextField(blank=True)),
+                ("actor", models.CharField(max_length=200)),
+                ("actor_kind", models.CharField(max_length=16)),
+                ("due_at", models.DateTimeField(blank=True, null=True)),
+                ("cancel_requested", models.BooleanField(default=False)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
+                ("heard_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="runs",
+                        to="console.instance",
+                    ),
+                ),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="runs",
+                        to="console.schedule",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-created_at'],
+                "ordering": ["-created_at"],
             },
         ),
         migrations.CreateModel(
-            name='Transport',
+            name="Transport",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=64, validators=[console.models.instance.check_name])),
-                ('kind', models.CharField(choices=[('tcp', 'TCP'), ('websocket', 'WebSocket')], max_length=16)),
-                ('host', models.CharField(default='127.0.0.1', max_length=255)),
-                ('port', models.PositiveIntegerField(validators=[django.core.validators.MaxValueValidator(65535)])),
-                ('enabled', models.BooleanField(default=True)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='transports', to='console.instance')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=64, validators=[console.models.instance.check_name])),
+                (
+                    "kind",
+                    models.CharField(choices=[("tcp", "TCP"), ("websocket", "WebSocket")], max_length=16),
+                ),
+                ("host", models.CharField(default="127.0.0.1", max_length=255)),
+                (
+                    "port",
+                    models.PositiveIntegerField(validators=[django.core.validators.MaxValueValidator(65535)]),
+                ),
+                ("enabled", models.BooleanField(default=True)),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="transports",
+                        to="console.instance",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['instance', 'name'],
+                "ordering": ["instance", "name"],
             },
         ),
         migrations.CreateModel(
-            name='PoolPolicy',
+            name="PoolPolicy",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('message_memory_limit', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                ('message_disk_limit', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                ('message_disk_path', models.CharField(blank=True, max_length=1024, null=True)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='pool_policies', to='console.instance')),
-                ('transport', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='pool_policy', to='console.transport')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "message_memory_limit",
+                    models.BigIntegerField(
+                        blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)]
+                    ),
+                ),
+                (
+                    "message_disk_limit",
+                    models.BigIntegerField(
+                        blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)]
+                    ),
+                ),
+                ("message_disk_path", models.CharField(blank=True, max_length=1024, null=True)),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="pool_policies",
+                        to="console.instance",
+                    ),
+                ),
+                (
+                    "transport",
+                    models.OneToOneField(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="pool_policy",
+                        to="console.transport",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='ClientPolicy',
+            name="ClientPolicy",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('client_max_capacity', models.PositiveIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100)])),
-                ('client_message_age_limit_ms', models.BigIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='client_policies', to='console.instance')),
-                ('transport', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='client_policy', to='console.transport')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "client_max_capacity",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(100),
+                        ],
+                    ),
+                ),
+                (
+                    "client_message_age_limit_ms",
+                    models.BigIntegerField(
+                        blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)]
+                    ),
+                ),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="client_policies",
+                        to="console.instance",
+                    ),
+                ),
+                (
+                    "transport",
+                    models.OneToOneField(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="client_policy",
+                        to="console.transport",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Decision',
+            name="Decision",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField()),
-                ('client', models.CharField(max_length=64)),
-                ('transport', models.CharField(blank=True, max_length=64)),
-                ('pool', models.CharField(blank=True, max_length=64)),
-                ('action', models.CharField(max_length=32)),
-                ('reason', models.CharField(max_length=64)),
-                ('rule', models.CharField(blank=True, max_length=100)),
-                ('revision', models.PositiveIntegerField(default=0)),
-                ('mode', models.CharField(blank=True, max_length=16)),
-                ('signal', models.CharField(blank=True, max_length=64)),
-                ('observed', models.BigIntegerField(blank=True, null=True)),
-                ('limit', models.BigIntegerField(blank=True, null=True)),
-                ('unit', models.CharField(blank=True, max_length=32)),
-                ('sentence', models.TextField(blank=True)),
-                ('details', models.JSONField(default=dict)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='decisions', to='console.instance')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField()),
+                ("client", models.CharField(max_length=64)),
+                ("transport", models.CharField(blank=True, max_length=64)),
+                ("pool", models.CharField(blank=True, max_length=64)),
+                ("action", models.CharField(max_length=32)),
+                ("reason", models.CharField(max_length=64)),
+                ("rule", models.CharField(blank=True, max_length=100)),
+                ("revision", models.PositiveIntegerField(default=0)),
+                ("mode", models.CharField(blank=True, max_length=16)),
+                ("signal", models.CharField(blank=True, max_length=64)),
+                ("observed", models.BigIntegerField(blank=True, null=True)),
+                ("limit", models.BigIntegerField(blank=True, null=True)),
+                ("unit", models.CharField(blank=True, max_length=32)),
+                ("sentence", models.TextField(blank=True)),
+                ("details", models.JSONField(default=dict)),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="decisions",
+                        to="console.instance",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-at', '-id'],
-                'indexes': [models.Index(fields=['instance', '-at'], name='decision_newest'), models.Index(fields=['instance', 'client', '-at'], name='decision_of_client')],
+                "ordering": ["-at", "-id"],
+                "indexes": [
+                    models.Index(fields=["instance", "-at"], name="decision_newest"),
+                    models.Index(fields=["instance", "client", "-at"], name="decision_of_client"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='ClientSample',
+            name="ClientSample",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('client', models.CharField(max_length=64)),
-                ('at', models.DateTimeField()),
-                ('state', models.CharField(max_length=16)),
-                ('lag_messages', models.BigIntegerField(default=0)),
-                ('lag_bytes', models.BigIntegerField(default=0)),
-                ('lag_ms', models.BigIntegerField(default=0)),
-                ('outbox_bytes', models.BigIntegerField(default=0)),
-                ('spool_bytes', models.BigIntegerField(default=0)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='console.instance')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("client", models.CharField(max_length=64)),
+                ("at", models.DateTimeField()),
+                ("state", models.CharField(max_length=16)),
+                ("lag_messages", models.BigIntegerField(default=0)),
+                ("lag_bytes", models.BigIntegerField(default=0)),
+                ("lag_ms", models.BigIntegerField(default=0)),
+                ("outbox_bytes", models.BigIntegerField(default=0)),
+                ("spool_bytes", models.BigIntegerField(default=0)),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="console.instance"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['at'],
-                'indexes': [models.Index(fields=['at'], name='sample_age')],
-                'constraints': [models.UniqueConstraint(fields=('instance', 'client', 'at'), name='client_sample_once')],
+                "ordering": ["at"],
+                "indexes": [models.Index(fields=["at"], name="sample_age")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("instance", "client", "at"), name="client_sample_once")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='PolicyRevision',
+            name="PolicyRevision",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('document', models.JSONField()),
-                ('author', models.CharField(max_length=200)),
-                ('reason', models.CharField(blank=True, max_length=500)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('author_user', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='revisions', to='console.instance')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("document", models.JSONField()),
+                ("author", models.CharField(max_length=200)),
+                ("reason", models.CharField(blank=True, max_length=500)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "author_user",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="revisions",
+                        to="console.instance",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'policy revision',
-                'ordering': ['instance', '-number'],
-                'constraints': [models.UniqueConstraint(fields=('instance', 'number'), name='revision_number_once'), models.CheckConstraint(condition=models.Q(('number__gte', 1)), name='revision_number_positive')],
+                "verbose_name": "policy revision",
+                "ordering": ["instance", "-number"],
+                "constraints": [
+                    models.UniqueConstraint(fields=("instance", "number"), name="revision_number_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(("number__gte", 1)), name="revision_number_positive"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='RevisionReport',
+            name="RevisionReport",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('pid', models.BigIntegerField(default=0)),
-                ('reported_at', models.DateTimeField()),
-                ('seen_at', models.DateTimeField()),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='reports', to='console.instance')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("pid", models.BigIntegerField(default=0)),
+                ("reported_at", models.DateTimeField()),
+                ("seen_at", models.DateTimeField()),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="reports",
+                        to="console.instance",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-seen_at', '-id'],
-                'indexes': [models.Index(fields=['instance', '-seen_at'], name='report_newest')],
+                "ordering": ["-seen_at", "-id"],
+                "indexes": [models.Index(fields=["instance", "-seen_at"], name="report_newest")],
             },
         ),
         migrations.AddConstraint(
-            model_name='schedule',
-            constraint=models.UniqueConstraint(fields=('instance', 'name'), name='schedule_name_once'),
+            model_name="schedule",
+            constraint=models.UniqueConstraint(fields=("instance", "name"), name="schedule_name_once"),
         ),
         migrations.AddConstraint(
-            model_name='schedule',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('weekday__isnull', True), ('weekday__lte', 6), _connector='OR'), ('hour__lte', 23), ('minute__lte', 59)), name='schedule_time_of_week'),
+            model_name="schedule",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("weekday__isnull", True), ("weekday__lte", 6), _connector="OR"),
+                    ("hour__lte", 23),
+                    ("minute__lte", 59),
+                ),
+                name="schedule_time_of_week",
+            ),
         ),
         migrations.AddIndex(
-            model_name='actionrun',
-            index=models.Index(fields=['instance', '-created_at'], name='run_newest'),
+            model_name="actionrun",
+            index=models.Index(fields=["instance", "-created_at"], name="run_newest"),
         ),
         migrations.AddConstraint(
-            model_name='actionrun',
-            constraint=models.UniqueConstraint(fields=('schedule', 'due_at'), name='run_once_per_firing'),
+            model_name="actionrun",
+            constraint=models.UniqueConstraint(fields=("schedule", "due_at"), name="run_once_per_firing"),
         ),
         migrations.AddConstraint(
-            model_name='actionrun',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['waiting', 'running'])), fields=('instance', 'kind'), name='run_one_of_a_kind'),
+            model_name="actionrun",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state__in", ["waiting", "running"])),
+                fields=("instance", "kind"),
+                name="run_one_of_a_kind",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='actionrun',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('due_at__isnull', True), ('schedule__isnull', True)), models.Q(('due_at__isnull', False), ('schedule__isnull', False)), _connector='OR'), name='run_due_with_schedule'),
+            model_name="actionrun",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("due_at__isnull", True), ("schedule__isnull", True)),
+                    models.Q(("due_at__isnull", False), ("schedule__isnull", False)),
+                    _connector="OR",
+                ),
+                name="run_due_with_schedule",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='transport',
-            constraint=models.UniqueConstraint(fields=('instance', 'name'), name='transport_name_once'),
+            model_name="transport",
+            constraint=models.UniqueConstraint(fields=("instance", "name"), name="transport_name_once"),
         ),
         migrations.AddConstraint(
-            model_name='transport',
-            constraint=models.UniqueConstraint(condition=models.Q(('port__gt', 0)), fields=('instance', 'host', 'port'), name='transport_address_once'),
+            model_name="transport",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("port__gt", 0)),
+                fields=("instance", "host", "port"),
+                name="transport_address_once",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='transport',
-            constraint=models.CheckConstraint(condition=models.Q(('port__lte', 65535)), name='transport_port_range'),
+            model_name="transport",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("port__lte", 65535)), name="transport_port_range"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='poolpolicy',
-            constraint=models.UniqueConstraint(condition=models.Q(('transport__isnull', True)), fields=('instance',), name='instance_pool_policy_once'),
+            model_name="poolpolicy",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("transport__isnull", True)),
+                fields=("instance",),
+                name="instance_pool_policy_once",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='poolpolicy',
-            constraint=models.CheckConstraint(condition=models.Q(('message_memory_limit__isnull', True), ('message_memory_limit__gt', 0), _connector='OR'), name='memory_limit_positive'),
+            model_name="poolpolicy",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("message_memory_limit__isnull", True), ("message_memory_limit__gt", 0), _connector="OR"
+                ),
+                name="memory_limit_positive",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='poolpolicy',
-            constraint=models.CheckConstraint(condition=models.Q(('message_disk_limit__isnull', True), ('message_disk_limit__gt', 0), _connector='OR'), name='disk_limit_positive'),
+            model_name="poolpolicy",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("message_disk_limit__isnull", True), ("message_disk_limit__gt", 0), _connector="OR"
+                ),
+                name="disk_limit_positive",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='clientpolicy',
-            constraint=models.UniqueConstraint(condition=models.Q(('transport__isnull', True)), fields=('instance',), name='instance_client_policy_once'),
+            model_name="clientpolicy",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("transport__isnull", True)),
+                fields=("instance",),
+                name="instance_client_policy_once",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='clientpolicy',
-            constraint=models.CheckConstraint(condition=models.Q(('client_max_capacity__isnull', True), ('client_max_capacity__range', (1, 100)), _connector='OR'), name='capacity_percent'),
+            model_name="clientpolicy",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("client_max_capacity__isnull", True),
+                    ("client_max_capacity__range", (1, 100)),
+                    _connector="OR",
+                ),
+                name="capacity_percent",
+            ),
         ),
     ]

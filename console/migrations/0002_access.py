@@ -26,75 +26,122 @@ def grant_roles(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('console', '0001_first'),
+        ("console", "0001_first"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Grant',
+            name="Grant",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('role', models.CharField(choices=[('viewer', 'Viewer'), ('operator', 'Operator'), ('policy_editor', 'Policy editor'), ('approver', 'Approver'), ('administrator', 'Administrator')], max_length=16)),
-                ('client_pattern', models.CharField(blank=True, max_length=64, validators=[console.models.access.check_client_pattern])),
-                ('topic_pattern', models.CharField(blank=True, max_length=255, validators=[console.models.access.check_topic_pattern])),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('created_by', models.CharField(blank=True, max_length=200)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "role",
+                    models.CharField(
+                        choices=[
+                            ("viewer", "Viewer"),
+                            ("operator", "Operator"),
+                            ("policy_editor", "Policy editor"),
+                            ("approver", "Approver"),
+                            ("administrator", "Administrator"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                (
+                    "client_pattern",
+                    models.CharField(
+                        blank=True, max_length=64, validators=[console.models.access.check_client_pattern]
+                    ),
+                ),
+                (
+                    "topic_pattern",
+                    models.CharField(
+                        blank=True, max_length=255, validators=[console.models.access.check_topic_pattern]
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("created_by", models.CharField(blank=True, max_length=200)),
             ],
             options={
-                'ordering': ['user__username', 'role', 'pk'],
+                "ordering": ["user__username", "role", "pk"],
             },
         ),
         migrations.AddField(
-            model_name='apitoken',
-            name='scope',
+            model_name="apitoken",
+            name="scope",
             field=models.JSONField(default=list, validators=[console.models.access.check_scope]),
         ),
         migrations.RunPython(scope_tokens, migrations.RunPython.noop),
         migrations.RemoveField(
-            model_name='apitoken',
-            name='may_change',
+            model_name="apitoken",
+            name="may_change",
         ),
         migrations.AddField(
-            model_name='auditevent',
-            name='expires_at',
+            model_name="auditevent",
+            name="expires_at",
             field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AddIndex(
-            model_name='auditevent',
-            index=models.Index(fields=['action', '-at'], name='audit_of_action'),
+            model_name="auditevent",
+            index=models.Index(fields=["action", "-at"], name="audit_of_action"),
         ),
         migrations.AddIndex(
-            model_name='auditevent',
-            index=models.Index(fields=['request_id'], name='audit_of_request'),
+            model_name="auditevent",
+            index=models.Index(fields=["request_id"], name="audit_of_request"),
         ),
         migrations.AddIndex(
-            model_name='auditevent',
-            index=models.Index(fields=['expires_at'], name='audit_expiry'),
+            model_name="auditevent",
+            index=models.Index(fields=["expires_at"], name="audit_expiry"),
         ),
         migrations.AddField(
-            model_name='grant',
-            name='instance',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='grants', to='console.instance'),
+            model_name="grant",
+            name="instance",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="grants",
+                to="console.instance",
+            ),
         ),
         migrations.AddField(
-            model_name='grant',
-            name='user',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='grants', to=settings.AUTH_USER_MODEL),
+            model_name="grant",
+            name="user",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="grants",
+                to=settings.AUTH_USER_MODEL,
+            ),
         ),
         migrations.AddConstraint(
-            model_name='grant',
-            constraint=models.UniqueConstraint(fields=('user', 'role', 'instance', 'client_pattern', 'topic_pattern'), name='grant_once'),
+            model_name="grant",
+            constraint=models.UniqueConstraint(
+                fields=("user", "role", "instance", "client_pattern", "topic_pattern"), name="grant_once"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='grant',
-            constraint=models.UniqueConstraint(condition=models.Q(('instance__isnull', True)), fields=('user', 'role', 'client_pattern', 'topic_pattern'), name='grant_everywhere_once'),
+            model_name="grant",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("instance__isnull", True)),
+                fields=("user", "role", "client_pattern", "topic_pattern"),
+                name="grant_everywhere_once",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='grant',
-            constraint=models.CheckConstraint(condition=models.Q(('role__in', ['viewer', 'operator', 'policy_editor', 'approver', 'administrator'])), name='grant_role_known'),
+            model_name="grant",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("role__in", ["viewer", "operator", "policy_editor", "approver", "administrator"])
+                ),
+                name="grant_role_known",
+            ),
         ),
         migrations.RunPython(grant_roles, migrations.RunPython.noop),
     ]

@@ -5,163 +5,239 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('console', '0002_access'),
+        ("console", "0002_access"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Action',
+            name="Action",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100)),
-                ('description', models.CharField(blank=True, max_length=500)),
-                ('when', models.JSONField(blank=True, default=list)),
-                ('steps', models.JSONField(default=list)),
-                ('enabled', models.BooleanField(default=True)),
-                ('missed', models.CharField(choices=[('skip', 'Skip them'), ('run_once', 'Run once, for the newest')], default='run_once', max_length=16)),
-                ('needs_approval', models.BooleanField(default=False)),
-                ('version', models.PositiveIntegerField(default=1)),
-                ('started_at', models.DateTimeField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('changed_at', models.DateTimeField(auto_now=True)),
-                ('changed_by', models.CharField(blank=True, max_length=200)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=100)),
+                ("description", models.CharField(blank=True, max_length=500)),
+                ("when", models.JSONField(blank=True, default=list)),
+                ("steps", models.JSONField(default=list)),
+                ("enabled", models.BooleanField(default=True)),
+                (
+                    "missed",
+                    models.CharField(
+                        choices=[("skip", "Skip them"), ("run_once", "Run once, for the newest")],
+                        default="run_once",
+                        max_length=16,
+                    ),
+                ),
+                ("needs_approval", models.BooleanField(default=False)),
+                ("version", models.PositiveIntegerField(default=1)),
+                ("started_at", models.DateTimeField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("changed_at", models.DateTimeField(auto_now=True)),
+                ("changed_by", models.CharField(blank=True, max_length=200)),
             ],
             options={
-                'ordering': ['instance', 'name'],
+                "ordering": ["instance", "name"],
             },
         ),
         migrations.CreateModel(
-            name='RunHold',
+            name="RunHold",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(max_length=80)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("kind", models.CharField(max_length=80)),
             ],
         ),
         migrations.RemoveConstraint(
-            model_name='actionrun',
-            name='run_once_per_firing',
+            model_name="actionrun",
+            name="run_once_per_firing",
         ),
         migrations.RemoveConstraint(
-            model_name='actionrun',
-            name='run_one_of_a_kind',
+            model_name="actionrun",
+            name="run_one_of_a_kind",
         ),
         migrations.RemoveConstraint(
-            model_name='actionrun',
-            name='run_due_with_schedule',
+            model_name="actionrun",
+            name="run_due_with_schedule",
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='actor_user_id',
+            model_name="actionrun",
+            name="actor_user_id",
             field=models.BigIntegerField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='approver',
+            model_name="actionrun",
+            name="approver",
             field=models.CharField(blank=True, max_length=200),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='idempotency_digest',
+            model_name="actionrun",
+            name="idempotency_digest",
             field=models.CharField(blank=True, max_length=64),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='idempotency_key',
+            model_name="actionrun",
+            name="idempotency_key",
             field=models.CharField(blank=True, max_length=200),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='origin',
+            model_name="actionrun",
+            name="origin",
             field=models.UUIDField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='plan_hash',
+            model_name="actionrun",
+            name="plan_hash",
             field=models.CharField(blank=True, max_length=64),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='repeats',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='repetitions', to='console.actionrun'),
+            model_name="actionrun",
+            name="repeats",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.SET_NULL,
+                related_name="repetitions",
+                to="console.actionrun",
+            ),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='steps',
+            model_name="actionrun",
+            name="steps",
             field=models.JSONField(blank=True, default=list),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='trigger',
+            model_name="actionrun",
+            name="trigger",
             field=models.JSONField(blank=True, default=dict),
         ),
         migrations.AddField(
-            model_name='instance',
-            name='started_at',
+            model_name="instance",
+            name="started_at",
             field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AlterField(
-            model_name='actionrun',
-            name='kind',
-            field=models.CharField(choices=[('archive', 'Archive journals'), ('compress', 'Compress journals'), ('remove', 'Remove journals'), ('pipeline', 'Pipeline job'), ('action', 'Action')], max_length=16),
+            model_name="actionrun",
+            name="kind",
+            field=models.CharField(
+                choices=[
+                    ("archive", "Archive journals"),
+                    ("compress", "Compress journals"),
+                    ("remove", "Remove journals"),
+                    ("pipeline", "Pipeline job"),
+                    ("action", "Action"),
+                ],
+                max_length=16,
+            ),
         ),
         migrations.AlterField(
-            model_name='actionrun',
-            name='state',
-            field=models.CharField(choices=[('approval', 'Awaiting approval'), ('waiting', 'Waiting'), ('running', 'Running'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('lost', 'Lost')], default='waiting', max_length=16),
+            model_name="actionrun",
+            name="state",
+            field=models.CharField(
+                choices=[
+                    ("approval", "Awaiting approval"),
+                    ("waiting", "Waiting"),
+                    ("running", "Running"),
+                    ("succeeded", "Succeeded"),
+                    ("failed", "Failed"),
+                    ("cancelled", "Cancelled"),
+                    ("lost", "Lost"),
+                ],
+                default="waiting",
+                max_length=16,
+            ),
         ),
         migrations.AlterField(
-            model_name='auditevent',
-            name='actor_kind',
-            field=models.CharField(choices=[('person', 'Person'), ('token', 'API token'), ('schedule', 'Schedule'), ('action', 'Action'), ('system', 'System')], max_length=16),
+            model_name="auditevent",
+            name="actor_kind",
+            field=models.CharField(
+                choices=[
+                    ("person", "Person"),
+                    ("token", "API token"),
+                    ("schedule", "Schedule"),
+                    ("action", "Action"),
+                    ("system", "System"),
+                ],
+                max_length=16,
+            ),
         ),
         migrations.AddField(
-            model_name='action',
-            name='instance',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='actions', to='console.instance'),
+            model_name="action",
+            name="instance",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="actions", to="console.instance"
+            ),
         ),
         migrations.AddField(
-            model_name='actionrun',
-            name='action',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='runs', to='console.action'),
+            model_name="actionrun",
+            name="action",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.SET_NULL,
+                related_name="runs",
+                to="console.action",
+            ),
         ),
         migrations.AddIndex(
-            model_name='actionrun',
-            index=models.Index(fields=['state', 'created_at'], name='run_by_state'),
+            model_name="actionrun",
+            index=models.Index(fields=["state", "created_at"], name="run_by_state"),
         ),
         migrations.AddConstraint(
-            model_name='actionrun',
-            constraint=models.UniqueConstraint(fields=('action', 'due_at'), name='run_once_per_firing'),
+            model_name="actionrun",
+            constraint=models.UniqueConstraint(fields=("action", "due_at"), name="run_once_per_firing"),
         ),
         migrations.AddConstraint(
-            model_name='actionrun',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['waiting', 'running']), models.Q(('kind', 'action'), _negated=True)), fields=('instance', 'kind'), name='run_one_of_a_kind'),
+            model_name="actionrun",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(
+                    ("state__in", ["waiting", "running"]), models.Q(("kind", "action"), _negated=True)
+                ),
+                fields=("instance", "kind"),
+                name="run_one_of_a_kind",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='actionrun',
-            constraint=models.UniqueConstraint(condition=models.Q(('idempotency_key', ''), _negated=True), fields=('actor', 'idempotency_key'), name='run_once_per_key'),
+            model_name="actionrun",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("idempotency_key", ""), _negated=True),
+                fields=("actor", "idempotency_key"),
+                name="run_once_per_key",
+            ),
         ),
         migrations.AddField(
-            model_name='runhold',
-            name='instance',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='console.instance'),
+            model_name="runhold",
+            name="instance",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="+", to="console.instance"
+            ),
         ),
         migrations.AddField(
-            model_name='runhold',
-            name='run',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='holds', to='console.actionrun'),
+            model_name="runhold",
+            name="run",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="holds", to="console.actionrun"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='action',
-            constraint=models.UniqueConstraint(fields=('instance', 'name'), name='action_name_once'),
+            model_name="action",
+            constraint=models.UniqueConstraint(fields=("instance", "name"), name="action_name_once"),
         ),
         migrations.AddConstraint(
-            model_name='action',
-            constraint=models.CheckConstraint(condition=models.Q(('missed__in', ['skip', 'run_once'])), name='action_missed_policy'),
+            model_name="action",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("missed__in", ["skip", "run_once"])), name="action_missed_policy"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='runhold',
-            constraint=models.UniqueConstraint(fields=('instance', 'kind'), name='run_hold_once'),
+            model_name="runhold",
+            constraint=models.UniqueConstraint(fields=("instance", "kind"), name="run_hold_once"),
         ),
     ]

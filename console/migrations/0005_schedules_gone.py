@@ -6,17 +6,16 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('console', '0004_schedules_become_actions'),
+        ("console", "0004_schedules_become_actions"),
     ]
 
     operations = [
         migrations.RemoveField(
-            model_name='actionrun',
-            name='schedule',
+            model_name="actionrun",
+            name="schedule",
         ),
         migrations.DeleteModel(
-            name='Schedule',
+            name="Schedule",
         ),
     ]

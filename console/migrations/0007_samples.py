@@ -5,57 +5,91 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('console', '0006_journal_directories'),
+        ("console", "0006_journal_directories"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='ClientMinute',
+            name="ClientMinute",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('client', models.CharField(max_length=64)),
-                ('at', models.DateTimeField()),
-                ('state', models.CharField(max_length=16)),
-                ('lag_messages', models.BigIntegerField(default=0)),
-                ('lag_bytes', models.BigIntegerField(default=0)),
-                ('lag_ms', models.BigIntegerField(default=0)),
-                ('outbox_bytes', models.BigIntegerField(default=0)),
-                ('spool_bytes', models.BigIntegerField(default=0)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='console.instance')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("client", models.CharField(max_length=64)),
+                ("at", models.DateTimeField()),
+                ("state", models.CharField(max_length=16)),
+                ("lag_messages", models.BigIntegerField(default=0)),
+                ("lag_bytes", models.BigIntegerField(default=0)),
+                ("lag_ms", models.BigIntegerField(default=0)),
+                ("outbox_bytes", models.BigIntegerField(default=0)),
+                ("spool_bytes", models.BigIntegerField(default=0)),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="console.instance"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['at'],
-                'indexes': [models.Index(fields=['at'], name='minute_age')],
-                'constraints': [models.UniqueConstraint(fields=('instance', 'client', 'at'), name='client_minute_once')],
+                "ordering": ["at"],
+                "indexes": [models.Index(fields=["at"], name="minute_age")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("instance", "client", "at"), name="client_minute_once")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='PlaceSample',
+            name="PlaceSample",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('instance', 'Instance'), ('transport', 'Transport'), ('pool', 'Pool')], max_length=16)),
-                ('name', models.CharField(max_length=64)),
-                ('seconds', models.PositiveSmallIntegerField(default=10)),
-                ('at', models.DateTimeField()),
-                ('clients', models.PositiveIntegerField(default=0)),
-                ('offlined', models.PositiveIntegerField(default=0)),
-                ('messages_in', models.FloatField(default=0)),
-                ('messages_out', models.FloatField(default=0)),
-                ('bytes_in', models.FloatField(default=0)),
-                ('bytes_out', models.FloatField(default=0)),
-                ('lag_messages', models.BigIntegerField(default=0)),
-                ('memory_used', models.BigIntegerField(default=0)),
-                ('memory_limit', models.BigIntegerField(default=0)),
-                ('disk_used', models.BigIntegerField(default=0)),
-                ('disk_limit', models.BigIntegerField(default=0)),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='console.instance')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("instance", "Instance"), ("transport", "Transport"), ("pool", "Pool")],
+                        max_length=16,
+                    ),
+                ),
+                ("name", models.CharField(max_length=64)),
+                ("seconds", models.PositiveSmallIntegerField(default=10)),
+                ("at", models.DateTimeField()),
+                ("clients", models.PositiveIntegerField(default=0)),
+                ("offlined", models.PositiveIntegerField(default=0)),
+                ("messages_in", models.FloatField(default=0)),
+                ("messages_out", models.FloatField(default=0)),
+                ("bytes_in", models.FloatField(default=0)),
+                ("bytes_out", models.FloatField(default=0)),
+                ("lag_messages", models.BigIntegerField(default=0)),
+                ("memory_used", models.BigIntegerField(default=0)),
+                ("memory_limit", models.BigIntegerField(default=0)),
+                ("disk_used", models.BigIntegerField(default=0)),
+                ("disk_limit", models.BigIntegerField(default=0)),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="console.instance"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['at'],
-                'indexes': [models.Index(fields=['seconds', 'at'], name='place_sample_age')],
-                'constraints': [models.UniqueConstraint(fields=('instance', 'kind', 'name', 'seconds', 'at'), name='place_sample_once'), models.CheckConstraint(condition=models.Q(('seconds__in', [10, 60])), name='place_sample_span')],
+                "ordering": ["at"],
+                "indexes": [models.Index(fields=["seconds", "at"], name="place_sample_age")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("instance", "kind", "name", "seconds", "at"), name="place_sample_once"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("seconds__in", [10, 60])), name="place_sample_span"
+                    ),
+                ],
             },
         ),
     ]

@@ -8,170 +8,282 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('console', '0007_samples'),
+        ("console", "0007_samples"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='BrokerUser',
+            name="BrokerUser",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=64, validators=[console.models.instance.check_name])),
-                ('password', models.CharField(blank=True, max_length=500, null=True)),
-                ('token', models.CharField(blank=True, max_length=500, null=True)),
-                ('certificate', models.CharField(blank=True, max_length=255, null=True)),
-                ('groups', models.JSONField(blank=True, default=list)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=64, validators=[console.models.instance.check_name])),
+                ("password", models.CharField(blank=True, max_length=500, null=True)),
+                ("token", models.CharField(blank=True, max_length=500, null=True)),
+                ("certificate", models.CharField(blank=True, max_length=255, null=True)),
+                ("groups", models.JSONField(blank=True, default=list)),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.CreateModel(
-            name='Entitlement',
+            name="Entitlement",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('place', models.PositiveIntegerField(default=0)),
-                ('who', models.JSONField(default=list)),
-                ('transports', models.JSONField(blank=True, default=list)),
-                ('publish', models.JSONField(blank=True, default=list)),
-                ('subscribe', models.JSONField(blank=True, default=list)),
-                ('filter', models.CharField(blank=True, max_length=4096, null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("place", models.PositiveIntegerField(default=0)),
+                ("who", models.JSONField(default=list)),
+                ("transports", models.JSONField(blank=True, default=list)),
+                ("publish", models.JSONField(blank=True, default=list)),
+                ("subscribe", models.JSONField(blank=True, default=list)),
+                ("filter", models.CharField(blank=True, max_length=4096, null=True)),
             ],
             options={
-                'ordering': ['place', 'pk'],
+                "ordering": ["place", "pk"],
             },
         ),
         migrations.CreateModel(
-            name='PolicyDraft',
+            name="PolicyDraft",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('title', models.CharField(max_length=200)),
-                ('base', models.PositiveIntegerField()),
-                ('document', models.JSONField()),
-                ('author', models.CharField(max_length=200)),
-                ('version', models.PositiveIntegerField(default=1)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('changed_at', models.DateTimeField(auto_now=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("title", models.CharField(max_length=200)),
+                ("base", models.PositiveIntegerField()),
+                ("document", models.JSONField()),
+                ("author", models.CharField(max_length=200)),
+                ("version", models.PositiveIntegerField(default=1)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("changed_at", models.DateTimeField(auto_now=True)),
             ],
             options={
-                'ordering': ['-changed_at', '-pk'],
+                "ordering": ["-changed_at", "-pk"],
             },
         ),
         migrations.CreateModel(
-            name='PolicyEntry',
+            name="PolicyEntry",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('xap', 'XAP'), ('activemq', 'ActiveMQ'), ('qpid', 'Qpid'), ('rules', 'Rule')], max_length=16)),
-                ('place', models.PositiveIntegerField(default=0)),
-                ('key', models.CharField(editable=False, max_length=1500)),
-                ('settings', models.JSONField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("xap", "XAP"),
+                            ("activemq", "ActiveMQ"),
+                            ("qpid", "Qpid"),
+                            ("rules", "Rule"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("place", models.PositiveIntegerField(default=0)),
+                ("key", models.CharField(editable=False, max_length=1500)),
+                ("settings", models.JSONField()),
             ],
             options={
-                'ordering': ['kind', 'place', 'pk'],
+                "ordering": ["kind", "place", "pk"],
             },
         ),
         migrations.CreateModel(
-            name='PolicyRollout',
+            name="PolicyRollout",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('client', models.CharField(blank=True, max_length=64, validators=[console.models.access.check_client_pattern])),
-                ('share', models.PositiveIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(99)])),
-                ('most_decisions', models.PositiveIntegerField(default=0)),
-                ('state', models.CharField(choices=[('running', 'Running'), ('published', 'In force everywhere'), ('returned', 'Returned by itself'), ('stopped', 'Stopped')], default='running', max_length=16)),
-                ('why', models.CharField(blank=True, max_length=500)),
-                ('started_at', models.DateTimeField(auto_now_add=True)),
-                ('ended_at', models.DateTimeField(blank=True, null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "client",
+                    models.CharField(
+                        blank=True, max_length=64, validators=[console.models.access.check_client_pattern]
+                    ),
+                ),
+                (
+                    "share",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(99),
+                        ],
+                    ),
+                ),
+                ("most_decisions", models.PositiveIntegerField(default=0)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("running", "Running"),
+                            ("published", "In force everywhere"),
+                            ("returned", "Returned by itself"),
+                            ("stopped", "Stopped"),
+                        ],
+                        default="running",
+                        max_length=16,
+                    ),
+                ),
+                ("why", models.CharField(blank=True, max_length=500)),
+                ("started_at", models.DateTimeField(auto_now_add=True)),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
-                'ordering': ['-started_at', '-pk'],
+                "ordering": ["-started_at", "-pk"],
             },
         ),
         migrations.AddField(
-            model_name='transport',
-            name='authentication',
-            field=models.CharField(choices=[('none', 'Nothing'), ('token', 'A token'), ('password', 'A password'), ('certificate', 'A TLS certificate')], default='none', max_length=16),
+            model_name="transport",
+            name="authentication",
+            field=models.CharField(
+                choices=[
+                    ("none", "Nothing"),
+                    ("token", "A token"),
+                    ("password", "A password"),
+                    ("certificate", "A TLS certificate"),
+                ],
+                default="none",
+                max_length=16,
+            ),
         ),
         migrations.AddField(
-            model_name='transport',
-            name='restricted',
+            model_name="transport",
+            name="restricted",
             field=models.BooleanField(default=False),
         ),
         migrations.AddField(
-            model_name='transport',
-            name='tls',
+            model_name="transport",
+            name="tls",
             field=models.JSONField(blank=True, null=True),
         ),
         migrations.AddConstraint(
-            model_name='transport',
-            constraint=models.CheckConstraint(condition=models.Q(('authentication__in', ['none', 'token', 'password', 'certificate'])), name='transport_authentication'),
+            model_name="transport",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("authentication__in", ["none", "token", "password", "certificate"])),
+                name="transport_authentication",
+            ),
         ),
         migrations.AddField(
-            model_name='brokeruser',
-            name='instance',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='users', to='console.instance'),
+            model_name="brokeruser",
+            name="instance",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="users", to="console.instance"
+            ),
         ),
         migrations.AddField(
-            model_name='entitlement',
-            name='instance',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entitlements', to='console.instance'),
+            model_name="entitlement",
+            name="instance",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="entitlements",
+                to="console.instance",
+            ),
         ),
         migrations.AddField(
-            model_name='policydraft',
-            name='instance',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='drafts', to='console.instance'),
+            model_name="policydraft",
+            name="instance",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="drafts", to="console.instance"
+            ),
         ),
         migrations.AddField(
-            model_name='policyentry',
-            name='instance',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='console.instance'),
+            model_name="policyentry",
+            name="instance",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="entries", to="console.instance"
+            ),
         ),
         migrations.AddField(
-            model_name='policyrollout',
-            name='base',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='console.policyrevision'),
+            model_name="policyrollout",
+            name="base",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="+", to="console.policyrevision"
+            ),
         ),
         migrations.AddField(
-            model_name='policyrollout',
-            name='instance',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='rollouts', to='console.instance'),
+            model_name="policyrollout",
+            name="instance",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="rollouts", to="console.instance"
+            ),
         ),
         migrations.AddField(
-            model_name='policyrollout',
-            name='revision',
-            field=models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='rollout', to='console.policyrevision'),
+            model_name="policyrollout",
+            name="revision",
+            field=models.OneToOneField(
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="rollout",
+                to="console.policyrevision",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='brokeruser',
-            constraint=models.UniqueConstraint(fields=('instance', 'name'), name='broker_user_once'),
+            model_name="brokeruser",
+            constraint=models.UniqueConstraint(fields=("instance", "name"), name="broker_user_once"),
         ),
         migrations.AddConstraint(
-            model_name='brokeruser',
-            constraint=models.UniqueConstraint(fields=('instance', 'token'), name='broker_user_token_once'),
+            model_name="brokeruser",
+            constraint=models.UniqueConstraint(fields=("instance", "token"), name="broker_user_token_once"),
         ),
         migrations.AddConstraint(
-            model_name='brokeruser',
-            constraint=models.UniqueConstraint(fields=('instance', 'certificate'), name='broker_user_certificate_once'),
+            model_name="brokeruser",
+            constraint=models.UniqueConstraint(
+                fields=("instance", "certificate"), name="broker_user_certificate_once"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='policydraft',
-            constraint=models.CheckConstraint(condition=models.Q(('base__gte', 1)), name='draft_base_positive'),
+            model_name="policydraft",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("base__gte", 1)), name="draft_base_positive"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='policyentry',
-            constraint=models.UniqueConstraint(fields=('instance', 'kind', 'key'), name='policy_entry_once', violation_error_message='there are two entries for the same topic, transport or scope'),
+            model_name="policyentry",
+            constraint=models.UniqueConstraint(
+                fields=("instance", "kind", "key"),
+                name="policy_entry_once",
+                violation_error_message="there are two entries for the same topic, transport or scope",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='policyentry',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['xap', 'activemq', 'qpid', 'rules'])), name='policy_entry_kind'),
+            model_name="policyentry",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("kind__in", ["xap", "activemq", "qpid", "rules"])),
+                name="policy_entry_kind",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='policyrollout',
-            constraint=models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('instance',), name='one_rollout_at_a_time'),
+            model_name="policyrollout",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state", "running")), fields=("instance",), name="one_rollout_at_a_time"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='policyrollout',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('client', ''), ('share__isnull', False), ('share__range', (1, 99))), models.Q(models.Q(('client', ''), _negated=True), ('share__isnull', True)), _connector='OR'), name='rollout_to_pattern_or_share'),
+            model_name="policyrollout",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("client", ""), ("share__isnull", False), ("share__range", (1, 99))),
+                    models.Q(models.Q(("client", ""), _negated=True), ("share__isnull", True)),
+                    _connector="OR",
+                ),
+                name="rollout_to_pattern_or_share",
+            ),
         ),
     ]

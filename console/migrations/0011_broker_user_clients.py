@@ -4,15 +4,14 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('console', '0010_managed_replays'),
+        ("console", "0010_managed_replays"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='brokeruser',
-            name='clients',
+            model_name="brokeruser",
+            name="clients",
             field=models.JSONField(blank=True, default=list),
         ),
     ]

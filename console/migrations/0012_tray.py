@@ -6,28 +6,75 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('console', '0011_broker_user_clients'),
+        ("console", "0011_broker_user_clients"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='TrayItem',
+            name="TrayItem",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('policy', 'Change the policy'), ('disconnect', 'Disconnect'), ('pause', 'Pause'), ('resume', 'Resume'), ('offline', 'Offline'), ('durable', 'Delete durable subscription'), ('replay_pause', 'Pause replay'), ('replay_cancel', 'Cancel replay'), ('archive', 'Archive'), ('compress', 'Compress'), ('remove', 'Remove')], max_length=16)),
-                ('target', models.CharField(blank=True, max_length=300)),
-                ('parameters', models.JSONField(default=dict)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('draft', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='console.policydraft')),
-                ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='console.instance')),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("policy", "Change the policy"),
+                            ("disconnect", "Disconnect"),
+                            ("pause", "Pause"),
+                            ("resume", "Resume"),
+                            ("offline", "Offline"),
+                            ("durable", "Delete durable subscription"),
+                            ("replay_pause", "Pause replay"),
+                            ("replay_cancel", "Cancel replay"),
+                            ("archive", "Archive"),
+                            ("compress", "Compress"),
+                            ("remove", "Remove"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("target", models.CharField(blank=True, max_length=300)),
+                ("parameters", models.JSONField(default=dict)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "draft",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="console.policydraft",
+                    ),
+                ),
+                (
+                    "instance",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="console.instance"
+                    ),
+                ),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['created_at', 'pk'],
-                'constraints': [models.UniqueConstraint(fields=('owner', 'instance', 'kind', 'target'), name='tray_item_once')],
+                "ordering": ["created_at", "pk"],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("owner", "instance", "kind", "target"), name="tray_item_once"
+                    )
+                ],
             },
         ),
     ]

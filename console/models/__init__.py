@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from console.models.access import ApiToken, Grant
 from console.models.action import Action, RunHold
+from console.models.alert import Alert, AlertMessage, AlertRule
 from console.models.audit import AuditEvent
 from console.models.draft import PolicyDraft, PolicyRollout
 from console.models.handover import Handover
@@ -19,6 +20,9 @@ from console.models.tray import TrayItem
 __all__ = [
     "Action",
     "ActionRun",
+    "Alert",
+    "AlertMessage",
+    "AlertRule",
     "ApiToken",
     "AuditEvent",
     "BrokerUser",

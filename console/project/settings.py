@@ -161,6 +161,15 @@ else:
         }
     }
 
+# --- Mail: alerts alone; none is sent where SLUICE_SMTP_URL is not set ------------------------------------------------
+SLUICE_SMTP_URL = env.str(
+    "SLUICE_SMTP_URL", default=""
+)  # smtp://user:password@host:25, smtp+tls://… or smtp+ssl://…
+if SLUICE_SMTP_URL:
+    vars().update(env.email_url("SLUICE_SMTP_URL"))
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.str("SLUICE_MAIL_FROM", default="sluice@localhost")
+
 # --- Redis: Celery's broker and the channel layer ---------------------------------------------------------------------
 REDIS_URL = env.str("REDIS_URL", default="") or f"unix://{SLUICE_RUN_DIRECTORY / 'redis.sock'}"
 CHANNEL_LAYERS = {
@@ -187,6 +196,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULE_FILENAME = str(SLUICE_HOME / "run" / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "tick": {"task": "console.tasks.tick", "schedule": 60.0, "options": {"expires": 55}},
+    "watch": {"task": "console.tasks.watch", "schedule": 10.0, "options": {"expires": 9}},
 }
 
 # --- Who may come in --------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ RANGES: Final = {
         Range("3h", "3 h", timedelta(hours=3), 120, "minute", minutes=False),
         Range("24h", "24 h", timedelta(hours=24), 900, "minute", minutes=False),
         Range("7d", "7 d", timedelta(days=7), 7_200, "hour", minutes=True),
+        Range("14d", "14 d", timedelta(days=14), 14_400, "hour", minutes=True),
     )
 }
 ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)

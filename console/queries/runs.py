@@ -7,6 +7,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from broker_core.errors import OperatorError
+from console.choices import RunKind, RunState
 from console.models import ActionRun, Instance
 
 
@@ -16,6 +17,11 @@ def runs(instance: Instance | None = None) -> QuerySet[ActionRun]:
     if instance is not None:
         found = found.filter(instance=instance)
     return found
+
+
+def removals(instance: Instance) -> QuerySet[ActionRun]:
+    """Runs that took segments out of its log for good."""
+    return runs(instance).filter(kind=RunKind.REMOVE, state=RunState.SUCCEEDED).order_by("-created_at")
 
 
 def run(run_id: str | UUID) -> ActionRun:

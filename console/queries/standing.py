@@ -9,7 +9,7 @@ from typing import NamedTuple
 from django.conf import settings
 from django.utils import timezone
 
-from console.models import Instance, RevisionReport
+from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
 from console.queries.readiness import readiness
 
@@ -17,6 +17,8 @@ RESTART_TOLD = timedelta(minutes=15)
 """How long a restart is said on every page; on time axes it stays."""
 TAKES_UP = timedelta(seconds=5)
 """How long a broker may take to take up a revision before anybody is told that it hasn't."""
+ALERT = "alert"
+MOST_ALERTS = 5
 _since: dict[str, float] = {}
 """Since when this process has missed Redis, worker or broker, in seconds since 1970: nobody else notes it."""
 
@@ -60,7 +62,7 @@ def standings() -> list[Standing]:
     found = [_away(name, instance) for name in _PARTS if _missed(name, ok=parts[name]["ok"])]
     if instance is None or any(one.key == "broker" for one in found):
         return found
-    return [*found, *_restarted(instance), *_not_in_force(instance)]
+    return [*found, *_restarted(instance), *_not_in_force(instance), *_alerts(instance)]
 
 
 def _missed(name: str, *, ok: bool) -> bool:
@@ -117,6 +119,15 @@ def _restarted(instance: Instance) -> list[Standing]:
             "", at, severe=False,
         )
         for at in newest
+    ]  # fmt: skip
+
+
+def _alerts(instance: Instance) -> list[Standing]:
+    """Open ones, by their rules' names alone: not everybody may see every client."""
+    rows = Alert.objects.filter(rule__instance=instance, closed_at=None).exclude(opened_at=None)
+    return [
+        Standing(ALERT, f"Alert: {alert.rule.name}", f"{alert.rule.get_about_display().capitalize()}.", "See Alerts.", alert.begun_at, severe=False)
+        for alert in rows.select_related("rule")[:MOST_ALERTS]
     ]  # fmt: skip
 
 

@@ -119,12 +119,16 @@ def edit(
     return draft
 
 
-def delete(actor: Actor, number: int, *, expected_version: int | None = None) -> None:
+def delete(actor: Actor, number: int, *, expected_version: int | None = None, reason: str = "") -> None:
     """Throw a draft away."""
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
         audit.record(
-            actor, "draft.delete", f"{draft.instance.name}: {draft.title}", before=redacted(draft.document)
+            actor,
+            "draft.delete",
+            f"{draft.instance.name}: {draft.title}",
+            before=redacted(draft.document),
+            reason=reason,
         )
         draft.delete()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+
 import orjson
 
 from broker_core.documents.base import Json
 from broker_core.documents.messages import Published
-from broker_core.documents.requests import Publish
+from broker_core.documents.requests import Publish, PublishBytes
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import OWN
+from broker_core.protocols.names import check_topic
 from console.broker_link import link_to
 from console.choices import AuditResult
 from console.queries.policies import instance_named
@@ -25,29 +28,57 @@ def publish(
 
     The audit has its size, not its content, which may be nobody's business who reads audits.
     """
-    instance = instance_named(instance_name)
-    target, size = f"{instance.name}: topic {topic}", len(orjson.dumps(data))
+    return _publish(
+        actor, Publish(topic=topic, data=data), len(orjson.dumps(data)), topic, reason, instance_name
+    )
+
+
+def publish_bytes(
+    actor: Actor, topic: str, body: bytes, reason: str = "", instance_name: str | None = None
+) -> Published:
+    """The same with any bytes."""
+    asked = PublishBytes(topic=topic, body=base64.b64encode(body).decode())
+    return _publish(actor, asked, len(body), topic, reason, instance_name)
+
+
+def refusal(topic: str, size: int) -> SluiceError | None:
+    """Why a message of so many bytes can't be published to a topic by hand."""
     if topic.startswith(OWN):
-        raise OperatorError(
+        return OperatorError(
             "bad_topic", "Topics that begin with $ are the broker's own.", "Choose another topic."
         )
     if size > MAX_BODY:
-        raise OperatorError(
+        return OperatorError(
             "message_too_large",
             f"The message has {size:,} bytes.",
             f"At most {MAX_BODY:,} can be published here.",
         )
     try:
-        made = link_to(instance.name).call(Publish(topic=topic, data=data))
+        check_topic(topic)
     except SluiceError as problem:
+        return problem
+    return None
+
+
+def _publish(
+    actor: Actor, asked: Publish | PublishBytes, size: int, topic: str, reason: str, instance_name: str | None
+) -> Published:
+    instance = instance_named(instance_name)
+    target = f"{instance.name}: topic {topic}"
+    problem = refusal(topic, size)
+    if problem is not None:
+        raise problem
+    try:
+        link_to(instance.name).call(asked)
+    except SluiceError as refused:
         audit.record(
             actor,
             "message.publish",
             target,
             reason=reason,
             result=AuditResult.FAILED,
-            message=problem.sentence,
+            message=refused.sentence,
         )
         raise
     audit.record(actor, "message.publish", target, after={"bytes": size}, reason=reason)
-    return made
+    return Published(topic=topic)

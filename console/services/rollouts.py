@@ -75,12 +75,14 @@ def start(
     )
 
 
-def promote(actor: Actor, instance: Instance, *, expected_revision: int | None = None) -> policies.Change:
+def promote(
+    actor: Actor, instance: Instance, *, expected_revision: int | None = None, reason: str = ""
+) -> policies.Change:
     """Put the staged revision in force everywhere. Raises OperatorError no_rollout, or revision_changed."""
     with transaction.atomic():
         rollout = _running(instance, expected_revision)
         _end(rollout, RolloutState.PUBLISHED, f"Put in force everywhere by {actor.name}.")
-        audit.record(actor, "rollout.promote", str(rollout))
+        audit.record(actor, "rollout.promote", str(rollout), reason=reason)
     return policies.tell_broker(rollout.revision)
 
 

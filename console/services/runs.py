@@ -168,7 +168,7 @@ def finish(
     run.refresh_from_db()
 
 
-def cancel(actor: Actor, run: ActionRun) -> ActionRun:
+def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
     """End a run that waits, or ask a running one to stop after its current step."""
     with transaction.atomic():
         stopped = ActionRun.objects.filter(pk=run.pk, state__in=(RunState.WAITING, RunState.APPROVAL)).update(
@@ -183,7 +183,7 @@ def cancel(actor: Actor, run: ActionRun) -> ActionRun:
             raise OperatorError(
                 "run_ended", f"The run has ended ({run.state}).", "Nothing is left to cancel."
             )
-        audit.record(actor, "run.cancel", f"{run.instance.name}: run {run.pk}")
+        audit.record(actor, "run.cancel", f"{run.instance.name}: run {run.pk}", reason=reason)
     run.refresh_from_db()
     return run
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.db import transaction
@@ -21,7 +21,9 @@ from console.models import PolicyDraft, TrayItem
 from console.queries import policies as read
 from console.services import access, draft_parts, drafts, policies
 from console.services.actors import Actor
-from console.services.tray_acts import ACTS, Told
+from console.services.rollouts import Plan
+from console.services.tray_acts import ACTS
+from console.services.tray_told import Told
 
 MOST_ITEMS = 50
 """Of one person."""
@@ -127,7 +129,7 @@ def put_policy(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
         if draft is None:
             draft = drafts.make(actor, f"Changes by {actor.name}")
         draft = draft_parts.save(actor, draft, changes, draft.version)
-        put(actor, TrayKind.POLICY, "", BEGUN_HERE, draft)
+        put(actor, TrayKind.POLICY, "", BEGUN_HERE if held is None else held.parameters, draft)
     return draft
 
 
@@ -140,9 +142,9 @@ def planned_document(actor: Actor) -> dict[str, Any] | None:
     return {**held.draft.document, "revision": newest} if held.draft.base == newest else None
 
 
-def put_draft(actor: Actor, draft: PolicyDraft) -> TrayItem:
-    """Have the tray hold this draft as its change of the policy."""
-    return put(actor, TrayKind.POLICY, "", {}, draft)
+def put_draft(actor: Actor, draft: PolicyDraft, first: Plan | None = None) -> TrayItem:
+    """Have the tray hold this draft as its change of the policy; `first` is for whom first."""
+    return put(actor, TrayKind.POLICY, "", {} if first is None else {"rollout": asdict(first)}, draft)
 
 
 def roll_back(actor: Actor, number: int) -> PolicyDraft:
@@ -220,7 +222,8 @@ def _told(item: TrayItem, patterns: list[str] | None) -> Told:
 def _allowed(actor: Actor, kind: TrayKind, instance: str, target: str) -> None:
     act = ACTS[kind]
     client = target.partition("/")[0] if act.about_a_client else ""
-    access.require(actor, act.permission, instance=instance, client=client)
+    topic = target if act.about_a_topic else ""
+    access.require(actor, act.permission, instance=instance, client=client, topic=topic)
 
 
 def _items(actor: Actor) -> list[TrayItem]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
 from django.conf import settings
 
 from broker_core.documents import requests
@@ -18,53 +19,20 @@ from console.choices import Permission, TrayKind
 from console.models import TrayItem
 from console.queries import clients as client_queries
 from console.queries import effect, ledger
+from console.queries import messages as message_queries
 from console.queries import replays as replay_queries
 from console.queries.document_diff import GONE, Change, gathered
-from console.services import clients, drafts, journals, policies, replays
+from console.services import clients, drafts, journals, messages, policies, replays
 from console.services.actors import Actor
+from console.services.tray_control_acts import CONTROL_ACTS, rollout_plan
+from console.services.tray_told import Act, Told, plain
 from console.units import words
 from console.units.format import number_exact, size
 
 MOST_LINES: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What an act would do.
-
-    what      the act in a sentence
-    headline  its effect in a few words, for the bar
-    lines     its effect
-    warnings  must be confirmed; blocked: it can't be done
-    fixed     it was planned on exactly this effect: another one is shown again before anything is done
-    """
-
-    what: str
-    headline: str = ""
-    lines: list[effect.Line] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    blocked: list[str] = field(default_factory=list)
-    severe: bool = False
-    fixed: bool = False
-    address: str = ""
-    differences: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """A kind. `about_a_client`: its target begins with a client's name."""
-
-    permission: Permission
-    told: Callable[[TrayItem, list[str] | None], Told]
-    do: Callable[[Actor, TrayItem, str], str]
-    about_a_client: bool = False
-
-
 # ---------------------------------------------------------------------------------------------------------- clients
-
-
-def _plain(sentence: str, kind: str = "act") -> effect.Line:
-    return effect.Line(kind, sentence, [], 0)
 
 
 def _waiting(client: ClientEntry) -> str:
@@ -73,11 +41,11 @@ def _waiting(client: ClientEntry) -> str:
 
 def _disconnect(item: TrayItem, _: list[str] | None) -> Told:
     client = client_queries.client(item.target)
-    lines = [_plain(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are on their way.")]
+    lines = [plain(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are on their way.")]
     lines.append(
-        _plain("What is journaled can be replayed from its bookmark; the rest of what waits is lost.")
+        plain("What is journaled can be replayed from its bookmark; the rest of what waits is lost.")
     )
-    lines.append(_plain("It is told the reason. A client that reconnects by itself may be back at once."))
+    lines.append(plain("It is told the reason. A client that reconnects by itself may be back at once."))
     return Told(f"Disconnect {item.target}", "1 client cut off", lines, severe=True)
 
 
@@ -85,10 +53,10 @@ def _pause(item: TrayItem, _: list[str] | None) -> Told:
     client = client_queries.client(item.target)
     running = [one for one in client.subscriptions if not one.paused]
     said = f"{len(running)} of its {len(client.subscriptions)} subscriptions get nothing until they are resumed; {_waiting(client)} now."
-    lines = [_plain(said)]
+    lines = [plain(said)]
     if client.forecast is not None and client.forecast.mode == "enforce":
         lines.append(
-            _plain(
+            plain(
                 f"What comes meanwhile waits, up to its limits: {client.forecast.rule} is at {client.forecast.percent:.0f} %."
             )
         )
@@ -103,7 +71,7 @@ def _resume(item: TrayItem, _: list[str] | None) -> Told:
     return Told(
         f"Resume {item.target}",
         "1 client resumed",
-        [_plain(f"{paused} paused subscriptions go on; {_waiting(client)}.")],
+        [plain(f"{paused} paused subscriptions go on; {_waiting(client)}.")],
         blocked=blocked,
     )
 
@@ -114,7 +82,7 @@ def _offline(item: TrayItem, _: list[str] | None) -> Told:
     if client.delivery in (Delivery.OFFLINED, Delivery.DRAINING):
         blocked = [f"{item.target} is offlined already."]
     said = f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) move from memory to its spool, and are sent in order when it reads."
-    return Told(f"Offline {item.target}", "1 client offlined", [_plain(said)], blocked=blocked)
+    return Told(f"Offline {item.target}", "1 client offlined", [plain(said)], blocked=blocked)
 
 
 def _do_disconnect(actor: Actor, item: TrayItem, reason: str) -> str:
@@ -137,7 +105,7 @@ def _durable(item: TrayItem, _: list[str] | None) -> Told:
     if found is None:
         return Told(what, blocked=[f"{client} has no durable subscription {name}."])
     said = f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it any more; the log may then be removed past {found.bookmark}."
-    return Told(what, "1 durable subscription deleted", [_plain(said)], severe=True)
+    return Told(what, "1 durable subscription deleted", [plain(said)], severe=True)
 
 
 def _do_durable(actor: Actor, item: TrayItem, _: str) -> str:
@@ -164,7 +132,7 @@ def _replay(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
         return Told(
             f"{word.capitalize()} the replay {name} of {client}",
             headline,
-            [_plain(said)],
+            [plain(said)],
             blocked=blocked,
             severe=word == "cancel",
         )
@@ -179,6 +147,37 @@ def _do_replay(word: str) -> Callable[[Actor, TrayItem, str], str]:
         return f"The replay {name} was {'cancelled' if word == 'cancel' else 'paused'}."
 
     return do
+
+
+# --------------------------------------------------------------------------------------------------------- messages
+
+
+def _publish(item: TrayItem, patterns: list[str] | None) -> Told:
+    topic, size_of = item.target, len(_body(item))
+    what = f"Publish {size(size_of)} to {topic}"
+    problem = messages.refusal(topic, size_of)
+    if problem is not None:
+        return Told(what, blocked=[f"{problem.sentence} {problem.fix}"])
+    getting = message_queries.subscribers(topic, patterns)
+    if not getting:
+        lines = [plain("Nobody subscribes to it now. If it is journaled it can be replayed.")]
+    else:
+        lines = [effect.Line("act", "get it, where their filters let it pass.", getting[:MOST_LINES], max(0, len(getting) - MOST_LINES))]  # fmt: skip
+    return Told(what, "1 message published", lines)
+
+
+def _body(item: TrayItem) -> bytes:
+    if "base64" in item.parameters:
+        return base64.b64decode(item.parameters["base64"])
+    return orjson.dumps(item.parameters.get("data"))
+
+
+def _do_publish(actor: Actor, item: TrayItem, reason: str) -> str:
+    if "base64" in item.parameters:
+        messages.publish_bytes(actor, item.target, _body(item), reason)
+    else:
+        messages.publish(actor, item.target, item.parameters.get("data"), reason)
+    return f"The message was published to {item.target}."
 
 
 # --------------------------------------------------------------------------------------------------------- journals
@@ -202,7 +201,7 @@ def _journal(item: TrayItem, _: list[str] | None) -> Told:
     by_why: dict[str, int] = {}
     for one in plan["skipped"]:
         by_why[one["why"]] = by_why.get(one["why"], 0) + 1
-    lines += [_plain(f"{count} left alone: {why}") for why, count in list(by_why.items())[:MOST_LINES]]
+    lines += [plain(f"{count} left alone: {why}") for why, count in list(by_why.items())[:MOST_LINES]]
     blocked = [] if chosen else [f"No segment is older than {plan['age']} and free to {item.kind}."]
     gone = item.kind == TrayKind.REMOVE
     warnings = [f"{size(plan['bytes'])} can’t be replayed any more, for good."] if gone and chosen else []
@@ -235,7 +234,8 @@ def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
     draft = item.draft
     if draft is None:
         return Told("Change the policy", blocked=["The draft is gone."])
-    found = drafts.visible(drafts.preview(draft), patterns)
+    first = rollout_plan(item.parameters)
+    found = drafts.visible(drafts.preview(draft, first), patterns)
     newest = policies.newest_of(draft.instance)
     rules = {
         str(rule.get("name")): str(rule.get("signal") or "")
@@ -263,8 +263,9 @@ def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
             warnings.append(told.headline)
     elif found.away:
         warnings.append(f"Whom it touches can’t be said: {found.away}")
+    whom = "" if first is None else f", for {first.client or f'{first.share} % of the clients'} first"
     return Told(
-        draft.title,
+        draft.title + whom,
         headline,
         lines,
         warnings,
@@ -297,10 +298,12 @@ def _do_policy(actor: Actor, item: TrayItem, reason: str) -> str:
         draft=None
     )  # publishing deletes the draft, and the item would go before it is done
     try:
-        change = drafts.publish(actor, number, reason=reason)
+        change = drafts.publish(actor, number, reason=reason, rollout=rollout_plan(item.parameters))
     except BaseException:
         TrayItem.objects.filter(pk=item.pk).update(draft=number)
         raise
+    if change.applied and rollout_plan(item.parameters) is not None:
+        return f"Revision {change.revision.number} is published, for some first."
     if change.applied:
         return f"Revision {change.revision.number} is published and in force."
     return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
@@ -360,8 +363,10 @@ ACTS: Mapping[TrayKind, Act] = {
     TrayKind.REPLAY_CANCEL: Act(
         Permission.ACT_ON_CLIENTS, _replay("cancel"), _do_replay("cancel"), about_a_client=True
     ),
+    TrayKind.PUBLISH: Act(Permission.PUBLISH, _publish, _do_publish, about_a_topic=True),
     TrayKind.ARCHIVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     TrayKind.COMPRESS: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     TrayKind.REMOVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
+    **CONTROL_ACTS,
 }
 """One row for each kind."""

@@ -23,6 +23,9 @@ for code in (words.signal, words.reason, words.cause, words.mode, words.pool, wo
     register.filter(f"{code.__name__}_word", code)
 
 
+register.filter(words.unit_of)
+
+
 @register.filter
 def act_does(code: object) -> str:
     """An action as the operator chooses it: "offline it"."""

@@ -208,11 +208,17 @@ def _measured(value: float, unit: str) -> str:
     return f"{value:g} %" if unit == "%" else with_unit(value, unit)
 
 
+def unit_of(signal_code: object) -> str:
+    """What a signal is counted in; "" for one that isn't known."""
+    known = str(signal_code) in set(Signal)
+    return vocabulary.SIGNALS[Signal(str(signal_code))].unit if known else ""
+
+
 def _unit(field: str, known: str, signal_code: object) -> str:
     if known:
         return known
-    if field in ("limit", "clear") and str(signal_code) in set(Signal):
-        return vocabulary.SIGNALS[Signal(str(signal_code))].unit
+    if field in ("limit", "clear") and (unit := unit_of(signal_code)):
+        return unit
     if field.endswith("_ms"):
         return Unit.MILLISECONDS
     return Unit.BYTES if field.endswith(_BYTES) and field != "limit" else "%" if field == "percent" else ""

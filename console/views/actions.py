@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
-from console.choices import MissedPolicy, Permission
+from console.choices import MissedPolicy, Permission, TrayKind
 from console.models import Action
 from console.queries import actions as read
 from console.queries import runs as read_runs
@@ -20,7 +20,7 @@ from console.queries.policies import instance_named
 from console.services import audit
 from console.services.actions import asking, definition, editing, schedule
 from console.services.actions.schedules import next_firings, triggers_of
-from console.views import action_form, common
+from console.views import action_form, common, tray
 from console.views.runs import listed
 
 NEWEST_RUNS = 10
@@ -106,15 +106,8 @@ def save(request: HttpRequest) -> HttpResponse:
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, action_id: int) -> HttpResponse:
-    """Delete an action; its runs stay."""
-    try:
-        found = _action(action_id)
-        editing.delete(common.actor_of(request), found)
-    except SluiceError as problem:
-        common.tell(request, problem)
-    else:
-        messages.success(request, f"{found.name} is deleted. Its runs stay.")
-    return redirect("actions")
+    """Put deleting an action into the tray; its runs stay."""
+    return tray.plan(request, TrayKind.ACTION_DELETE, str(action_id))
 
 
 @common.permitted(Permission.VIEW)

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from broker_core.documents.clients import ClientEntry
+from broker_core.documents.clients import ClientEntry, ForecastEntry
 from broker_core.errors import SluiceError
 from console.broker_link import BrokerAway
 from console.choices import Permission, TrayKind
@@ -26,9 +26,10 @@ from console.units.format import number, size
 from console.views import common, tray
 
 DECISIONS = 20
+MOST_FORECASTS = 8
 LOSSES = 20
 USUAL_RANGE = "3h"
-STEPS_S = {"15m": 1, "3h": 10, "24h": 60, "7d": 600}
+STEPS_S = {"15m": 1, "3h": 10, "24h": 60, "7d": 600, "14d": 1_800}
 """Seconds between two points of a timeline."""
 
 
@@ -44,7 +45,13 @@ def client(request: HttpRequest, name: str) -> HttpResponse:
 def slow(request: HttpRequest, name: str) -> HttpResponse:
     """Why it is behind, what comes next and what can be done; the page asks for it every two seconds."""
     found, _ = _ask(name)
-    context = {"may": common.may(request), "name": name, "client": found, "paused": _paused(found)}
+    context = {
+        "may": common.may(request),
+        "name": name,
+        "client": found,
+        "paused": _paused(found),
+        "forecasts": _forecasts(found),
+    }
     return render(request, "components/client_slow.html", context)
 
 
@@ -58,6 +65,16 @@ def act(request: HttpRequest, name: str, kind: TrayKind) -> HttpResponse:
     except SluiceError as problem:
         common.tell(request, problem)
     return tray.answer(request)
+
+
+def _forecasts(found: ClientEntry | None) -> list[ForecastEntry]:
+    """Every rule that may act on it, the one that acts first in front; none while that can't be asked."""
+    if found is None:
+        return []
+    try:
+        return read.forecasts(found.name)[:MOST_FORECASTS]
+    except SluiceError:
+        return []
 
 
 def _paused(found: ClientEntry | None) -> list[str]:
@@ -76,7 +93,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     chosen = overview.RANGES.get(request.GET.get("range", ""), overview.RANGES[USUAL_RANGE])
     since = timezone.now() - chosen.span
     context = {
-        "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "acts": _acts(name, found),
+        "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "forecasts": _forecasts(found), "acts": _acts(name, found),
         "hourly": hourly, **kept,
         "last_seen_ms": last and last * 1_000, "ranges": overview.RANGES.values(), "range": chosen.key,
         "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": _policy(name, found),

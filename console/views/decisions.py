@@ -1,20 +1,22 @@
-"""Decisions of the slow-client policies, newest first, filtered by client, action and reason."""
+"""Decisions of the slow-client policies: the last day as a picture and as incidents, and all of them, filtered, newest first."""
 
 from __future__ import annotations
 
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, QueryDict
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from broker_core.config.vocabulary import Action, Reason
 from console.choices import Permission
 from console.models import Decision
-from console.queries import history
+from console.queries import history, incidents
 from console.queries.filters import DecisionFilter
 from console.units import words
 from console.views import common
 
 PAGE = 50
+MOST_INCIDENTS = 20
 ACTIONS = tuple((action.value, words.act(action).done) for action in Action)
 REASONS = tuple(reason.value for reason in Reason)
 
@@ -28,7 +30,11 @@ def decisions(request: HttpRequest) -> HttpResponse:
     found = Decision.objects.none()
     if instance is not None:
         found = DecisionFilter(chosen, history.decisions(instance, patterns=common.patterns(request))).qs
+    now = timezone.now()
+    newest = list(found.filter(at__gte=now - incidents.SPAN).order_by("-at")[: incidents.MOST_READ])
     context = {
+        "incidents": incidents.incidents(newest)[:MOST_INCIDENTS], "cells": incidents.timeline(newest, now), "of_a_day": len(newest),
+        "most_read": incidents.MOST_READ, "begin": now - incidents.SPAN,
         "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "actions": ACTIONS,
         "reasons": REASONS, "filtered": any(chosen.values()), "query": query_of(chosen),
     }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -13,13 +12,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import OperatorError, SluiceError
-from console.choices import Permission
+from console.choices import Permission, TrayKind
 from console.forms.drafts import ImportForm, NewDraftForm, PublishForm
 from console.forms.rule import signals_of
 from console.models import PolicyDraft
 from console.queries import effect
 from console.queries import policies as read
-from console.services import audit, drafts, policies, policy_files
+from console.services import audit, drafts, policies, policy_files, rollouts
 from console.services import tray as tray_service
 from console.views import common, draft_tables, tray
 from console.views.rollouts import rollout_shown
@@ -83,28 +82,28 @@ def one(request: HttpRequest, draft_id: int) -> HttpResponse:
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Throw a draft away."""
-    try:
-        found = own(draft_id)
-        drafts.delete(common.actor_of(request), draft_id, expected_version=version_of(request))
-    except SluiceError as problem:
-        common.tell(request, problem)
-    else:
-        messages.success(request, f"The draft “{found.title}” is deleted.")
-    return redirect("drafts")
+    """Put throwing a draft away into the tray."""
+    return tray.plan(request, TrayKind.DRAFT_DELETE, str(draft_id))
 
 
 @common.permitted(Permission.VIEW)
 @require_POST
 def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """What publishing it would do. Changes nothing."""
+    """What publishing it would do, for everybody or for some first. Changes nothing."""
     audit.changes_nothing(request)
+    form = PublishForm(request.POST)
     try:
         draft = own(draft_id)
     except OperatorError as problem:
         common.tell(request, problem)
         return redirect("drafts")
-    context = shown_preview(request, drafts.preview(draft), draft.document)
+    first = form.plan() if form.is_valid() else None
+    try:
+        context = shown_preview(request, drafts.preview(draft, first), draft.document)
+    except OperatorError as problem:
+        form.add_error(None, f"{problem.sentence} {problem.fix}")
+        context = {}
+    context = {**context, "publish_form": form, "first": first}
     if request.headers.get("HX-Request"):
         return render(request, "components/draft_preview.html", context)
     return show(request, draft, context)
@@ -113,10 +112,20 @@ def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def plan(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Have the tray hold this draft."""
+    """Have the tray hold this draft, for everybody or for some first."""
     audit.changes_nothing(request)
+    form = PublishForm(request.POST)
     try:
-        tray_service.put_draft(common.actor_of(request), own(draft_id))
+        draft = own(draft_id)
+        if form.is_valid():
+            first = form.plan()
+            if first is not None:
+                rollouts.validate(first)
+            tray_service.put_draft(common.actor_of(request), draft, first)
+            return tray.answer(request)
+        if request.headers.get("HX-Request"):
+            return tray.shown(request, tray.wrong(form))
+        return show(request, draft, {"publish_form": form}, 422)
     except SluiceError as problem:
         common.tell(request, problem)
     return tray.answer(request)
@@ -128,39 +137,6 @@ def shown_preview(request: HttpRequest, found: drafts.Preview, document: Mapping
     rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
     told = effect.lines(seen.effect, signals_of(rules)) if seen.effect is not None else None
     return {"preview": seen, "effect": told}
-
-
-@common.permitted(Permission.EDIT_POLICIES)
-@require_POST
-def publish(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Make it the policy, for everybody or for some first."""
-    form = PublishForm(request.POST)
-    try:
-        draft = own(draft_id)
-        if not form.is_valid():
-            return show(request, draft, {"publish_form": form}, 422)
-        change = drafts.publish(
-            common.actor_of(request), draft_id, reason=form.cleaned_data["reason"],
-            expected_version=form.cleaned_data["expected_version"], rollout=form.plan(),
-        )  # fmt: skip
-    except SluiceError as problem:
-        common.tell(request, problem)
-        return redirect("drafts_one", draft_id)
-    tell_change(request, change, draft.base)
-    return redirect("policies")
-
-
-def tell_change(request: HttpRequest, change: policies.Change, before: int) -> None:
-    """What came of publishing, on the next page."""
-    number = change.revision.number
-    if number == before:
-        messages.info(request, "Nothing differs from the newest revision, so none was made.")
-    elif change.applied:
-        messages.success(request, f"Revision {number} is published and in force.")
-    else:
-        messages.warning(
-            request, f"Revision {number} is published. The broker doesn’t run it yet: {change.problem}"
-        )
 
 
 def own(draft_id: int) -> PolicyDraft:
@@ -200,7 +176,7 @@ def show(
     newest = policies.newest_of(draft.instance)
     context = {
         "draft": draft, "newest": newest.number, "tables": draft_tables.tables(draft), "transports": draft_tables.transports(draft),
-        "limits": draft_tables.limits(draft), "publish_form": PublishForm(initial={"expected_version": draft.version}),
+        "limits": draft_tables.limits(draft), "publish_form": PublishForm(),
         **rollout_shown(draft.instance), **(more or {}),
     }  # fmt: skip
     return common.page(request, "draft.html", context, status)

@@ -1,20 +1,23 @@
-"""Journals: the segments, and archive, compress and remove which go by the tray."""
+"""Journals: the log as a map, who holds it, what keeping it costs; archive, compress and remove, which go by the tray."""
 
 from __future__ import annotations
 
 from django.conf import settings
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents.journals import SegmentEntry
 from broker_core.errors import SluiceError
 from console.choices import Permission, TrayKind
 from console.forms.journals import JournalActionForm
-from console.queries import live
+from console.queries import journal_map, live, overview, runs
 from console.queries.run_scope import segments_shown
 from console.services import audit
 from console.services import tray as tray_service
 from console.services.actors import access_of_request
+from console.units.format import seconds
 from console.views import common, tray
 
 ACTIONS = (
@@ -22,12 +25,15 @@ ACTIONS = (
     ("compress", "Compress", "Makes them gzip files in place; still readable and replayable"),
     ("remove", "Remove", "Deletes them; what they hold can’t be replayed any more"),
 )
+PAGE = 100
+MOST_REMOVALS = 50
+RANGES = (("24h", "24 h"), ("7d", "7 d"), ("30d", "30 d"), ("90d", "90 d"), ("all", "All"))
 
 
 @common.permitted(Permission.VIEW)
 @require_GET
 def journals(request: HttpRequest) -> HttpResponse:
-    """The segments and the form."""
+    """The map, the segments and the form."""
     return _show(request, JournalActionForm())
 
 
@@ -64,9 +70,30 @@ def _show(
         segments = sorted(seen, key=lambda one: one.first_sequence, reverse=True)
     except SluiceError as problem:
         away = problem
+    now, instance = timezone.now(), common.own_instance()
+    chosen = request.GET.get("range", "all")
+    disk = overview.disk(segments[::-1], now)
+    removals = list(runs.removals(instance)[:MOST_REMOVALS]) if instance is not None else []
+    log = journal_map.journal_map(segments, removals, chosen, now)
     context = {
-        "segments": segments, "broker_problem": away, "actions": ACTIONS, "plan_form": form,
+        "page": Paginator(segments, PAGE).get_page(request.GET.get("page")), "query": "", "segments": segments,
+        "full_in": _full_in(disk), "broker_problem": away, "actions": ACTIONS, "plan_form": form, "disk": disk, "map": log,
+        "kept_bytes": _kept_back(segments), "keeping": journal_map.keeping(segments, disk, now),
+        "range": chosen if chosen in journal_map.RANGES else "all", "ranges": RANGES,
         "total_bytes": sum(segment.bytes for segment in segments),
         "total_records": sum(segment.records for segment in segments),
     }  # fmt: skip
     return common.page(request, "journals.html", context, status)
+
+
+def _full_in(disk: overview.Disk | None) -> str:
+    """Until the disk is full, in days where it is days."""
+    left = disk.full_in_s if disk is not None else None
+    if left is None:
+        return ""
+    return f"{left / 86_400:,.0f} days" if left >= 2 * 86_400 else seconds(left)
+
+
+def _kept_back(segments: list[SegmentEntry]) -> int:
+    """Bytes of full segments that somebody needs."""
+    return sum(one.bytes for one in segments if one.pinned_by and one.state != "current")

@@ -49,8 +49,12 @@ DONE = {
 @common.permitted(Permission.VIEW)
 @require_GET
 def replays(request: HttpRequest) -> HttpResponse:
-    """All managed replays."""
-    return common.page(request, "replays.html", _list(request))
+    """All managed replays. `topic` and `bookmark` in the address stand in the form for a new one."""
+    prefill = {
+        "topic": request.GET.get("topic", "")[:1024],
+        "bookmark": request.GET.get("bookmark", "")[:4096],
+    }
+    return common.page(request, "replays.html", {**_list(request), "prefill": prefill})
 
 
 @common.permitted(Permission.VIEW)

@@ -1,55 +1,42 @@
-"""The staged rollout that runs: how it goes, and its two ends."""
+"""The staged rollout that runs: how it goes, and its two ends, which go by the tray."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
-from broker_core.errors import OperatorError, SluiceError
-from console.choices import Permission
+from broker_core.errors import OperatorError
+from console.choices import Permission, TrayKind
 from console.models import Instance
 from console.queries import policies as read
-from console.services import rollouts
-from console.views import common
+from console.services import audit, rollouts
+from console.views import common, tray
 
 
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def promote(request: HttpRequest) -> HttpResponse:
-    """Put the staged revision in force everywhere."""
-    try:
-        change = rollouts.promote(
-            common.actor_of(request), read.instance_named(), expected_revision=_seen(request)
-        )
-    except SluiceError as problem:
-        common.tell(request, problem)
-    else:
-        messages.success(
-            request, f"Revision {change.revision.number} is for everybody. {change.problem}".strip()
-        )
-    return redirect("policies")
+    """Put bringing the staged revision into force everywhere into the tray."""
+    return _plan(request, TrayKind.PROMOTE)
 
 
 @common.permitted(Permission.EDIT_POLICIES)
 @require_POST
 def stop(request: HttpRequest) -> HttpResponse:
-    """Give the first clients back the revision before."""
-    reason = request.POST.get("reason", "").strip()[:500] or "Stopped by an operator."
+    """Put giving the first clients back the revision before into the tray."""
+    return _plan(request, TrayKind.STOP)
+
+
+def _plan(request: HttpRequest, kind: TrayKind) -> HttpResponse:
     try:
-        change = rollouts.stop(
-            common.actor_of(request), read.instance_named(), reason=reason, expected_revision=_seen(request)
-        )
-    except SluiceError as problem:
+        seen = _seen(request)
+    except OperatorError as problem:
+        audit.changes_nothing(request)
         common.tell(request, problem)
-    else:
-        messages.success(
-            request, f"Revision {change.revision.number} gives back what was before. {change.problem}".strip()
-        )
-    return redirect("policies")
+        return tray.answer(request)
+    return tray.plan(request, kind, parameters={"revision": seen})
 
 
 def _seen(request: HttpRequest) -> int:

@@ -13,7 +13,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, Permission, PipelineJobs, RunKind, RunState
+from console.choices import ACTIVE_RUN_STATES, Permission, PipelineJobs, RunKind, RunState, TrayKind
 from console.models import ActionRun
 from console.queries import run_scope
 from console.queries import runs as read
@@ -21,7 +21,7 @@ from console.queries.filters import RunFilter
 from console.services import pipeline
 from console.services import runs as service
 from console.services.actors import access_of_request
-from console.views import common
+from console.views import common, tray
 from console.views.decisions import query_of
 
 PAGE = 30
@@ -57,14 +57,8 @@ def start_job(request: HttpRequest) -> HttpResponse:
 @common.permitted(Permission.RUN_ACTIONS)
 @require_POST
 def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """Stop a waiting run, or ask a running one to stop after its step."""
-    try:
-        service.cancel(common.actor_of(request), read.run(run_id))
-    except SluiceError as problem:
-        common.tell(request, problem)
-    else:
-        messages.success(request, "The run is being cancelled.")
-    return redirect("runs")
+    """Put cancelling a run into the tray."""
+    return tray.plan(request, TrayKind.RUN_CANCEL, str(run_id))
 
 
 @common.permitted(Permission.APPROVE)

@@ -86,6 +86,18 @@ def apply(request: HttpRequest) -> HttpResponse:
     return redirect(back(request))
 
 
+def plan(
+    request: HttpRequest, kind: TrayKind, target: str = "", parameters: dict[str, Any] | None = None
+) -> HttpResponse:
+    """Put one act in, and answer with the tray; what can't be put in is said."""
+    audit.changes_nothing(request)
+    try:
+        service.put(common.actor_of(request), kind, target, parameters)
+    except SluiceError as problem:
+        common.tell(request, problem)
+    return answer(request)
+
+
 def answer(request: HttpRequest) -> HttpResponse:
     """After the tray has changed: the tray alone for a script, else the page one came from."""
     return shown(request) if request.headers.get("HX-Request") else redirect(back(request))

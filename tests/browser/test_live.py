@@ -212,3 +212,15 @@ def test_a_clients_timeline_has_lanes_over_one_axis(page: Page) -> None:
     expect(page.locator("#lane-lag .u-value").last).not_to_have_text("–")
     page.get_by_role("link", name="15 min").click()
     expect(page).to_have_url(re.compile("range=15m"))
+
+
+def test_what_is_shown_can_be_exported(page: Page) -> None:
+    open_page(page, "/clients/?q=carrier&delivery=live")
+    with page.expect_download() as begun:
+        page.get_by_role("link", name="Export").click()
+    lines = begun.value.path().read_text().splitlines()
+    assert len(lines) == 15 and all("carrier-" in line for line in lines[1:])
+    open_page(page, "/decisions/?client=board-jfk")
+    with page.expect_download() as begun:
+        page.get_by_role("link", name="Export").click()
+    assert len(begun.value.path().read_text().splitlines()) == 2

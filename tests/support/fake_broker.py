@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import math
@@ -14,12 +15,14 @@ from typing import Any, Union
 import msgspec
 from msgspec import structs
 
+from broker_core.bookmark import sequence_in
 from broker_core.control import listing
 from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.replays import ReplayEntry
 from broker_core.documents.requests import Request
 from broker_core.errors import SluiceError
+from broker_core.subscriptions.topics import TopicPattern
 
 MIB = 1024 * 1024
 REQUESTS = msgspec.json.Decoder(Union[tuple(Request.__subclasses__())])  # noqa: UP007 (of as many as there are)
@@ -134,6 +137,29 @@ def some_replays() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def flight(number: int) -> dict[str, Any]:
+    """A departure."""
+    return {
+        "carrier": CARRIERS[number % 5], "flight": 100 + number % 700, "origin": "JFK", "dest": ("LAX", "SFO", "MIA")[number % 3],
+        "dep_delay": (number * 7) % 90 - 10, "distance": 2_475,
+    }  # fmt: skip
+
+
+def some_shapes() -> tuple[dict[str, Any], ...]:
+    """Six bodies that aren't plain JSON objects."""
+    order = (
+        "8=FIX.4.2\x0135=D\x0149=DESK7\x0156=SLUICE\x0155=IBM\x0154=1\x0138=200\x0144=182.35\x0110=128\x01"
+    )
+    return (
+        {"topic": "orders.fix", "text": order},
+        {"topic": "orders.nvfix", "text": "Symbol=IBM\x01Side=Buy\x01OrderQty=200\x01"},
+        {"topic": "orders.packed", "base64": base64.b64encode(b"\x82\xa6symbol\xa3IBM\xa3qty\xcc\xc8").decode()},
+        {"topic": "pictures.raw", "base64": base64.b64encode(bytes(range(250, 256)) + b"\x00picture").decode()},
+        {"topic": "notes.desk", "text": "The desk is closed.", "headers": {"content-type": "text/plain", "priority": "4"}},
+        {"topic": "flights.AA", "data": None},
+    )  # fmt: skip
+
+
 class FakeBroker:
     """Serves a control socket from a thread. `asked` lists every request; `answers` overrides one by its name."""
 
@@ -152,6 +178,12 @@ class FakeBroker:
         self.revision = 1
         self.asked: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
+        self.durable = 1_336_576
+        self.log: list[dict[str, Any]] = []
+        for number in range(194):
+            self.add_message(f"flights.{CARRIERS[number % 5]}", data=flight(number))
+        for add in some_shapes():
+            self.add_message(**add)
         self._server: socketserver.ThreadingUnixStreamServer | None = None
 
     def __enter__(self) -> FakeBroker:
@@ -195,7 +227,9 @@ class FakeBroker:
         return {"ok": True, "result": result}
 
     def move(self) -> None:
-        """One second passes: the offlined falls further behind, the draining and the replaying catch up."""
+        """One second passes: a message comes, the offlined falls further behind, the draining and the replaying catch up."""
+        self.add_message("flights.UA", data=flight(self.durable))
+        del self.log[:-1_000]
         for place, one in enumerate(self.clients):
             lag = max(
                 0,
@@ -220,7 +254,7 @@ class FakeBroker:
         uptime = int(time.time() - self.started_at + 93_600)
         return {
             "instance": self.instance, "pid": 4242, "started_at": int((time.time() - uptime) * 1000), "revision": self.revision,
-            "next_sequence": 1_336_777, "durable_sequence": 1_336_776, "uptime_s": uptime,
+            "next_sequence": self.durable + 1, "durable_sequence": self.durable, "uptime_s": uptime,
             "transports": [
                 {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007, "enabled": True, "clients": 13, "pool": "instance"},
                 {"name": "websocket", "kind": "websocket", "host": "127.0.0.1", "port": 9008, "enabled": True, "clients": 5, "pool": "websocket"},
@@ -245,21 +279,38 @@ class FakeBroker:
         """A page of them, as the real broker cuts it."""
         return listing.page(self.clients, REQUESTS.decode(json.dumps(request)))
 
+    def add_message(self, topic: str, headers: dict[str, str] | None = None, **body: Any) -> None:
+        """The next record of the log: `data`, `text` or `base64` is its body."""
+        self.durable += 1
+        self.log.append({
+            "bookmark": f"{self.instance}|{self.durable}|", "topic": topic, "destination": f"/topic/{topic}",
+            "at": int(time.time() * 1_000), "bytes": len(json.dumps(body)), "headers": headers or {}, **body,
+        })  # fmt: skip
+
     def do_browse(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One message of that topic."""
-        message = {
-            "bookmark": f"{self.instance}|7|",
-            "topic": request["topic"],
-            "destination": f"/topic/{request['topic']}",
-            "at": 1_790_000_000_000,
-            "bytes": 7,
-            "data": {"a": 1},
-        }
-        return {"messages": [message], "next": f"{self.instance}|7|", "searched": 7, "complete": True}
+        """Records of the log from a bookmark on, as the real broker answers; filters aren't looked at."""
+        pattern = TopicPattern.parse(request["topic"])
+        after = sequence_in(request.get("bookmark") or "0", self.instance) or 0
+        fitting = [
+            one
+            for one in self.log
+            if (sequence_in(one["bookmark"], self.instance) or 0) > after and pattern.matches(one["topic"])
+        ]
+        given = fitting[: request.get("limit", 100)]
+        cut = len(given) < len(fitting)
+        reached = given[-1]["bookmark"] if cut else f"{self.instance}|{self.durable}|"
+        return {"messages": given, "next": reached, "searched": self.durable - after, "complete": not cut}
 
     def do_publish(self, request: dict[str, Any]) -> dict[str, Any]:
         """Taken."""
+        self.add_message(request["topic"], data=request["data"])
         return {"topic": request["topic"]}
+
+    def do_publish_bytes(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Taken, as bytes."""
+        body = base64.b64decode(request["body"])
+        self.add_message(request["topic"], text=body.decode())
+        return {"topic": request["topic"], "bytes": len(body)}
 
     def do_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         """Status and clients."""

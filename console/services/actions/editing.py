@@ -47,11 +47,15 @@ def change(
         return _save(actor, held, values, "action.change")
 
 
-def delete(actor: Actor, action: Action) -> None:
+def delete(actor: Actor, action: Action, reason: str = "") -> None:
     """Delete an action; its runs stay."""
     with transaction.atomic():
         audit.record(
-            actor, "action.delete", f"{action.instance.name}: action {action.name}", before=as_dict(action)
+            actor,
+            "action.delete",
+            f"{action.instance.name}: action {action.name}",
+            before=as_dict(action),
+            reason=reason,
         )
         action.delete()
 

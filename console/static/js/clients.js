@@ -132,8 +132,11 @@ function changeView(change) {
 }
 
 function showView() {
-  const search = one("#search");
-  if (search.value !== view.q) search.value = view.q;
+  const { search, delivery, health, sort } = wantOf(view, 0, 0);
+  const query = Object.entries({ search, delivery, health, sort, format: "csv" }).filter(([, text]) => text);
+  setAttribute(one("#export"), "href", `/api/v1/clients?${new URLSearchParams(query)}`);
+  const field = one("#search");
+  if (field.value !== view.q) field.value = view.q;
   for (const group of FILTERS) {
     for (const button of all("[data-choice]", group)) setAttribute(button, "aria-pressed", String(view[group.dataset.filter] === button.dataset.choice));
   }

@@ -4,11 +4,12 @@ import { clock, count } from "./format.js";
 import { zone } from "./zone.js";
 import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
 
-const LIVE_SPAN_S = 120;
+const LIVE_SPAN_S = 120, SHORT_SPAN_S = 900;
 const RANGES = {
   live: (plot, low, high) => [Math.min(low, high - LIVE_SPAN_S), high],
   hours: (plot, low, high) => [low - 3600, high + 3600],
-  plain: undefined,
+  // One sample has no span of its own: uPlot would show years around it.
+  plain: (plot, low, high) => (low === null || low === undefined ? [Date.now() / 1000 - SHORT_SPAN_S, Date.now() / 1000] : high - low < LIVE_SPAN_S ? [high - SHORT_SPAN_S, high + LIVE_SPAN_S / 2] : [low, high]),
 };
 
 const AXIS_FONT = "11px system-ui, sans-serif";

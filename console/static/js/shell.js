@@ -2,6 +2,7 @@
 import { all, one, setAttribute, setText, typing } from "./dom.js";
 import { Feed } from "./feed.js";
 import { ago, clock, duration, moment } from "./format.js";
+import { palette } from "./palette.js";
 import { watchStanding } from "./standing.js";
 import { choice, choices, choose, dayAndTime, zoneWord } from "./zone.js";
 
@@ -129,7 +130,7 @@ function copying() {
   });
 }
 
-themes(); menu(); badge(); clocks(); dialogs(); keyboard(pause()); times(); copying(); focusOnWrong();
+themes(); menu(); badge(); clocks(); dialogs(); keyboard(pause()); times(); copying(); focusOnWrong(); palette();
 watchStanding(feed);
 setInterval(times, 10_000);
 for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());

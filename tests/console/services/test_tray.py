@@ -13,6 +13,7 @@ from console.choices import TrayKind
 from console.models import Instance, PolicyDraft, TrayItem
 from console.services import drafts, tray
 from console.services.actors import Actor, access_of
+from console.services.rollouts import Plan
 from console.services.tray_acts import beyond_the_machine
 from tests.support.fake_broker import FakeBroker
 
@@ -100,3 +101,15 @@ def test_roles_without_the_right_put_nothing_in(viewer: Any, broker: FakeBroker,
     for kind in TrayKind:
         with pytest.raises(OperatorError):
             tray.put(onlooker, kind, "carrier-aa")
+
+
+def test_a_change_laid_over_a_draft_keeps_for_whom_it_is(
+    maria: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    draft = drafts.make(maria, "carefully")
+    tray.put_draft(maria, draft, Plan(client="desk-*", most_decisions=2))
+    tray.put_policy(maria, {"client_policy": {"client_max_capacity": 20}})
+    (one,) = tray.look(maria).planned
+    assert one.told.what == "carefully, for desk-* first"
+    tray.clear(maria)
+    assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # the tray didn't begin it

@@ -6,8 +6,9 @@ import pytest
 from django.test import Client
 
 from console.choices import RunState
-from console.models import Action, ActionRun, Instance
+from console.models import Action, ActionRun, AuditEvent, Instance
 from console.services.actions.defaults import WEEKLY_ARCHIVE
+from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
 
 
@@ -147,6 +148,10 @@ def test_deleting_keeps_the_runs(browser: Client, weekly: Action) -> None:
         actor_kind="person",
     )
     browser.post(f"/actions/{weekly.pk}/delete/")
+    assert Action.objects.exists()
+    assert f"Delete the action {WEEKLY_ARCHIVE}" in browser.get("/tray/").content.decode()
+    apply(browser, "not used any more")
+    assert AuditEvent.objects.get(action="action.delete").reason == "not used any more"
     assert not Action.objects.exists()
     assert ActionRun.objects.get().parameters["action"] == WEEKLY_ARCHIVE
     assert browser.get("/runs/").status_code == 200

@@ -17,6 +17,7 @@ from console.services import drafts, policies
 from console.services.actors import Actor
 from console.views.draft_parts import FORMS
 from tests.console.services.policy_import.test_importers import ACTIVEMQ, AMPS
+from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
 
 RULE = {
@@ -62,10 +63,10 @@ def test_a_draft_is_made_previewed_and_published(
     assert "and 13 more" in preview
     assert "board-jfk would be over its capacity." in preview
     assert "<html" not in preview
-    answer = send(browser, draft, "publish/", reason="they asked", whom="all")
-    assert answer["Location"] == "/policies/"
+    send(browser, draft, "plan/", whom="all")
+    assert policies.newest_of(instance).number == 1  # not before the tray is applied
+    apply(browser, "they asked", confirmed="on")
     assert policies.newest_of(instance).reason == "they asked"
-    assert b"Revision 2 is published and in force" in browser.get("/policies/").content
 
 
 def test_without_scripts_the_preview_is_on_the_drafts_page(browser: Client, draft: PolicyDraft) -> None:
@@ -77,25 +78,35 @@ def test_a_rollout_shows_itself_and_is_promoted(
     browser: Client, broker: FakeBroker, draft: PolicyDraft, instance: Instance
 ) -> None:
     drafts.edit(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
-    send(browser, draft, "publish/", reason="carefully", whom="client", client="desk-*", most_decisions="3")
+    staged = {"whom": "client", "client": "desk-*", "most_decisions": "3"}
+    preview = browser.post(at(draft, "preview/"), staged, headers={"HX-Request": "true"}).content.decode()
+    assert "desk-*" in preview and broker.asked[-1]["staged"]["client"] == "desk-*"
+    send(browser, draft, "plan/", **staged)
+    assert "for desk-* first" in browser.get("/tray/").content.decode()
+    apply(browser, "carefully", confirmed="on")
     page = browser.get("/policies/").content.decode()
     assert "Revision 2 for desk-* first, 1 for the others." in page
     assert "It has made <b>0</b> decisions; with more than 3" in page
     assert policies.orders(instance.name)["staged"]["client"] == "desk-*"
-    assert b"which rollout" in browser.post("/policies/rollout/promote/", follow=True).content
-    assert (
-        b"Revision 2 is staged, not 1"
-        in browser.post("/policies/rollout/promote/", {"revision": "1"}, follow=True).content
-    )
+    back = {"Referer": "http://testserver/policies/"}
+    assert b"which rollout" in browser.post("/policies/rollout/promote/", follow=True, headers=back).content
+    browser.post("/policies/rollout/promote/", {"revision": "1"})
+    assert browser.get("/tray/").context["tray"].blocked == ["Revision 2 is staged now, not 1."]
     browser.post("/policies/rollout/promote/", {"revision": "2"})
+    assert "Put revision 2 in force for everybody" in browser.get("/tray/").content.decode()
+    apply(browser, "it went well", confirmed="on")
+    assert AuditEvent.objects.get(action="rollout.promote").reason == "it went well"
     assert policies.orders(instance.name)["staged"] is None
     assert "for the others" not in browser.get("/policies/").content.decode()
 
 
 def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft, instance: Instance) -> None:
     drafts.edit(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
-    send(browser, draft, "publish/", reason="carefully", whom="share", share="10")
-    browser.post("/policies/rollout/stop/", {"reason": "too many", "revision": "2"})
+    send(browser, draft, "plan/", whom="share", share="10")
+    apply(browser, "carefully", confirmed="on")
+    browser.post("/policies/rollout/stop/", {"revision": "2"})
+    assert "Give 10 % of the clients back revision 1" in browser.get("/tray/").content.decode()
+    apply(browser, "too many", confirmed="on")
     assert "too many" in policies.newest_of(instance).reason
     assert policies.newest_of(instance).document["client_policy"]["client_max_capacity"] == 50
 
@@ -103,16 +114,16 @@ def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft,
 @pytest.mark.parametrize(
     "form",
     [
-        {"reason": "", "whom": "all"},
-        {"reason": "x", "whom": "client"},
-        {"reason": "x", "whom": "share", "share": "100"},
+        {"whom": "client"},
+        {"whom": "share", "share": "100"},
+        {"whom": "somebody"},
     ],
 )
 def test_publishing_asks_for_what_it_needs(
     browser: Client, draft: PolicyDraft, instance: Instance, form: dict[str, str]
 ) -> None:
-    assert send(browser, draft, "publish/", **form).status_code == 422
-    assert policies.newest_of(instance).number == 1
+    assert send(browser, draft, "plan/", **form).status_code == 422
+    assert browser.get("/tray/").context["tray"] is None
 
 
 def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft: PolicyDraft) -> None:
@@ -232,7 +243,9 @@ def test_secrets_are_typed_or_made_once_and_never_shown_again(
     )
     assert stored(draft)["access"]["users"][0] == {**user, "groups": ["desk", "risk"]}
     pages = [browser.get(at(draft)), browser.get(at(draft, "users/0/")), browser.post(at(draft, "preview/"))]
-    send(browser, draft, "publish/", reason="users", whom="all")
+    send(browser, draft, "plan/", whom="all")
+    pages.append(browser.get("/tray/"))
+    apply(browser, "users", confirmed="on")
     pages += [browser.get("/policies/"), browser.get("/audit/")]
     assert policies.newest_of(instance).document["access"]["users"][0]["password"] == user["password"]
     told = "".join(page.content.decode() for page in pages) + json.dumps(
@@ -326,7 +339,7 @@ def test_a_draft_that_a_newer_revision_overtook_says_so(
 
 def test_an_onlooker_sees_a_draft_and_no_way_to_change_it(onlooker: Client, draft: PolicyDraft) -> None:
     page = onlooker.get(at(draft)).content.decode()
-    assert "Publish as a new revision" not in page and ">Change</a>" not in page
+    assert "Put into the tray" not in page and ">Change</a>" not in page
     assert onlooker.get(at(draft, "rules/new/")).status_code == 403
 
 

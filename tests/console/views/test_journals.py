@@ -88,3 +88,25 @@ def test_a_second_run_of_a_kind_is_refused_with_its_reason_and_stays(
     assert b"is under way" in answer.content
     assert ActionRun.objects.count() == 1
     assert b"Take out 1" in browser.get("/tray/").content
+
+
+def test_the_map_names_tiers_holders_and_acts(browser: Client, broker: FakeBroker) -> None:
+    text = browser.get("/journals/?range=7d").content.decode()
+    assert "2 holders keep 128 MiB" in text
+    assert "Release: disconnect it… spool of board-jfk" in text
+    assert "Archive… what is older than 7 days" in text
+    assert browser.get("/journals/?range=nonsense").context["range"] == "all"
+
+
+def test_an_onlooker_sees_the_map_without_acts(onlooker: Client, broker: FakeBroker) -> None:
+    text = onlooker.get("/journals/").content.decode()
+    assert "2 holders keep 128 MiB" in text and "Release" not in text and "Archive…" not in text
+
+
+def test_a_log_of_thousands_of_segments_is_a_page_of_a_hundred(browser: Client, broker: FakeBroker) -> None:
+    (one, *_) = broker.do_journals({})
+    many = [{**one, "name": f"i.{n}.journal", "first_sequence": n} for n in range(1, 2_001)]
+    broker.answers["journals"] = {"ok": True, "result": many}
+    answer = browser.get("/journals/?page=3")
+    assert len(answer.context["page"].object_list) == 100
+    assert len(answer.content) < 200_000

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from console.models import ActionRun, Instance
+from console.models import ActionRun, AuditEvent, Instance
 from console.services import runs
 from console.views.runs import what_of
+from tests.console.views.test_client import apply
 from tests.support.seed import seed_decisions, seed_runs
 
 
@@ -28,7 +29,20 @@ def test_cancelling_asks_the_run_to_stop(browser: Client, instance: Instance) ->
     run = ActionRun.objects.get(state="running")
     browser.post(f"/runs/{run.pk}/cancel/")
     run.refresh_from_db()
+    assert not run.cancel_requested
+    assert "stops after this step. What it has done stays done" in browser.get("/tray/").content.decode()
+    apply(browser, "the disk is busy")
+    run.refresh_from_db()
     assert run.cancel_requested
+    assert AuditEvent.objects.get(action="run.cancel").reason == "the disk is busy"
+
+
+def test_a_run_that_has_ended_meanwhile_blocks_the_tray(browser: Client, instance: Instance) -> None:
+    seed_runs(instance)
+    run = ActionRun.objects.get(state="running")
+    browser.post(f"/runs/{run.pk}/cancel/")
+    ActionRun.objects.filter(pk=run.pk).update(state="succeeded")
+    assert browser.get("/tray/").context["tray"].blocked == ["The run has ended: succeeded."]
 
 
 def test_a_pipeline_job_is_asked_for(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
-from typing import Any
 
 from broker_core.errors import OperatorError
 from console.choices import RunKind
 from console.models import Instance
-from console.services import pipeline
+from console.services import pipeline, webhooks
 from console.services.actions import events
 from console.services.actions.scene import Done, Options, Planned, Scene, Step, says
 from console.services.actions.steps.journals import Part
@@ -18,8 +15,6 @@ from console.services.actions.triggers import Event
 from console.services.actions.variables import expand_bytes
 from console.services.actions.webhook_address import check_address
 
-WEBHOOK_TIMEOUT_S = 10.0
-MOST_ANSWER = 65_536
 MOST_BODY = 1024 * 1024
 
 
@@ -45,29 +40,16 @@ def _webhook(scene: Scene, options: Options) -> Done:
     """POST to a declared host. One attempt, a time limit, no redirects; anything but 2xx fails the step."""
     address = check_address(options["url"])
     body, kind = _body(scene, options["data"])
-    make = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    more: dict[str, Any] = {"context": ssl.create_default_context()} if address.scheme == "https" else {}
-    connection = make(address.hostname or "", address.port, timeout=WEBHOOK_TIMEOUT_S, **more)
-    path = f"{address.path or '/'}{'?' + address.query if address.query else ''}"
-    headers = {"Content-Type": kind, "User-Agent": "Sluice", "Idempotency-Key": scene.once_key}
     try:
-        connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
-        text = answer.read(MOST_ANSWER).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException, ValueError) as problem:
-        raise OperatorError(
-            "webhook_failed", f"{address.hostname} can't be called: {problem}.", "See whether it listens."
-        ) from None
-    finally:
-        connection.close()
+        answer = webhooks.post(address, body, kind, scene.once_key)
+    except OperatorError as problem:
+        if "status" in problem.details:
+            scene.progress.log(
+                f"{address.hostname} answered {problem.details['status']}: {problem.details['answer']}"
+            )
+        raise
+    text = answer.text
     scene.progress.log(f"{address.hostname} answered {answer.status}: {text[:500]}")
-    if not 200 <= answer.status < 300:
-        raise OperatorError(
-            "webhook_failed",
-            f"{address.hostname} answered {answer.status}.",
-            "See the run's log.",
-            status=answer.status,
-        )
     return Done({"status": answer.status, "answer": text[:2_000]}, {"SLUICE_STATUS": str(answer.status)})
 
 

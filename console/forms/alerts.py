@@ -1,0 +1,76 @@
+"""A new alert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.conf import settings
+
+from broker_core.errors import OperatorError
+from console.access.rights import is_name_pattern
+from console.forms.fields import dress
+from console.models import AlertRule, Instance
+from console.services.actions.webhook_address import check_address
+from console.services.alerts import MOST_RULES
+
+MOST_HOLD_S = 86_400
+
+
+class AlertForm(forms.ModelForm):  # type: ignore[type-arg]
+    """When to tell whom."""
+
+    class Meta:
+        model = AlertRule
+        fields = ["name", "about", "client", "for_s", "webhook", "emails"]
+
+    def __init__(self, *args: Any, instance_of: Instance | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, auto_id="alert_%s", **kwargs)
+        if instance_of is not None:
+            self.instance.instance = instance_of
+        self.fields["name"].help_text = "Stands in what is sent."
+        self.fields["about"].label = "When"
+        self.fields["for_s"].label = "For at least, in seconds"
+        for field in self.fields.values():
+            dress(field)
+
+    def clean_client(self) -> str:
+        """A pattern of client names."""
+        text = str(self.cleaned_data["client"]).strip()
+        if text and not is_name_pattern(text):
+            raise forms.ValidationError("Write a pattern of client names, like desk-*.")
+        return text
+
+    def clean_for_s(self) -> int:
+        """At most a day."""
+        seconds = int(self.cleaned_data["for_s"])
+        if seconds > MOST_HOLD_S:
+            raise forms.ValidationError("At most a day: 86400.")
+        return seconds
+
+    def clean_webhook(self) -> str:
+        """Of a declared host."""
+        text = str(self.cleaned_data["webhook"]).strip()
+        if text:
+            try:
+                check_address(text)
+            except OperatorError as problem:
+                raise forms.ValidationError(f"{problem.sentence} {problem.fix}") from problem
+        return text
+
+    def clean_emails(self) -> str:
+        """Only where there is a server to send by."""
+        text = str(self.cleaned_data["emails"]).strip()
+        if text and not settings.SLUICE_SMTP_URL:
+            raise forms.ValidationError("No mail server is set: set SLUICE_SMTP_URL first.")
+        return text
+
+    def clean(self) -> dict[str, Any]:
+        """Names are once; rules are bounded."""
+        clean: dict[str, Any] = super().clean() or {}
+        rows = AlertRule.objects.filter(instance_id=self.instance.instance_id)
+        if rows.filter(name=clean.get("name")).exists():
+            self.add_error("name", "There is an alert of this name.")
+        if rows.count() >= MOST_RULES:
+            self.add_error(None, f"There are {MOST_RULES} alerts; delete some.")
+        return clean

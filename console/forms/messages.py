@@ -1,0 +1,121 @@
+"""Which messages somebody wants to see, and one that is published by hand."""
+
+from __future__ import annotations
+
+import binascii
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from django import forms
+from django.utils import timezone
+
+from broker_core.bookmark import MAX_BOOKMARK_TEXT, After, Epoch, Moment, parse_bookmark
+from broker_core.errors import ClientError, OperatorError
+from broker_core.filters.message_types import SOH
+from console.forms.fields import dress
+from console.units.ages import parse_age
+
+MAX_BODY = 256 * 1024
+FORMATS = (("json", "JSON"), ("text", "Text"), ("fix", "FIX, with | between fields"), ("hex", "Hexadecimal"))
+
+
+class MessagesForm(forms.Form):
+    """The question. `start` is a bookmark or a moment; empty means the newest."""
+
+    topic = forms.CharField(label="Topic or pattern", max_length=1_024, required=False)
+    filter = forms.CharField(label="Filter", max_length=4_096, required=False)
+    start = forms.CharField(label="From", max_length=MAX_BOOKMARK_TEXT, required=False)
+    end = forms.CharField(label="To", max_length=64, required=False)
+    before = forms.CharField(max_length=MAX_BOOKMARK_TEXT, required=False)
+
+    def clean_start(self) -> str:
+        """As a bookmark: moments and "15m" (ago) too."""
+        text = str(self.cleaned_data["start"]).strip()
+        if not text:
+            return ""
+        at = _moment(text)
+        if at is not None:
+            return at.strftime("%Y%m%dT%H%M%S.%fZ")
+        _bookmark(text)
+        return text
+
+    def clean_before(self) -> str:
+        """A bookmark."""
+        text = str(self.cleaned_data["before"]).strip()
+        if text:
+            _bookmark(text)
+        return text
+
+    def clean_end(self) -> datetime | None:
+        """A moment."""
+        text = str(self.cleaned_data["end"]).strip()
+        at = _moment(text) if text else None
+        if text and at is None:
+            raise forms.ValidationError(
+                "Write a moment such as 2026-11-22 13:45 (UTC), or 15m for 15 minutes ago."
+            )
+        return at
+
+
+class PublishForm(forms.Form):
+    """A message. `body` becomes JSON, or bytes."""
+
+    topic = forms.CharField(label="Topic", max_length=255)
+    format = forms.ChoiceField(label="Body is", choices=FORMATS)
+    body = forms.CharField(
+        label="Body",
+        max_length=MAX_BODY,
+        strip=False,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 6}),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, auto_id="publish_%s", **kwargs)
+        for field in self.fields.values():
+            dress(field)
+
+    def clean(self) -> dict[str, Any]:
+        """`data` where it is JSON, else `octets`."""
+        super().clean()
+        body, kind = self.cleaned_data.get("body", ""), self.cleaned_data.get("format")
+        try:
+            if kind == "json":
+                self.cleaned_data["data"] = orjson.loads(body)
+            elif kind == "hex":
+                self.cleaned_data["octets"] = binascii.unhexlify("".join(body.split()))
+            else:
+                text = body.replace("|", SOH) if kind == "fix" else body
+                self.cleaned_data["octets"] = text.encode()
+        except orjson.JSONDecodeError as problem:
+            self.add_error("body", f"It isn’t JSON: {problem}.")
+        except (binascii.Error, ValueError):
+            self.add_error("body", "Write two hexadecimal digits for each byte.")
+        return self.cleaned_data
+
+
+def _moment(text: str) -> datetime | None:
+    """ "15m" is 15 minutes ago; a date and time is UTC unless it says otherwise; None when it is neither."""
+    if text == "0":
+        return None  # the oldest record, as a bookmark
+    try:
+        return timezone.now() - timedelta(seconds=parse_age(text))
+    except OperatorError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _bookmark(text: str) -> None:
+    try:
+        known = isinstance(parse_bookmark(text), Epoch | After | Moment)
+    except ClientError:
+        known = False
+    if not known:
+        raise forms.ValidationError(
+            "Write a bookmark such as sluice-1|7|, 0 for the oldest, a moment such as 2026-11-22 13:45 (UTC), or 15m for 15 minutes ago."
+        )

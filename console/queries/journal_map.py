@@ -1,0 +1,260 @@
+"""The log as a map: what lies where by tier over time, who holds it and from where on, and what keeping it costs.
+
+Pure: made of what the broker says of its segments. A holder's place is the oldest segment that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from broker_core.documents.journals import SegmentEntry
+from console.models import ActionRun
+from console.queries.overview import Disk
+
+BINS: Final = 120
+WIDTH: Final = 1_000
+HEIGHT: Final = 32
+TICKS: Final = 5
+RANGES: Final = {"24h": 1, "7d": 7, "30d": 30, "90d": 90}
+"""Days; "all" is from the oldest record on."""
+AGES_S: Final = tuple(days * 86_400 for days in (1, 3, 7, 14, 30, 90, 365))
+KINDS: Final = {
+    "managed replay": ("Managed replay", "history"),
+    "durable subscription": ("Durable subscription", "versions"),
+    "spool": ("Spool", "database-import"),
+    "replay": ("Replay", "history"),
+    "paused subscription": ("Paused subscription", "player-pause"),
+    "snapshot": ("Snapshot", "copy"),
+    "pipeline": ("Pipeline", "transfer"),
+    "reader": ("Reader", "eye"),
+}
+"""Kinds of holders in the order in which they are shown: the word of one, and its icon."""
+
+
+class Bar(NamedTuple):
+    """A piece of time in the picture; `y` is its upper edge."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Tier(NamedTuple):
+    """One row of the map."""
+
+    key: str
+    word: str
+    bytes: int
+    segments: int
+    bars: list[Bar]
+
+
+class Holder(NamedTuple):
+    """Who needs the log from a segment on. `client` and `name` are who is meant, "" where it is nobody of that kind."""
+
+    kind: str
+    owner: str
+    client: str
+    name: str
+    first_at: int
+    bytes: int
+    x: float
+
+    @property
+    def label(self) -> str:
+        """Its name without its kind."""
+        return self.owner.removeprefix(self.kind).removeprefix(" of ").strip() or self.owner
+
+
+class Group(NamedTuple):
+    """The holders of a kind, the oldest first."""
+
+    kind: str
+    word: str
+    icon: str
+    holders: list[Holder]
+
+    @property
+    def oldest(self) -> Holder:
+        """Who holds most."""
+        return self.holders[0]
+
+
+class Keeping(NamedTuple):
+    """What would go if the log were kept for so long: what nobody needs, and who keeps the rest all the same."""
+
+    age_s: int
+    segments: int
+    bytes: int
+    settles_at: float
+    fits: bool
+    held_bytes: int
+    held_by: list[Group]
+
+    @property
+    def word(self) -> str:
+        """Its age."""
+        days = self.age_s // 86_400
+        return "1 day" if days == 1 else "1 year" if days == 365 else f"{days} days"
+
+
+class Map(NamedTuple):
+    """All of it. `start` and `end` are ns; `ticks` are moments for the axis, ms."""
+
+    start: int
+    end: int
+    tiers: list[Tier]
+    groups: list[Group]
+    ticks: list[int]
+
+    @property
+    def holders(self) -> list[Holder]:
+        """All of them."""
+        return [one for group in self.groups for one in group.holders]
+
+    @property
+    def oldest(self) -> Holder | None:
+        """Who holds most of the log."""
+        return min(self.holders, key=lambda one: one.first_at, default=None)
+
+
+def journal_map(
+    segments: Sequence[SegmentEntry], removals: Sequence[ActionRun], chosen: str, now: datetime
+) -> Map:
+    """The map of a range of RANGES, or of the whole log."""
+    end = int(now.timestamp() * 1e9)
+    gone = [
+        (int(one["from"]), int(one["to"]), run.result.get("bytes", 0))
+        for run in removals
+        for one in [_accepted(run)]
+        if one
+    ]
+    begun = [one.first_at for one in segments if one.first_at] + [start for start, _, _ in gone if start]
+    days = RANGES.get(chosen)
+    start = end - days * 86_400 * 10**9 if days else min(begun, default=end - 3_600 * 10**9)
+    start = min(start, end - 60 * 10**9)
+    spans = (
+        ("disk", "On disk", _spans(segments, archived=False, compressed=False)),
+        ("compressed", "Compressed", _spans(segments, archived=False, compressed=True)),
+        ("archive", "Archive", _spans(segments, archived=True)),
+        ("removed", "Removed", gone),
+    )
+    amounts = {key: _amounts(found, start, end) for key, _, found in spans}
+    top = max(max(found) for found in amounts.values()) or 1.0
+    tiers = [
+        Tier(key, word, sum(size for *_, size in found), len(found), _bars(amounts[key], top))
+        for key, word, found in spans
+    ]
+    step = (end - start) // TICKS
+    return Map(
+        start,
+        end,
+        tiers,
+        groups(segments, start, end),
+        [(start + n * step) // 10**6 for n in range(TICKS + 1)],
+    )
+
+
+def groups(segments: Sequence[SegmentEntry], start: int = 0, end: int = 1) -> list[Group]:
+    """Who needs which part of the log, by kind."""
+    first: dict[str, SegmentEntry] = {}
+    held: dict[str, int] = {}
+    for segment in sorted(segments, key=lambda one: one.first_sequence):
+        for owner in segment.pinned_by:
+            first.setdefault(owner, segment)
+            held[owner] = held.get(owner, 0) + segment.bytes
+    found: dict[str, list[Holder]] = {}
+    for owner, segment in first.items():
+        kind = next((one for one in KINDS if owner.startswith(one)), "reader")
+        client, name = _whose(kind, owner)
+        x = _x(segment.first_at or end, start, end)
+        found.setdefault(kind, []).append(Holder(kind, owner, client, name, segment.first_at, held[owner], x))
+    return [
+        Group(kind, *KINDS[kind], sorted(found[kind], key=lambda one: (one.first_at, one.owner)))
+        for kind in KINDS
+        if kind in found
+    ]
+
+
+def keeping(segments: Sequence[SegmentEntry], disk: Disk | None, now: datetime) -> list[Keeping]:
+    """A row for each age up to the first that is more than the log has."""
+    rows: list[Keeping] = []
+    for age in AGES_S:
+        before = (now - timedelta(seconds=age)).timestamp() * 1e9
+        old = [one for one in segments if one.state != "current" and one.last_at < before]
+        if not old and rows and not rows[-1].segments and not rows[-1].held_by:
+            break
+        free = [one for one in old if not one.pinned_by]
+        settles = disk.grows_a_day * age / 86_400 if disk is not None else 0.0
+        room = disk.free + disk.used if disk is not None else 0
+        held = [one for one in old if one.pinned_by]
+        rows.append(
+            Keeping(
+                age,
+                len(free),
+                sum(one.bytes for one in free),
+                settles,
+                settles <= room,
+                sum(one.bytes for one in held),
+                groups(held),
+            )
+        )
+    return rows
+
+
+def _spans(
+    segments: Iterable[SegmentEntry], *, archived: bool, compressed: bool | None = None
+) -> list[tuple[int, int, int]]:
+    return [
+        (one.first_at, one.last_at, one.bytes)
+        for one in segments
+        if (one.state == "archived") == archived and compressed in (None, one.compressed)
+    ]
+
+
+def _accepted(run: ActionRun) -> dict[str, int] | None:
+    """Which moments a removal took, by its receipt."""
+    found = (run.result or {}).get("receipt", {}).get("accepted")
+    return found if isinstance(found, dict) and found.get("from") and found.get("to") else None
+
+
+def _amounts(spans: list[tuple[int, int, int]], start: int, end: int) -> list[float]:
+    """Bytes by piece of time; a span's are spread evenly over its pieces."""
+    amounts = [0.0] * BINS
+    for first, last, size in spans:
+        low = max(0, int(BINS * (first - start) / (end - start)))
+        high = min(BINS - 1, int(BINS * (last - start) / (end - start)))
+        if last < start or high < low:
+            continue
+        whole = max(1, int(BINS * (last - first) / (end - start)) + 1)
+        for place in range(low, high + 1):
+            amounts[place] += size / whole
+    return amounts
+
+
+def _bars(amounts: list[float], top: float) -> list[Bar]:
+    """One scale for all tiers; what is there is never too low to be seen."""
+    step = WIDTH / BINS
+    tall = ((place, max(3.0, HEIGHT * amount / top)) for place, amount in enumerate(amounts) if amount)
+    return [
+        Bar(round(place * step, 2), round(HEIGHT - one, 1), round(step - 1, 2), round(one, 1))
+        for place, one in tall
+    ]
+
+
+def _x(at: int, start: int, end: int) -> float:
+    return round(min(WIDTH, max(0.0, WIDTH * (at - start) / max(1, end - start))), 1)
+
+
+def _whose(kind: str, owner: str) -> tuple[str, str]:
+    """(client, name) that an owner's words name."""
+    words = owner.removeprefix(kind).strip()
+    if kind in ("replay", "spool"):
+        return words.removeprefix("of "), ""
+    if kind in ("durable subscription", "paused subscription"):
+        name, _, client = words.rpartition(" of ")
+        return client, name
+    return "", words if kind == "managed replay" else ""

@@ -1,0 +1,234 @@
+"""Alerts: rules over what the broker says of clients, over decisions and over what stands at the top of every page.
+
+`watch` opens and closes them every ten seconds, one for each rule however many clients it is about, so that four hundred stalled
+clients are one message. `send_due` sends what is to be told, each at most MOST_ATTEMPTS times; whoever takes a message up puts its
+next attempt off first, so that one that dies on the way is tried again and none is sent by two at once.
+"""
+
+from __future__ import annotations
+
+import json
+import smtplib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+from django.core.mail import EmailMessage
+from django.db import transaction
+from django.db.models import F
+
+from broker_core.config.vocabulary import Mode
+from broker_core.documents.clients import ClientEntry, Health
+from broker_core.errors import OperatorError, SluiceError
+from broker_core.names import name_fits
+from console.choices import AlertAbout, MessageState
+from console.models import Alert, AlertMessage, AlertRule, Decision, Instance
+from console.queries import live, standing
+from console.services import audit, webhooks
+from console.services.actions.webhook_address import check_address
+from console.services.actors import Actor
+
+MOST_RULES: Final = 50
+MOST_MEMBERS: Final = 500
+"""Of an alert that are remembered by name."""
+MOST_NAMED: Final = 5
+MOST_ATTEMPTS: Final = 6
+FIRST_PAUSE: Final = timedelta(seconds=10)
+"""Before a second attempt; each further pause is three times as long: 10 s, 30 s, and so on to 13 min."""
+MOST_AT_ONCE: Final = 20
+DECISION_LASTS: Final = timedelta(minutes=10)
+"""How long an act on a client counts as going on."""
+LIMIT_WITHIN_MS: Final = 300_000
+KEPT: Final = timedelta(days=30)
+EMAIL, WEBHOOK = "email", "webhook"
+_ASKS = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
+_FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
+    AlertAbout.STALLED: lambda one: one.health is Health.STALLED,
+    AlertAbout.ASKS: lambda one: one.health in _ASKS,
+    AlertAbout.LIMIT: lambda one: (
+        one.forecast is not None
+        and one.forecast.mode == Mode.ENFORCE
+        and one.forecast.fires_in_ms is not None
+        and one.forecast.fires_in_ms <= LIMIT_WITHIN_MS
+    ),
+}
+_WORDS: Mapping[str, tuple[str, str]] = {
+    AlertAbout.STALLED: ("is stalled", "are stalled"),
+    AlertAbout.ASKS: ("doesn’t keep up", "don’t keep up"),
+    AlertAbout.LIMIT: ("reaches a limit within 5 min", "reach a limit within 5 min"),
+    AlertAbout.DECISION: ("was acted on", "were acted on"),
+    AlertAbout.STANDING: ("stands at the top of every page", "stand at the top of every page"),
+}
+Members = dict[str, float]
+"""Who, and since when."""
+
+
+def rule_numbered(instance: Instance, number: str | int) -> AlertRule:
+    """One rule. Raises OperatorError unknown_alert."""
+    text = str(number)
+    found = AlertRule.objects.filter(instance=instance, pk=int(text)).first() if text.isascii() and text.isdigit() and len(text) < 18 else None  # fmt: skip
+    if found is None:
+        raise OperatorError("unknown_alert", f"There is no alert {text[:50]!r}.", "See the page Alerts.")
+    return found
+
+
+def create(actor: Actor, rule: AlertRule) -> AlertRule:
+    """Store a rule that a form has checked."""
+    rule.created_by = actor.name[:200]
+    with transaction.atomic():
+        rule.save()
+        told = {"about": rule.about, "client": rule.client, "for_s": rule.for_s, "webhook": rule.webhook, "emails": rule.emails}  # fmt: skip
+        audit.record(actor, "alert.create", f"{rule.instance.name}: alert {rule.name}", after=told)
+    return rule
+
+
+def delete(actor: Actor, rule: AlertRule, reason: str) -> None:
+    """Delete a rule with what it told."""
+    with transaction.atomic():
+        audit.record(actor, "alert.delete", f"{rule.instance.name}: alert {rule.name}", reason=reason)
+        rule.delete()
+
+
+def watch(now: datetime) -> None:
+    """Open and close alerts by what is the case now. What can't be known (the broker is away) changes nothing."""
+    rules = AlertRule.objects.filter(instance__name=settings.SLUICE_INSTANCE).select_related("instance")
+    clients: Sequence[ClientEntry] | None = None
+    for rule in rules[:MOST_RULES]:
+        if rule.about in _FITS and clients is None:
+            try:
+                clients = live.snapshot().clients
+            except SluiceError:
+                clients = []
+                known = False
+            else:
+                known = True
+        if rule.about in _FITS and not known:
+            continue
+        _judge(rule, _members(rule, clients or [], now), now)
+
+
+def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> Members:
+    fits = _FITS.get(rule.about)
+    if fits is not None:
+        return {one.name: now.timestamp() for one in clients if _meant(rule, one.name) and fits(one)}
+    if rule.about == AlertAbout.DECISION:
+        rows = Decision.objects.filter(
+            instance=rule.instance, at__gte=now - DECISION_LASTS, mode=Mode.ENFORCE
+        )
+        found = rows.order_by("-at").values_list("client", "at")[: 4 * MOST_MEMBERS]
+        return {client: at.timestamp() for client, at in found if _meant(rule, client)}
+    told = (one for one in standing.standings() if one.key != standing.ALERT)
+    return {one.word: (one.since or now).timestamp() for one in told}
+
+
+def _meant(rule: AlertRule, client: str) -> bool:
+    return not rule.client or name_fits(rule.client, client)
+
+
+def _judge(rule: AlertRule, found: Members, now: datetime) -> None:
+    """Pending, open or over: one row for each rule that isn't over."""
+    with transaction.atomic():
+        alert = Alert.objects.select_for_update().filter(rule=rule, closed_at=None).first()
+        if not found:
+            if alert is not None and alert.opened_at is None:
+                alert.delete()
+            elif alert is not None:
+                alert.closed_at = now
+                alert.save()
+                _tell(alert, now, over=True)
+            return
+        if alert is None:
+            alert = Alert(rule=rule, begun_at=now)
+        before: Members = alert.members
+        kept = list(found.items())[:MOST_MEMBERS]
+        alert.members = {name: min(since, before.get(name, since)) for name, since in kept}
+        hold = 0 if rule.about == AlertAbout.DECISION else rule.for_s
+        firing = [name for name, since in alert.members.items() if now.timestamp() - since >= hold]
+        if firing:
+            alert.sentence = sentence(rule.about, firing, len(found) - len(kept))
+            alert.begun_at = min(alert.begun_at, datetime.fromtimestamp(min(alert.members[name] for name in firing), now.tzinfo))  # fmt: skip
+        opens = bool(firing) and alert.opened_at is None
+        if opens:
+            alert.opened_at = now
+        alert.save()
+        if opens:
+            _tell(alert, now, over=False)
+
+
+def sentence(about: str, names: Sequence[str], more: int = 0) -> str:
+    """ "3 clients are stalled: a, b and c"."""
+    one, many = _WORDS[about]
+    number = len(names) + more
+    if number == 1:
+        return f"{names[0]} {one}."
+    what = "things" if about == AlertAbout.STANDING else "clients"
+    named = ", ".join(sorted(names)[:MOST_NAMED])
+    rest = f" and {number - MOST_NAMED:,} more" if number > MOST_NAMED else ""
+    return f"{number:,} {what} {many}: {named}{rest}."
+
+
+def _tell(alert: Alert, now: datetime, *, over: bool) -> None:
+    rule = alert.rule
+    targets = [(EMAIL, one) for one in rule.addresses] + ([(WEBHOOK, rule.webhook)] if rule.webhook else [])
+    AlertMessage.objects.bulk_create(
+        AlertMessage(alert=alert, channel=channel, target=target, over=over, due_at=now)
+        for channel, target in targets
+    )
+
+
+def send_due(now: datetime) -> int:
+    """Send what is due; how many were tried."""
+    due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now)
+    tried = 0
+    for message in due.select_related("alert__rule__instance")[:MOST_AT_ONCE]:
+        pause = FIRST_PAUSE * 3**message.attempts
+        mine = AlertMessage.objects.filter(
+            pk=message.pk, state=MessageState.WAITING, attempts=message.attempts
+        ).update(attempts=F("attempts") + 1, due_at=now + pause)
+        if not mine:
+            continue
+        tried += 1
+        _attempt(message)
+    return tried
+
+
+def _attempt(message: AlertMessage) -> None:
+    row = AlertMessage.objects.filter(pk=message.pk)
+    try:
+        (_send_email if message.channel == EMAIL else _call_webhook)(message)
+    except (SluiceError, OSError, smtplib.SMTPException, ValueError) as problem:
+        said = (
+            problem.sentence if isinstance(problem, SluiceError) else f"{type(problem).__name__}: {problem}"
+        )
+        given_up = message.attempts + 1 >= MOST_ATTEMPTS
+        row.update(problem=said[:500], state=MessageState.FAILED if given_up else MessageState.WAITING)
+    else:
+        row.update(state=MessageState.SENT, problem="")
+
+
+def _send_email(message: AlertMessage) -> None:
+    if not settings.SLUICE_SMTP_URL:
+        raise ValueError("no mail server is set (SLUICE_SMTP_URL)")
+    alert, rule = message.alert, message.alert.rule
+    state = "Over: " if message.over else ""
+    subject = " ".join(f"[Sluice {rule.instance.name}] {state}{rule.name}".split())[:150]
+    lines = [alert.sentence, "", f"Since {alert.begun_at:%Y-%m-%d %H:%M:%S} UTC."]
+    if message.over and alert.closed_at is not None:
+        lines.append(f"Over since {alert.closed_at:%Y-%m-%d %H:%M:%S} UTC.")
+    EmailMessage(subject, "\n".join(lines), None, [message.target]).send()
+
+
+def _call_webhook(message: AlertMessage) -> None:
+    alert, rule = message.alert, message.alert.rule
+    body = {
+        "instance": rule.instance.name, "alert": rule.name, "about": rule.about, "state": "over" if message.over else "open",
+        "sentence": alert.sentence, "since": alert.begun_at.isoformat(), "members": sorted(alert.members)[:MOST_MEMBERS],
+    }  # fmt: skip
+    address = check_address(message.target)
+    webhooks.post(address, json.dumps(body).encode(), "application/json", f"alert-message-{message.pk}")
+
+
+def forget_old(now: datetime) -> None:
+    """Alerts that were over long ago."""
+    Alert.objects.filter(closed_at__lt=now - KEPT).delete()

@@ -1,0 +1,184 @@
+"""Acts in a tray that are about the control plane itself: runs, actions, rollouts, drafts and alerts. See tray_acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import Permission, RunState, TrayKind
+from console.models import Instance, TrayItem
+from console.queries import actions as action_queries
+from console.queries import effect
+from console.queries import policies as policy_queries
+from console.queries import runs as run_queries
+from console.queries.document_diff import changes, gathered
+from console.services import alerts, drafts, policies, rollouts, runs
+from console.services.actions import editing
+from console.services.actions.schedules import next_firings
+from console.services.actors import Actor
+from console.services.tray_told import Act, Told, plain
+
+MOST_LINES: Final = 12
+
+
+def _run(item: TrayItem, _: list[str] | None) -> Told:
+    run = run_queries.run(item.target)
+    what = f"Cancel the run “{run.get_kind_display()}” of {run.actor}"
+    if run.state == RunState.RUNNING:
+        said = f"It is at {run.progress:.0f} % ({run.step or 'its first step'}) and stops after this step. What it has done stays done."
+    else:
+        said = "It has not begun, and never will. It can be asked for again."
+    over = run.state not in (RunState.RUNNING, RunState.WAITING, RunState.APPROVAL)
+    blocked = [f"The run has ended: {run.get_state_display().lower()}."] if over else []
+    return Told(what, "1 run cancelled", [plain(said)], blocked=blocked, severe=run.state == RunState.RUNNING)
+
+
+def _do_run(actor: Actor, item: TrayItem, reason: str) -> str:
+    run = runs.cancel(actor, run_queries.run(item.target), reason)
+    return "The run is cancelled." if run.state == RunState.CANCELLED else "The run is being cancelled."
+
+
+def _action(item: TrayItem, _: list[str] | None) -> Told:
+    found = action_queries.action(item.instance, item.target)
+    due = next(iter(next_firings(found, timezone.now(), 1)), None)
+    said = f"It would next run on {due:%Y-%m-%d %H:%M} UTC." if due else "Nothing would start it by itself."
+    lines = [
+        plain(f"{said} It never runs again; its runs stay in the list."),
+        plain(f"It has {len(found.steps)} steps and {len(found.when)} triggers, which are gone."),
+    ]
+    return Told(f"Delete the action {found.name}", "1 action deleted", lines, severe=True)
+
+
+def _do_action(actor: Actor, item: TrayItem, reason: str) -> str:
+    found = action_queries.action(item.instance, item.target)
+    editing.delete(actor, found, reason)
+    return f"{found.name} is deleted. Its runs stay."
+
+
+def _rollout(word: str) -> Callable[[TrayItem, list[str] | None], Told]:
+    def told(item: TrayItem, patterns: list[str] | None) -> Told:
+        staged, base, whom, wrong = _staged(item)
+        if wrong:
+            return Told(str(item), blocked=[wrong])
+        if word == "promote":
+            what = f"Put revision {staged.number} in force for everybody"
+            found = drafts.preview_of(item.instance, staged.document)
+        else:
+            what = f"Give {whom} back revision {base.number}"
+            found = drafts.preview_of(item.instance, base.document)
+        found = drafts.visible(found, patterns)
+        differences = gathered(
+            changes(base.document, staged.document) if word == "promote" else found.differences
+        )
+        lines, warnings, headline, severe = (
+            [],
+            [],
+            f"revision {staged.number} {'for everybody' if word == 'promote' else 'stopped'}",
+            False,
+        )
+        if found.effect is not None:
+            rules = _signals(staged.document)
+            effects = effect.lines(found.effect, rules)
+            lines = [*effects.at_once, *effects.changes[:MOST_LINES]]
+            if effects.at_once:
+                headline = effects.headline.rstrip(".")
+            severe = any(not line.recorded_only for line in effects.at_once)
+            warnings = [effects.headline] if severe else []
+        elif found.away:
+            warnings.append(f"Whom it touches can’t be said: {found.away}")
+        return Told(what, headline, lines, warnings, list(found.problems), severe, differences=differences)
+
+    return told
+
+
+def _staged(item: TrayItem) -> tuple[Any, Any, str, str]:
+    """(the staged revision, the one before, whom it is for, why it can't be done)."""
+    rollout = policy_queries.running_rollout(item.instance)
+    if rollout is None:
+        return None, None, "", f"No rollout runs on {item.instance.name} any more."
+    if rollout.revision.number != item.parameters.get("revision"):
+        return (
+            None,
+            None,
+            "",
+            f"Revision {rollout.revision.number} is staged now, not {item.parameters.get('revision')}.",
+        )
+    return rollout.revision, rollout.base, rollout.client or f"{rollout.share} % of the clients", ""
+
+
+def _signals(document: Mapping[str, Any]) -> dict[str, str]:
+    rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
+    return {str(rule.get("name")): str(rule.get("signal") or "") for rule in rules}
+
+
+def _do_promote(actor: Actor, item: TrayItem, reason: str) -> str:
+    change = rollouts.promote(
+        actor, item.instance, expected_revision=item.parameters.get("revision"), reason=reason
+    )
+    return f"Revision {change.revision.number} is for everybody. {change.problem}".strip()
+
+
+def _do_stop(actor: Actor, item: TrayItem, reason: str) -> str:
+    change = rollouts.stop(
+        actor, item.instance, reason=reason, expected_revision=item.parameters.get("revision")
+    )
+    return f"Revision {change.revision.number} gives back what was before. {change.problem}".strip()
+
+
+def _draft(item: TrayItem, _: list[str] | None) -> Told:
+    draft = own_draft(item.instance, int(item.target))
+    newest = policies.newest_of(item.instance)
+    differences = gathered(changes(newest.document, draft.document))
+    lines = [plain("Nothing of it is in force, and nothing that is changes. It can’t be brought back.")]
+    return Told(f"Delete the draft {draft.title}", "1 draft deleted", lines, differences=differences)
+
+
+def _do_draft(actor: Actor, item: TrayItem, reason: str) -> str:
+    draft = own_draft(item.instance, int(item.target))
+    drafts.delete(actor, draft.pk, reason=reason)
+    return f"The draft “{draft.title}” is deleted."
+
+
+def own_draft(instance: Instance, number: int) -> Any:
+    """A draft of this instance. Raises OperatorError unknown_draft."""
+    draft = drafts.draft_numbered(number)
+    if draft.instance_id != instance.pk:
+        raise OperatorError("unknown_draft", f"There is no draft {number}.", "See the list of drafts.")
+    return draft
+
+
+def _alert(item: TrayItem, _: list[str] | None) -> Told:
+    rule = alerts.rule_numbered(item.instance, item.target)
+    lines = [plain("Nobody is told by it any more, and what it told before is forgotten.")]
+    return Told(f"Delete the alert {rule.name}", "1 alert deleted", lines)
+
+
+def _do_alert(actor: Actor, item: TrayItem, reason: str) -> str:
+    rule = alerts.rule_numbered(item.instance, item.target)
+    alerts.delete(actor, rule, reason)
+    return f"The alert {rule.name} is deleted."
+
+
+def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.Plan | None:
+    """For whom first a policy in a tray is published; None is for everybody."""
+    told = parameters.get("rollout")
+    if not isinstance(told, Mapping):
+        return None
+    return rollouts.Plan(
+        client=str(told.get("client") or ""),
+        share=told.get("share"),
+        most_decisions=int(told.get("most_decisions") or 0),
+    )
+
+
+CONTROL_ACTS: Mapping[TrayKind, Act] = {
+    TrayKind.RUN_CANCEL: Act(Permission.RUN_ACTIONS, _run, _do_run),
+    TrayKind.ACTION_DELETE: Act(Permission.EDIT_POLICIES, _action, _do_action),
+    TrayKind.PROMOTE: Act(Permission.EDIT_POLICIES, _rollout("promote"), _do_promote),
+    TrayKind.STOP: Act(Permission.EDIT_POLICIES, _rollout("stop"), _do_stop),
+    TrayKind.DRAFT_DELETE: Act(Permission.EDIT_POLICIES, _draft, _do_draft),
+    TrayKind.ALERT_DELETE: Act(Permission.EDIT_POLICIES, _alert, _do_alert),
+}

@@ -1,0 +1,114 @@
+"""A message's body as an operator reads it: JSON laid out, FIX field by field, anything else as text or in hexadecimal."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from broker_core.documents.messages import BrowsedMessage
+from broker_core.filters.message_types import SOH
+
+MOST_SHOWN = 16_384
+"""Characters of a body on a page."""
+MOST_HEX = 2_048
+"""Bytes of a body in hexadecimal."""
+MOST_FIELDS = 400
+PREVIEW = 180
+_DIGITS = re.compile(r"\d{1,6}")
+FIX_NAMES = {
+    "1": "Account", "6": "AvgPx", "8": "BeginString", "9": "BodyLength", "10": "CheckSum", "11": "ClOrdID", "14": "CumQty",
+    "15": "Currency", "17": "ExecID", "20": "ExecTransType", "21": "HandlInst", "22": "SecurityIDSource", "31": "LastPx", "32": "LastQty",
+    "34": "MsgSeqNum", "35": "MsgType", "37": "OrderID", "38": "OrderQty", "39": "OrdStatus", "40": "OrdType", "41": "OrigClOrdID",
+    "43": "PossDupFlag", "44": "Price", "48": "SecurityID", "49": "SenderCompID", "50": "SenderSubID", "52": "SendingTime", "54": "Side",
+    "55": "Symbol", "56": "TargetCompID", "57": "TargetSubID", "58": "Text", "59": "TimeInForce", "60": "TransactTime", "63": "SettlType",
+    "64": "SettlDate", "75": "TradeDate", "98": "EncryptMethod", "100": "ExDestination", "108": "HeartBtInt", "109": "ClientID",
+    "110": "MinQty", "112": "TestReqID", "131": "QuoteReqID", "132": "BidPx", "133": "OfferPx", "134": "BidSize", "135": "OfferSize",
+    "150": "ExecType", "151": "LeavesQty", "167": "SecurityType", "207": "SecurityExchange", "262": "MDReqID", "268": "NoMDEntries",
+    "269": "MDEntryType", "270": "MDEntryPx", "271": "MDEntrySize", "336": "TradingSessionID", "371": "RefTagID", "372": "RefMsgType",
+}  # fmt: skip
+"""What common tags are called; a tag that isn't here is shown by its number alone."""
+
+
+class Field(NamedTuple):
+    """One of a FIX message. `name` is "" where its tag isn't a common one."""
+
+    tag: str
+    name: str
+    value: str
+
+
+class Body(NamedTuple):
+    """What a page shows of a body. `kind` is how it was read; one of `pretty`, `fields` and `hexadecimal` is shown first."""
+
+    kind: str
+    preview: str
+    pretty: str = ""
+    fields: tuple[Field, ...] = ()
+    hexadecimal: str = ""
+    cut: int = 0
+    """Characters, or bytes, that aren't shown."""
+
+
+def body_of(message: BrowsedMessage) -> Body:
+    """Read by its shape: what isn't JSON may be FIX (tag=value, ended by SOH), text, MessagePack, or bytes."""
+    if isinstance(message.base64, str):
+        return _bytes(base64.b64decode(message.base64))
+    if isinstance(message.text, str):
+        return _text(message.text)
+    return _laid_out("JSON", None if message.data is msgspec.UNSET else message.data)
+
+
+def hexadecimal(body: bytes) -> str:
+    """Sixteen bytes a line: where, which, and as text."""
+    lines = []
+    for at in range(0, len(body), 16):
+        part = body[at : at + 16]
+        text = "".join(chr(one) if 32 <= one < 127 else "·" for one in part)
+        lines.append(f"{at:06x}  {part[:8].hex(' '):23}  {part[8:].hex(' '):23}  {text}")
+    return "\n".join(lines)
+
+
+def _laid_out(kind: str, value: Any, hexed: str = "") -> Body:
+    compact = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=repr)
+    pretty = json.dumps(value, ensure_ascii=False, indent=2, default=repr)
+    return Body(kind, compact[:PREVIEW], pretty[:MOST_SHOWN], (), hexed, max(0, len(pretty) - MOST_SHOWN))
+
+
+def _text(text: str) -> Body:
+    fields = _fields(text)
+    hexed = hexadecimal(text.encode()[:MOST_HEX])
+    if fields:
+        fix = all(_DIGITS.fullmatch(field.tag) for field in fields)
+        preview = " ".join(f"{field.name or field.tag}={field.value}" for field in fields[:20])
+        left = max(0, text.count(SOH) - len(fields)) if len(fields) == MOST_FIELDS else 0
+        return Body("FIX" if fix else "NVFIX", preview[:PREVIEW], "", tuple(fields), hexed, left)
+    return Body("text", text[:PREVIEW], text[:MOST_SHOWN], (), hexed, max(0, len(text) - MOST_SHOWN))
+
+
+def _fields(text: str) -> list[Field]:
+    """Those of a FIX or NVFIX message; none when it isn't one."""
+    if SOH not in text:
+        return []
+    found = []
+    for pair in text.split(SOH, MOST_FIELDS)[:MOST_FIELDS]:
+        tag, equals, value = pair.partition("=")
+        if pair and not (equals and tag):
+            return []
+        if pair:
+            found.append(Field(tag, FIX_NAMES.get(tag, ""), value))
+    return found
+
+
+def _bytes(body: bytes) -> Body:
+    hexed = hexadecimal(body[:MOST_HEX])
+    try:
+        value = msgspec.msgpack.decode(body)
+    except (msgspec.DecodeError, ValueError):
+        value = None
+    if isinstance(value, dict | list):
+        return _laid_out("MessagePack", value, hexed)
+    return Body("bytes", body[:32].hex(" "), "", (), hexed, max(0, len(body) - MOST_HEX))

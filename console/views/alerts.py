@@ -1,0 +1,69 @@
+"""Alerts: which are open, what was told, and the rules. Deleting a rule goes by the tray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.names import name_fits
+from console.choices import AlertAbout, MessageState, Permission, TrayKind
+from console.forms.alerts import AlertForm
+from console.models import Alert, AlertRule
+from console.queries.policies import instance_named
+from console.services import alerts as service
+from console.views import common, tray
+
+MOST_OVER = 50
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def alerts(request: HttpRequest) -> HttpResponse:
+    """Open ones, those that are over, and the rules."""
+    return _show(request, AlertForm())
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def create(request: HttpRequest) -> HttpResponse:
+    """Make a rule."""
+    form = AlertForm(request.POST, instance_of=instance_named())
+    if not form.is_valid():
+        return _show(request, form, 422)
+    rule = service.create(common.actor_of(request), form.save(commit=False))
+    messages.success(request, f"The alert {rule.name} is made.")
+    return redirect("alerts")
+
+
+@common.permitted(Permission.EDIT_POLICIES)
+@require_POST
+def delete(request: HttpRequest, rule_id: int) -> HttpResponse:
+    """Put deleting a rule into the tray."""
+    return tray.plan(request, TrayKind.ALERT_DELETE, str(rule_id))
+
+
+def _show(request: HttpRequest, form: AlertForm, status: int = 200) -> HttpResponse:
+    instance, patterns = common.own_instance(), common.patterns(request)
+    told = Alert.objects.filter(rule__instance=instance).exclude(opened_at=None).select_related("rule").prefetch_related("messages")  # fmt: skip
+    open_ = [_seen(one, patterns) for one in told.filter(closed_at=None)]
+    over = [_seen(one, patterns) for one in told.exclude(closed_at=None)[:MOST_OVER]]
+    context = {
+        "open": open_, "over": over, "rules": AlertRule.objects.filter(instance=instance), "alert_form": form,
+        "failed_state": MessageState.FAILED,
+    }  # fmt: skip
+    return common.page(request, "alerts.html", context, status)
+
+
+def _seen(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
+    """An alert as somebody sees who may see only clients of these patterns."""
+    names = sorted(alert.members)
+    text = alert.sentence
+    if patterns is not None and alert.rule.about != AlertAbout.STANDING:
+        names = [name for name in names if any(name_fits(pattern, name) for pattern in patterns)]
+        text = service.sentence(alert.rule.about, names) if names else "Only clients that you don’t see."
+    linked = names if alert.rule.about != AlertAbout.STANDING else []
+    return {"alert": alert, "sentence": text, "names": linked[:20], "more": max(0, len(linked) - 20)}

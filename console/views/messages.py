@@ -1,0 +1,172 @@
+"""Messages: what topics hold, what comes while one looks, and publishing one by hand, which goes by the tray.
+
+Whoever looks needs `read_messages` for that very topic or pattern; the page begins with what they may read.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from broker_core.bookmark import Bookmark, sequence_in
+from broker_core.documents.messages import BrowsedMessage
+from broker_core.errors import SluiceError
+from console.choices import Permission, TrayKind
+from console.forms.messages import MessagesForm, PublishForm
+from console.queries import messages as read
+from console.services import audit
+from console.services import tray as tray_service
+from console.services.actors import access_of_request
+from console.units.bodies import Body, body_of
+from console.views import common, tray
+
+PAGE = 50
+MOST_PATTERNS = 8
+"""Of somebody's grants that topics are looked for in."""
+EVERYTHING = ">"
+OWN_TOPICS = "$SLUICE.>"
+
+
+class Shown(NamedTuple):
+    """A message in the list. `begin` is where a replay starts that begins with it."""
+
+    message: BrowsedMessage
+    body: Body
+    begin: str
+
+
+@common.permitted(Permission.VIEW)
+@never_cache
+@require_GET
+def messages(request: HttpRequest) -> HttpResponse:
+    """The newest messages of a topic, or those from a place on."""
+    readable = _readable(request)
+    form = MessagesForm(request.GET)
+    found: dict[str, Any] = {}
+    status = 200
+    if not form.is_valid():
+        status = 422
+    else:
+        topic = form.cleaned_data["topic"] or readable[0]
+        common.allow(request, Permission.READ_MESSAGES, instance=settings.SLUICE_INSTANCE, topic=topic)
+        try:
+            found = {"topic": topic, **_found(topic, form)}
+        except SluiceError as problem:
+            found = {"topic": topic, "problem": problem}
+    return _show(request, readable, {"form": form, **found}, status=status)
+
+
+@common.permitted(Permission.VIEW)
+@never_cache
+@require_GET
+def follow(request: HttpRequest) -> HttpResponse:
+    """What has come since `after`, as rows. The page asks again when it has shown them, and not before."""
+    form = MessagesForm(request.GET)
+    if not form.is_valid() or not form.cleaned_data["topic"]:
+        return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
+    topic = form.cleaned_data["topic"]
+    common.allow(request, Permission.READ_MESSAGES, instance=settings.SLUICE_INSTANCE, topic=topic)
+    context: dict[str, Any]
+    try:
+        come = read.follow(
+            topic, filter=form.cleaned_data["filter"], after=request.GET.get("after", "")[:128]
+        )
+        context = {"rows": _shown(come.messages), "come": come}
+    except SluiceError as problem:
+        context = {"rows": [], "problem": problem}
+    return render(request, "components/followed.html", context)
+
+
+@common.permitted(Permission.VIEW)
+@require_POST
+def publish(request: HttpRequest) -> HttpResponse:
+    """Put publishing a message into the tray."""
+    audit.changes_nothing(request)
+    form = PublishForm(request.POST)
+    common.allow(
+        request, Permission.PUBLISH, instance=settings.SLUICE_INSTANCE, topic=request.POST.get("topic", "")
+    )
+    if form.is_valid():
+        try:
+            tray_service.put(
+                common.actor_of(request), TrayKind.PUBLISH, form.cleaned_data["topic"], _parameters(form)
+            )
+            return tray.answer(request)
+        except SluiceError as problem:
+            form.add_error(None, f"{problem.sentence} {problem.fix}".strip())
+    if request.headers.get("HX-Request"):
+        return tray.shown(request, tray.wrong(form))
+    return _show(request, _readable(request), {"form": MessagesForm({})}, form, 422)
+
+
+def _show(
+    request: HttpRequest, readable: list[str], context: dict[str, Any], publishing: PublishForm | None = None, status: int = 200
+) -> HttpResponse:  # fmt: skip
+    try:
+        topics = read.topics(readable[:MOST_PATTERNS])
+    except SluiceError:
+        topics = []  # why is said where the messages would be
+    chosen = context.get("topic") or readable[0]
+    exact = chosen if not set(chosen) & set("*>~") else ""
+    context = {
+        "topic": chosen, "readable": readable, "topics": topics, "own_topics": OWN_TOPICS if EVERYTHING in readable else "",
+        "publish_form": publishing or PublishForm(initial={"topic": exact, "format": "json"}), "most_followed": read.MOST_FOLLOWED,
+        "topics_from": read.TOPICS_FROM, **context,
+    }  # fmt: skip
+    return common.page(request, "messages.html", context, status)
+
+
+def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
+    asked = form.cleaned_data
+    if asked["start"] or asked["end"]:
+        page = read.browse(
+            topic, filter=asked["filter"], bookmark=asked["start"] or "0", end=asked["end"], limit=PAGE
+        )
+        later = "" if page.complete else _query(form, start=page.next)
+        return {"rows": _shown(page.messages), "searched": page.searched, "later": later, "forwards": True}
+    found = read.newest(topic, filter=asked["filter"], before=asked["before"], limit=PAGE)
+    earlier = _query(form, before=found.earlier) if found.earlier else ""
+    return {
+        "rows": _shown(found.messages), "searched": found.searched, "earlier": earlier, "newest": not asked["before"],
+    }  # fmt: skip
+
+
+def _shown(messages: list[BrowsedMessage]) -> list[Shown]:
+    return [Shown(one, body_of(one), _just_before(one.bookmark)) for one in messages]
+
+
+def _just_before(bookmark: str) -> str:
+    """A bookmark is the place after a record; this one is before it."""
+    instance = bookmark.partition("|")[0]
+    sequence = sequence_in(bookmark, instance) or 1
+    return str(Bookmark(instance, sequence - 1)) if sequence > 1 else "0"
+
+
+def _query(form: MessagesForm, **change: str) -> str:
+    """The address's query with something else in it."""
+    query = QueryDict(mutable=True)
+    asked = {name: str(form.data.get(name, "")).strip() for name in ("topic", "filter", "end")}
+    query.update({name: text for name, text in {**asked, **change}.items() if text})
+    return query.urlencode()
+
+
+def _parameters(form: PublishForm) -> dict[str, Any]:
+    if "octets" in form.cleaned_data:
+        return {"base64": base64.b64encode(form.cleaned_data["octets"]).decode()}
+    return {"data": form.cleaned_data["data"]}
+
+
+def _readable(request: HttpRequest) -> list[str]:
+    """The topic patterns that they may read; everything is ">". PermissionDenied when there is none."""
+    patterns = access_of_request(request).topic_patterns(settings.SLUICE_INSTANCE, Permission.READ_MESSAGES)
+    if patterns == []:
+        common.allow(request, Permission.READ_MESSAGES, instance=settings.SLUICE_INSTANCE)
+        raise PermissionDenied
+    return [EVERYTHING] if patterns is None else patterns

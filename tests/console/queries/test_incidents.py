@@ -1,0 +1,73 @@
+"""Incidents: acts of one cause belong together, and no act to two."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.models import Decision
+from console.queries.incidents import GAP, LEAST, incidents, timeline
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+def act(
+    minutes: float,
+    client: str,
+    action: str = "disconnect",
+    reason: str = "slow_client_age",
+    mode: str = "enforce",
+) -> Decision:
+    """One so many minutes ago."""
+    return Decision(
+        at=NOW - timedelta(minutes=minutes), client=client, action=action, reason=reason, rule="r", mode=mode
+    )
+
+
+def test_many_disconnects_of_one_cause_are_one_incident() -> None:
+    found = incidents([act(10 - n / 10, f"c{n}") for n in range(40)] + [act(1, "x", reason="other")])
+    (one,) = found
+    assert (one.acts, len(one.clients), one.flapping) == (40, 40, False)
+    assert one.first == NOW - timedelta(minutes=10)
+
+
+def test_a_client_that_comes_back_again_and_again_flaps() -> None:
+    (one,) = incidents([act(n, "tape", "offline") for n in (9, 6, 3)])
+    assert one.flapping and one.clients == {"tape": 3}
+
+
+def test_a_silence_ends_an_incident_and_shadow_is_another() -> None:
+    acts = [act(60 + n, f"a{n}") for n in range(3)] + [act(n, f"b{n}") for n in range(3)]
+    assert [sorted(one.clients) for one in incidents(acts)] == [["b0", "b1", "b2"], ["a0", "a1", "a2"]]
+    assert incidents([act(1, "a"), act(1, "b"), act(1, "c", mode="shadow")]) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.sampled_from("abc"), st.sampled_from(["offline", "disconnect"])),
+        max_size=40,
+    )
+)
+def test_no_act_is_in_two_and_none_is_small_or_torn(made: list[tuple[int, str, str]]) -> None:
+    acts = [act(minutes, client, action) for minutes, client, action in made]
+    found = incidents(acts)
+    assert sum(one.acts for one in found) <= len(acts)
+    for one in found:
+        assert one.acts >= LEAST
+        inside = sorted(
+            each.at for each in acts if each.action == one.action and one.first <= each.at <= one.last
+        )
+        assert len(inside) == one.acts
+        assert all(later - earlier <= GAP for earlier, later in pairwise(inside))
+
+
+def test_the_picture_has_a_cell_for_each_quarter_with_acts() -> None:
+    cells = timeline([act(1, "a"), act(2, "b"), act(600, "c", "offline"), act(3_000, "d")], NOW)
+    assert [(cell.x, cell.height, cell.severe) for cell in cells] == [
+        (560.0, 20.0, False),
+        (950.0, 40.0, True),
+    ]
+    assert timeline([], NOW) == []

@@ -1,0 +1,206 @@
+"""Alerts: opened, told and closed by what a broker says, sent by a real mail server and to a real web server, a bounded number of times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from broker_core.documents.clients import Health
+from console.choices import AlertAbout, MessageState
+from console.models import Alert, AlertMessage, AlertRule, AuditEvent, Decision, Instance
+from console.queries import standing
+from console.services import alerts
+from console.services.actors import Actor
+from tests.support.fake_broker import FakeBroker
+from tests.support.sinks import Hook, Mailbox, mail_server, web_sink
+
+NOW = datetime(2026, 11, 22, 3, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def box(settings: Any) -> Iterator[Mailbox]:
+    """A mail server that the console sends by."""
+    with mail_server() as made:
+        settings.SLUICE_SMTP_URL = f"smtp://127.0.0.1:{made.port}"
+        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", made.port
+        yield made
+
+
+@pytest.fixture
+def hook(settings: Any) -> Iterator[Hook]:
+    """A web server that webhooks may call."""
+    with web_sink() as made:
+        settings.SLUICE_WEBHOOK_HOSTS = [f"127.0.0.1:{made.port}"]
+        yield made
+
+
+def rule(actor: Actor, instance: Instance, about: AlertAbout = AlertAbout.STALLED, **more: Any) -> AlertRule:
+    return alerts.create(actor, AlertRule(instance=instance, name=f"{about}", about=about, **{"for_s": 30, **more}))  # fmt: skip
+
+
+def health(broker: FakeBroker, health: Health, *names: str) -> None:
+    """Have these clients fare so."""
+    broker.clients = [
+        structs.replace(one, health=health) if one.name in names else one for one in broker.clients
+    ]
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def test_an_alert_opens_after_its_time_is_told_once_and_told_when_it_is_over(
+    actor: Actor, broker: FakeBroker, instance: Instance, box: Mailbox, hook: Hook
+) -> None:
+    rule(
+        actor,
+        instance,
+        webhook=f"http://127.0.0.1:{hook.port}/x",
+        emails="night@example.org, day@example.org",
+    )
+    for second in (0, 10, 20):
+        alerts.watch(after(second))
+    assert Alert.objects.get().opened_at is None and not AlertMessage.objects.exists()
+    alerts.watch(after(30))
+    alerts.watch(after(40))
+    assert alerts.send_due(after(40)) == 3
+    assert sorted(box.recipients) == [["day@example.org"], ["night@example.org"]]
+    assert box.mails[0]["Subject"] == "[Sluice sluice-1] stalled"
+    assert "board-jfk is stalled." in box.mails[0].get_content()
+    (call,) = hook.calls
+    assert (call["state"], call["members"], call["sentence"]) == (
+        "open",
+        ["board-jfk"],
+        "board-jfk is stalled.",
+    )
+    health(broker, Health.KEEPS_UP, "board-jfk")
+    alerts.watch(after(50))
+    assert alerts.send_due(after(50)) == 3 and alerts.send_due(after(60)) == 0
+    assert [one["state"] for one in hook.calls] == ["open", "over"]
+    assert "Over: stalled" in str(box.mails[-1]["Subject"])
+    assert Alert.objects.get().closed_at == after(50)
+
+
+def test_what_is_over_before_its_time_was_none(actor: Actor, broker: FakeBroker, instance: Instance) -> None:
+    rule(actor, instance)
+    alerts.watch(NOW)
+    health(broker, Health.KEEPS_UP, "board-jfk")
+    alerts.watch(after(20))
+    assert not Alert.objects.exists()
+    health(broker, Health.STALLED, "board-jfk", "delay-mailer")
+    alerts.watch(after(40))
+    health(broker, Health.KEEPS_UP, "board-jfk")
+    health(broker, Health.STALLED, "carrier-aa")
+    alerts.watch(after(60))
+    alerts.watch(after(70))
+    assert Alert.objects.get().sentence == "delay-mailer is stalled."  # carrier-aa not for long enough
+
+
+def test_four_hundred_clients_are_one_alert_with_a_bounded_sentence(
+    actor: Actor, broker: FakeBroker, instance: Instance, hook: Hook
+) -> None:
+    rule(actor, instance, client="many-*", webhook=f"http://127.0.0.1:{hook.port}/")
+    broker.clients += [structs.replace(broker.clients[0], name=f"many-{n:03}") for n in range(600)]
+    alerts.watch(NOW)
+    alerts.watch(after(30))
+    assert alerts.send_due(after(30)) == 1
+    assert hook.calls[0]["sentence"].startswith("600 clients are stalled: many-000, many-001")
+    assert "and 595 more." in hook.calls[0]["sentence"]
+    assert len(hook.calls[0]["members"]) == alerts.MOST_MEMBERS
+
+
+def test_a_broker_that_is_away_changes_no_clients_alert(
+    actor: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    rule(actor, instance)
+    alerts.watch(NOW)
+    alerts.watch(after(30))
+    broker.answers["snapshot"] = {
+        "ok": False,
+        "error": {"code": "internal_error", "message": "No.", "fix": ""},
+    }
+    alerts.watch(after(40))
+    assert Alert.objects.get().closed_at is None
+
+
+def test_a_decision_that_was_carried_out_opens_an_alert_and_a_shadow_one_does_not(
+    actor: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    rule(actor, instance, AlertAbout.DECISION, client="desk-*")
+    facts = {"instance": instance, "action": "disconnect", "reason": "x", "rule": "r", "details": {}}
+    Decision.objects.create(at=after(-60), client="desk-1", mode="shadow", **facts)
+    Decision.objects.create(at=after(-60), client="board-1", mode="enforce", **facts)
+    alerts.watch(NOW)
+    assert not Alert.objects.exists()
+    Decision.objects.create(at=after(-5), client="desk-7", mode="enforce", **facts)
+    alerts.watch(NOW)
+    assert Alert.objects.get().sentence == "desk-7 was acted on."
+    alerts.watch(NOW + alerts.DECISION_LASTS)
+    assert Alert.objects.get().closed_at is not None
+
+
+def test_what_stands_at_the_top_can_be_told_and_alerts_stand_there_by_their_rules_name(
+    actor: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule(actor, instance, AlertAbout.STANDING, for_s=0)
+    told = standing.Standing("redis", "Redis doesn't answer", "", "", after(-5), severe=True)
+    monkeypatch.setattr(alerts.standing, "standings", lambda: [told])
+    alerts.watch(NOW)
+    monkeypatch.undo()
+    assert "Redis doesn't answer" in Alert.objects.get().sentence
+    (shown,) = [one for one in standing.standings() if one.key == standing.ALERT]
+    assert shown.word == "Alert: standing"
+    monkeypatch.setattr(alerts.standing, "standings", lambda: [shown])
+    alerts.watch(after(10))
+    assert Alert.objects.get().closed_at is not None  # an alert is no reason for one
+
+
+def test_what_cant_be_sent_is_tried_later_and_given_up_in_the_end(
+    actor: Actor, broker: FakeBroker, instance: Instance, box: Mailbox, hook: Hook
+) -> None:
+    rule(actor, instance, webhook=f"http://127.0.0.1:{hook.port}/", emails="night@example.org", for_s=0)
+    box.refusing, hook.status = True, 503
+    alerts.watch(NOW)
+    assert alerts.send_due(NOW) == 2
+    assert alerts.send_due(after(9)) == 0  # not before its time
+    assert alerts.send_due(after(10)) == 2
+    box.refusing = False
+    assert alerts.send_due(after(40)) == 2
+    mail, call = AlertMessage.objects.order_by("channel")
+    assert (mail.state, mail.attempts, len(box.mails)) == (MessageState.SENT, 3, 1)
+    assert call.state == MessageState.WAITING and "answered 503" in call.problem
+    for hours in range(1, 9):
+        alerts.send_due(after(3_600 * hours))
+    call.refresh_from_db()
+    assert (call.state, call.attempts, len(hook.keys)) == (MessageState.FAILED, 6, 6)
+    assert len(set(hook.keys)) == 1  # so that whoever is called can tell a repeat
+
+
+def test_without_a_mail_server_and_with_an_undeclared_host_it_is_said(
+    actor: Actor, broker: FakeBroker, instance: Instance, settings: Any
+) -> None:
+    settings.SLUICE_SMTP_URL = ""
+    rule(actor, instance, webhook="http://169.254.169.254/", emails="night@example.org", for_s=0)
+    alerts.watch(NOW)
+    alerts.send_due(NOW)
+    assert {one.channel: "SLUICE_SMTP_URL" in one.problem or "isn't a declared host" in one.problem for one in AlertMessage.objects.all()} == {"email": True, "webhook": True}  # fmt: skip
+
+
+def test_old_alerts_are_forgotten_and_deleting_a_rule_is_in_the_audit(
+    actor: Actor, broker: FakeBroker, instance: Instance
+) -> None:
+    made = rule(actor, instance, for_s=0)
+    alerts.watch(NOW)
+    health(broker, Health.KEEPS_UP, "board-jfk")
+    alerts.watch(after(10))
+    alerts.forget_old(after(10))
+    assert Alert.objects.exists()
+    alerts.forget_old(after(20) + alerts.KEPT)
+    assert not Alert.objects.exists()
+    alerts.delete(actor, made, "not used")
+    assert AuditEvent.objects.get(action="alert.delete").reason == "not used"
