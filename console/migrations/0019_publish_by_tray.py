@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("console", "0015_stomp_transports"),
+        ("console", "0018_token_networks_and_hashed_sessions"),
     ]
 
     operations = [

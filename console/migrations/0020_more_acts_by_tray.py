@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('console', '0016_publish_by_tray'),
+        ('console', '0019_publish_by_tray'),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('console', '0017_more_acts_by_tray'),
+        ('console', '0020_more_acts_by_tray'),
     ]
 
     operations = [
