@@ -31,6 +31,8 @@ class Subscriptions:
         self._verify = verify
         self._instance = ""
         self._streams: dict[int, Subscription] = {}
+        self._last_stream = 0
+        """The newest of this connection: streams are numbered up, and never used again."""
         self._asked: dict[str, asyncio.Future[None]] = {}
 
     # What the application does.
@@ -72,6 +74,7 @@ class Subscriptions:
         """A new connection: its streams have other numbers, and each subscription is asked for again."""
         self._instance = instance
         self._streams.clear()
+        self._last_stream = 0
         for subscription in self.by_id.values():
             subscription.instance = instance
             command = subscription.asked()
@@ -85,8 +88,11 @@ class Subscriptions:
     def deliver(self, frame: Frame) -> None:
         """Hand on a delivery. Raises OperatorError damaged_delivery."""
         subscription = self._streams.get(frame.stream)
-        if subscription is None:
-            return  # it was unsubscribed while this was on its way
+        if subscription is None and frame.stream > self._last_stream:
+            # A frame's header has no checksum: taken for a late one, it would be lost without a word.
+            raise OperatorError(
+                "damaged_delivery", f"A delivery is for the stream {frame.stream}, which there isn't.", ""
+            )
         try:
             batch = Batch.parse(frame.payload, verify=self._verify)
         except ClientError as error:
@@ -94,7 +100,8 @@ class Subscriptions:
             raise OperatorError(
                 "damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix
             ) from error
-        subscription.receive(batch)
+        if subscription is not None:  # else it was unsubscribed while this was on its way
+            subscription.receive(batch)
 
     def on_ack(self, ack: Ack) -> None:
         """The broker has a subscription, or tells how far it is."""
@@ -110,6 +117,7 @@ class Subscriptions:
         elif ack.stream is not None:
             subscription.instance = self._instance
             self._streams[ack.stream] = subscription
+            self._last_stream = max(self._last_stream, ack.stream)
             subscription.accepted(ack.bookmark)
             asked = self._asked.get(subscription.id)
             if asked is not None and not asked.done():

@@ -122,7 +122,7 @@ class Lane:
 
     def take(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
         """What may go to the outbox now, the last batch cut where the window ends; [] when nothing may."""
-        if self.paused or self.busy or not self._entries or self.spent:
+        if self.paused or self.busy or not self._entries:
             return []
         taken: list[OutboxEntry] = []
         size = 0

@@ -212,6 +212,17 @@ async def test_a_subscription_that_nobody_reads_holds_up_neither_others_nor_ackn
         assert len([message async for message in unread]) == waits, "what has come can still be read"
 
 
+async def test_a_delivery_for_a_stream_that_never_was_is_damage_and_comes_again(broker: FakeBroker) -> None:
+    async with client(broker) as subscriber:
+        subscription = await subscriber.subscribe("a", bookmark=EPOCH)
+        (peer,) = [one for one in broker.peers if one.streams]
+        peer.streams["lost"], peer.room[0x8181] = (0x8181, "a"), 1_000_000
+        del peer.streams[subscription.id]  # the header of what comes next is garbled
+        await publish(broker, "1")
+        assert [message.body for message in await take(aiter(subscription), 1)] == [b"1"]
+        assert subscriber.connections == 2
+
+
 async def test_a_damaged_delivery_is_not_handed_out_and_comes_again(broker: FakeBroker) -> None:
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH)

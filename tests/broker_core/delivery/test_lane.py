@@ -149,3 +149,16 @@ def test_everything_offered_leaves_once_in_order_or_is_discarded(
         assert lane.first_sequence == (waiting[0] if waiting else 0)
         assert len(left) - acked <= prefetch
     assert numbers(lane.take_all()) == waiting and lane.nbytes == 0
+
+
+def test_a_lane_that_never_had_credit_says_since_when_it_waits_for_some() -> None:
+    lane = Lane(1)
+    lane.credit = 0
+    lane.offer(entry(1, 1))
+    assert lane.take(1_000, 7) == [] and lane.take(1_000, 9) == []
+    assert lane.spent and lane.spent_since == 7
+    lane.grant(1, 11)
+    assert lane.spent_since == 0 and len(lane.take(1_000, 12)) == 1
+    assert lane.spent_since == 12, "the delivery that passes the credit is the last one"
+    lane.grant(0, 13)
+    assert lane.credit == 1

@@ -1,0 +1,271 @@
+"""What hostile clients cost, and what a well-behaved one feels beside them: `python -m bench.hostile [--connections 2000] [--seconds 5]`.
+
+    before logon    connections that send 15 MiB each without having logged on, at once, again and again, on each transport
+    the others      one attack after the other of what a client may do that is logged on, or never is
+
+For each attack: the broker's resident memory before, at most and after, and the time from a publish to its delivery of a
+client that does nothing wrong, 200 times a second. The attackers are processes of their own; on two cores they also take
+the machine from the broker, so the row `nobody` is what to compare with, and a quiet machine what to judge by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.peers.sluice import broker
+from bench.processes import BIG, resident
+from broker_core import batch
+from broker_core.client import AsyncClient
+from broker_core.protocols.native import COMMAND, PUBLISH, encode_command, encode_frame_header
+
+SENT = 15 * 1024 * 1024
+PIECE = b"x" * 65_536
+PAUSE_S = 0.005
+"""Between two messages of the well-behaved client."""
+UPGRADE = (
+    "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+HEADS = {
+    "tcp": encode_frame_header(COMMAND, 0, SENT),
+    "websocket": UPGRADE.format(path="/").encode() + b"\x82\xff" + SENT.to_bytes(8, "big") + bytes(4),
+    "stomp": b"CONNECT\ncontent-length:%d\n\n" % SENT,
+    "stomp-ws": UPGRADE.format(path="/stomp").encode() + b"\x82\xff" + SENT.to_bytes(8, "big") + bytes(4),
+}
+SMALL = {
+    "tcp": encode_frame_header(COMMAND, 0, 65_000) + b"x" * 60_000,
+    "websocket": UPGRADE.format(path="/").encode() + b"\x82\xfe\xfd\xe8" + bytes(4) + b"x" * 60_000,
+    "stomp": b"CONNECT\ncontent-length:65000\n\n" + b"x" * 60_000,
+    "stomp-ws": UPGRADE.format(path="/stomp").encode() + b"\x82\xfe\xfd\xe8" + bytes(4) + b"x" * 60_000,
+}
+"""The beginning of what would be allowed."""
+Attack = Callable[[str, int, int], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def connected(host: str, port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def repeated(one: Callable[[str, int, int], Awaitable[None]]) -> Attack:
+    """So many of these at once, each again when it is turned away."""
+
+    async def attack(host: str, port: int, number: int) -> None:
+        async def again(place: int) -> None:
+            while True:
+                with contextlib.suppress(OSError, EOFError):
+                    await one(host, port, place)
+                await asyncio.sleep(0.05)
+
+        await asyncio.gather(*map(again, range(number)))
+
+    return attack
+
+
+def pouring(head: bytes) -> Attack:
+    """15 MiB behind a head, as long as they are taken; then held open."""
+
+    async def one(host: str, port: int, _: int) -> None:
+        async with connected(host, port) as (reader, writer):
+            writer.write(head)
+            for _ in range(SENT // len(PIECE)):
+                writer.write(PIECE)
+                await writer.drain()
+            await reader.read()
+
+    return repeated(one)
+
+
+async def _logs_on(host: str, port: int, place: int) -> None:
+    async with connected(host, port) as (reader, writer):
+        writer.write(encode_command({"c": "logon", "name": f"again-{place}"}))
+        await reader.read(1)
+
+
+async def _garbage(host: str, port: int, place: int) -> None:
+    async with connected(host, port) as (reader, writer):
+        writer.write(encode_command({"c": "logon", "name": f"bad-{place}"}) + b"\xff" * 1_000)
+        await reader.read()
+
+
+async def _commands(host: str, port: int, place: int) -> None:
+    """One that subscribes and unsubscribes, publishes one by one, and asks what can't be done, as fast as it is read."""
+    async with connected(host, port) as (reader, writer):
+        writer.write(encode_command({"c": "logon", "name": f"busy-{place}"}))
+        many = b"".join(
+            encode_command(command)
+            for number in range(50)
+            for command in (
+                {"c": "subscribe", "id": str(number), "topic": f"x.{number}.>", "filter": f"/a > {number}"},
+                {"c": "publish", "topic": f"busy.{place}", "data": number},
+                {"c": "unsubscribe", "id": str(number)},
+                {"c": "nonsense"},
+            )
+        )
+
+        async def read() -> None:
+            while await reader.read(1 << 16):
+                pass
+
+        reading = asyncio.create_task(read())
+        while not reading.done():
+            writer.write(many)
+            await writer.drain()
+
+
+async def _publishes(host: str, port: int, place: int) -> None:
+    """One that pours large batches in, and reads nothing."""
+    async with connected(host, port) as (_, writer):
+        writer.write(encode_command({"c": "logon", "name": f"pours-{place}"}))
+        await asyncio.sleep(0.2)
+        built = batch.build_one_topic(f"pours-{place}", f"scratch.{place}", [b"x" * 1_000] * 200)
+        frame = encode_frame_header(PUBLISH, 0, len(built)) + built
+        while True:
+            writer.write(frame)
+            await writer.drain()
+
+
+async def _reads_nothing(host: str, port: int, place: int) -> None:
+    """One that subscribes to all and never reads."""
+    reader, writer = await asyncio.open_connection(host, port, limit=1 << 12)
+    writer.write(encode_command({"c": "logon", "name": f"stalled-{place}"}))
+    writer.write(encode_command({"c": "subscribe", "id": "s", "topic": ">"}))
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    await asyncio.sleep(3_600)
+    writer.close()
+
+
+ATTACKS: dict[str, tuple[str, Attack, int]] = {
+    **{f"15 MiB before logon, {kind}": (kind, pouring(head), 2_000) for kind, head in HEADS.items()},
+    **{f"60 KB of a first frame, {kind}": (kind, pouring(head), 2_000) for kind, head in SMALL.items()},
+    "logons, again and again": ("tcp", repeated(_logs_on), 200),
+    "garbage behind a logon": ("tcp", repeated(_garbage), 200),
+    "commands, good and bad, as fast as read": ("tcp", repeated(_commands), 8),
+    "batches, poured in": ("tcp", repeated(_publishes), 2),
+    "subscribers of all that read nothing": ("tcp", repeated(_reads_nothing), 500),
+}
+"""On which transport, by what, and of how many connections."""
+
+
+class Beside:
+    """A client that does nothing wrong, and the memory of its broker."""
+
+    def __init__(self, client: AsyncClient, pid: int) -> None:
+        self._client, self._pid = client, pid
+
+    async def look(self, seconds: float) -> dict[str, float]:
+        waits: list[float] = []
+        most = 0
+        subscription = await self._client.subscribe("good", id="good")
+
+        async def read() -> None:
+            async for message in subscription:
+                waits.append(time.monotonic() - float(message.body))
+
+        reading = asyncio.create_task(read())
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await self._client.publish("good", repr(time.monotonic()))
+            await asyncio.sleep(PAUSE_S)
+            most = max(most, resident(self._pid))
+        await self._client.flush()
+        await asyncio.sleep(0.2)
+        reading.cancel()
+        await subscription.close()
+        waits.sort()
+        return {
+            "p50": 1_000 * waits[len(waits) // 2],
+            "p99": 1_000 * waits[int(len(waits) * 0.99)],
+            "most": most,
+        }
+
+
+def attackers(name: str, address: str, number: int) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable,
+        "-m",
+        "bench.hostile",
+        "--attack",
+        name,
+        "--at",
+        address,
+        "--connections",
+        str(number),
+    ]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+async def run(connections: int, seconds: float, only: str) -> Table:
+    table = Table(title=f"{connections:,} connections at most, {seconds:g} s each")
+    for heading in ("attack", "connections", "p50 ms", "p99 ms", "MiB more, at most", "MiB more, after"):
+        table.add_column(heading, justify="left" if heading == "attack" else "right")
+    for name in ("nobody", *ATTACKS):
+        if only not in name and name != "nobody":
+            continue
+        with broker(BIG) as (ports, pid):
+            kind, _, number = ATTACKS.get(name, ("tcp", None, 0))
+            number = min(number, connections)
+            async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", "good") as client:
+                beside = Beside(client, pid)
+                await beside.look(1.0)
+                started = resident(pid)
+                process = attackers(name, f"tcp://127.0.0.1:{ports[kind]}", number) if number else None
+                try:
+                    await asyncio.sleep(1.0 if process is not None else 0)
+                    found = await beside.look(seconds)
+                finally:
+                    if process is not None:
+                        process.kill()
+                        process.wait()
+                await beside.look(2.0)
+                after, most = ((nbytes - started) / 2**20 for nbytes in (resident(pid), found["most"]))
+                found["most"] = most
+        table.add_row(
+            name,
+            f"{number:,}",
+            f"{found['p50']:.1f}",
+            f"{found['p99']:.1f}",
+            f"{found['most']:.0f}",
+            f"{after:.0f}",
+        )
+        print(json.dumps({"attack": name, "connections": number, **found, "after": after}), flush=True)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--connections", type=int, default=2_000, help="of an attack at most (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each (%(default)s)")
+    parser.add_argument("--only", default="", help="attacks whose names hold this")
+    parser.add_argument("--attack", help=argparse.SUPPRESS)
+    parser.add_argument("--at", default="", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if asked.attack is not None:
+        at = urlsplit(asked.at)
+        asyncio.run(ATTACKS[asked.attack][1](str(at.hostname), at.port or 0, asked.connections))  # type: ignore[arg-type]
+        return
+    Console(stderr=True).print(asyncio.run(run(asked.connections, asked.seconds, asked.only)))
+
+
+if __name__ == "__main__":
+    main()
