@@ -16,6 +16,8 @@ CLIENTS_TOPIC: Final = f"{EVENTS_PREFIX}clients"
 DECISIONS_TOPIC: Final = f"{EVENTS_PREFIX}decisions"
 LEDGER_TOPIC: Final = f"{EVENTS_PREFIX}ledger"
 """What subscriptions have lost."""
+TRAFFIC_TOPIC: Final = f"{EVENTS_PREFIX}traffic"
+"""A look each second at each client for whom something waits."""
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 MAX_NAME = 64

@@ -207,6 +207,7 @@ PIPELINE_JOBS: dict[str, tuple[str, ...]] = {
     "client-history": ("all", "durable", "skip-gaps"),
     "audit": ("start", "end", "strict"),
     "state": ("at", "since", "topics", "key", "durable", "skip-gaps"),
+    "backtest": ("policy", "grid", "save", "start", "end", "host-memory", "durable", "skip-gaps"),
 }
 
 

@@ -200,6 +200,7 @@ class Engine:
     def _publish_events(self) -> None:
         self.decisions.close_second()
         self.events.lost(self.ledger.close_intervals(), self.instance)
+        self.events.looked(self.settle.traffic.take(self.clock.now_ns()))
         for topic, bodies in self.events.take().items():
             self.dispatch.publish_own(topic, bodies)
 

@@ -1,5 +1,5 @@
 """The broker's own records: what happens to clients, on `$SLUICE.clients`, decisions, on `$SLUICE.decisions`, and
-what subscriptions have lost, on `$SLUICE.ledger`.
+what subscriptions have lost, on `$SLUICE.ledger`; what each slow client's backlog was each second, on `$SLUICE.traffic`.
 
 They are gathered and published once a second as batches, so that ten thousand clients that come at once make one
 batch and not ten thousand.
@@ -13,7 +13,8 @@ from broker_core.delivery.ledger import Loss
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.records import ClientEvent, DecisionEntry
-from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC, LEDGER_TOPIC
+from broker_core.documents.traffic import TrafficEntry
+from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC, LEDGER_TOPIC, TRAFFIC_TOPIC
 
 SAMPLE_EVERY_MS = 10_000
 
@@ -31,6 +32,7 @@ class ClientEvents:
         self._clients: list[bytes] = []
         self._decisions: list[bytes] = []
         self._losses: list[bytes] = []
+        self._traffic: list[bytes] = []
 
     def add(
         self,
@@ -65,8 +67,17 @@ class ClientEvents:
         """Intervals of messages that subscriptions will not get."""
         self._losses += [encoded(loss.entry(instance)) for loss in losses]
 
+    def looked(self, entries: list[TrafficEntry]) -> None:
+        """A second's looks at clients for whom something waits."""
+        self._traffic += [encoded(entry) for entry in entries]
+
     def take(self) -> dict[str, list[bytes]]:
         """What is to be published, by topic."""
-        taken = {CLIENTS_TOPIC: self._clients, DECISIONS_TOPIC: self._decisions, LEDGER_TOPIC: self._losses}
-        self._clients, self._decisions, self._losses = [], [], []
+        taken = {
+            CLIENTS_TOPIC: self._clients,
+            DECISIONS_TOPIC: self._decisions,
+            LEDGER_TOPIC: self._losses,
+            TRAFFIC_TOPIC: self._traffic,
+        }
+        self._clients, self._decisions, self._losses, self._traffic = [], [], [], []
         return {topic: bodies for topic, bodies in taken.items() if bodies}

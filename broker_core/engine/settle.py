@@ -20,6 +20,7 @@ from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import Facilities
 from broker_core.engine.events import ClientEvents
 from broker_core.engine.subscription_view import LiveSubscription
+from broker_core.engine.traffic import Traffic
 from broker_core.engine.watchdog import Watchdog
 from broker_core.errors import SluiceError
 from broker_core.replay.client_subscription import ClientSubscription
@@ -78,6 +79,7 @@ class Settle:
         self._decided: list[Decision] = []
         """Made between turns, and noted by the guard: done in the next round."""
         self.watchdog = Watchdog(facilities, frontier)
+        self.traffic = Traffic()
         self.late_ms = 0
         """How late the loop ran at the last look, in ms: everybody's messages waited as long."""
         self._part: list[Member] = []
@@ -96,6 +98,7 @@ class Settle:
         use = self._uses.pop(connection, None)
         if use is not None:
             self.guard.unregister(use)
+            self.traffic.left(use.name)
         self._dirty.pop(connection, None)
         for target in connection.subscriptions.values():
             self._watched.pop((connection, target.stream), None)
@@ -336,6 +339,8 @@ class Settle:
     def _look_at(self, connection: Member) -> None:
         backlog = connection.backlog
         backlog.look()
+        if (use := self._uses.get(connection)) is not None:
+            self.traffic.look(connection, use, self._clock.now_ns())
         # Only where the socket takes nothing: what it would take and isn't given is for the watchdog to find.
         if (
             backlog.unwritable_since

@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from broker_core.errors import SluiceError
 from console.choices import PIPELINE_JOBS, Permission, PipelineJobs
@@ -18,8 +18,10 @@ from console.services import pipeline as service
 from console.services.pipeline import options_of
 from console.views import common
 from console.views.decisions import query_of
+from console.views.drafts import own
 
 PAGE = 50
+BACKTEST_OPTIONS = ("grid", "save", "start", "end")
 
 
 @common.permitted(Permission.VIEW)
@@ -48,6 +50,31 @@ def start(request: HttpRequest) -> HttpResponse:
         request, "The pipeline job is asked for. What it finds is among the pipeline's runs when it is done."
     )
     return redirect("runs")
+
+
+@common.permitted(Permission.RUN_ACTIONS)
+@require_http_methods(["GET", "HEAD", "POST"])
+def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """Try a draft on the recorded traffic: what to try, and what came of it before."""
+    try:
+        draft = own(draft_id)
+        if request.method == "POST":
+            asked = {
+                name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS
+            }
+            service.backtest(common.actor_of(request), draft, asked)
+            messages.success(
+                request, "The back-test is asked for. What it finds is listed here when it is done."
+            )
+            return redirect("drafts_backtest", draft_id)
+    except SluiceError as problem:
+        common.tell(request, problem)
+        return redirect("drafts")
+    mine = f"draft-{draft.pk}-"
+    found = [
+        run for run in read.kept_runs("backtest") if str(run["parameters"].get("policy", "")).startswith(mine)
+    ]
+    return common.page(request, "backtest.html", {"draft": draft, "runs": found[:PAGE]})
 
 
 @common.permitted(Permission.VIEW)

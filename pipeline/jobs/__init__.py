@@ -28,6 +28,7 @@ JOBS = {
     "client-history": "pipeline.jobs.client_history",
     "audit": "pipeline.jobs.audit",
     "state": "pipeline.jobs.state",
+    "backtest": "pipeline.jobs.backtest",
 }
 NEEDED = ("HELP", "add_arguments", "run")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from django.test import Client
 
-from console.choices import PipelineJobs, Role
+from broker_core.config import PolicyDocument
+from console.choices import ActorKind, PipelineJobs, Role
 from console.models import ActionRun, Instance
-from console.services import runs
+from console.services import drafts, runs
+from console.services.actors import Actor
 from pipeline.config import settings_from
 from pipeline.plots import Plot
 from pipeline.record import Recorder
@@ -107,3 +110,40 @@ def test_an_own_job_is_offered_and_asked_for_with_its_options(
         answer = browser.post("/pipeline/start/", {"job": "my-own", "options": bad}, follow=True)
         assert b"my-own has no option" in answer.content or b"can&#x27;t be used" in answer.content
     assert ActionRun.objects.count() == 1
+
+
+def test_a_draft_is_tried_beside_the_revision_in_force(
+    browser: Client, instance: Instance, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are written for the job, without anybody's secrets; what came of it is listed with the draft."""
+    monkeypatch.setattr(runs, "enqueue", lambda run: None)
+    draft = drafts.make(Actor(ActorKind.PERSON, "maria"), "Gentler")
+    assert (
+        f"/policies/drafts/{draft.pk}/backtest/"
+        in browser.get(f"/policies/drafts/{draft.pk}/").content.decode()
+    )
+    page = f"/policies/drafts/{draft.pk}/backtest/"
+    assert "hasn’t been tried" in browser.get(page).content.decode()
+    browser.post(page, {"grid": "client_policy.client_max_capacity=10, 20", "save": "board-jfk"})
+    (asked,) = ActionRun.objects.all()
+    named = asked.parameters["options"]
+    assert named["grid"] == "client_policy.client_max_capacity=10,20"
+    assert named["save"] == "board-jfk"
+    for name in named["policy"].split(","):
+        document = json.loads((lake / "policies" / f"{name}.json").read_text())
+        assert "access" not in document
+        PolicyDocument.from_dict(document)
+    record = Recorder(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
+    record.table("policies", TOPICS, "What each policy would have done")
+    assert record.keep(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
+    assert record.id in browser.get(page).content.decode()
+
+
+def test_a_policy_for_a_back_test_is_named_and_no_path(
+    browser: Client, instance: Instance, lake: Path
+) -> None:
+    answer = browser.post(
+        "/pipeline/start/", {"job": "backtest", "options": "policy=/etc/passwd"}, follow=True
+    )
+    assert b"can&#x27;t be used" in answer.content
+    assert not ActionRun.objects.exists()

@@ -1,0 +1,329 @@
+"""`backtest`: what other policies would have done to the clients that were slow, by what was recorded of them.
+
+The broker records each second of every client for whom something waits (`$SLUICE.traffic`); the guard that judges clients in
+the broker judges these again, under each policy, one policy a task (transforms/replayed.py). What was decided at the time
+stands beside: for the policy that was in force both should be the same, and how far they are is said of every policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml  # type: ignore[import-untyped]
+
+from broker_core.config import PolicyDocument
+from broker_core.documents.records import DecisionEntry
+from broker_core.documents.traffic import Figures, TrafficEntry, Who, unpack
+from broker_core.errors import OperatorError
+from broker_core.names import DECISIONS_TOPIC, TRAFFIC_TOPIC
+from pipeline.config import Settings
+from pipeline.jobs import Reporter, add_reading_arguments
+from pipeline.plots import Plot
+from pipeline.session import check_machine, spark_session, watched
+from pipeline.tasks import gather
+from pipeline.transforms.agreement import agreement
+from pipeline.transforms.replayed import Try
+from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
+from sluice_spark.columns import MOMENT
+from sluice_spark.lease import leased
+from sluice_spark.log import examine
+from sluice_spark.options import read_bound
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.segments import Span
+
+HELP = (
+    "try other policies on the recorded traffic: who would have been warned, offlined, disconnected, and when"
+)
+POLICIES: Final = "policies"
+"""The folder of the lake in which a policy is looked for by its name."""
+MOST_POLICIES: Final = 256
+RECORDED: Final = "as recorded"
+HARD: Final = frozenset(
+    {"offline", "disconnect", "refuse", "cancel_subscription", "delete_durable", "discard_oldest"}
+)
+_TRIED: Final = pa.schema([("policy", pa.int64()), ("told", pa.string())])
+_LEFT_OUT: Final = pa.field("left_out", pa.int64())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which policies, and which part of the recording."""
+    parser.add_argument(
+        "--policy",
+        required=True,
+        help="a policy's file (manage.py policy export), or its name in the lake's folder policies; several with commas",
+    )
+    parser.add_argument(
+        "--grid",
+        default="",
+        metavar="SETTING=A,B;…",
+        help="every combination of these laid over the first policy, like client_policy.client_max_capacity=10,20,50",
+    )
+    parser.add_argument(
+        "--save",
+        default="",
+        metavar="CLIENT",
+        help="find the cheapest of them that does nothing hard to this client",
+    )
+    parser.add_argument(
+        "--start", default="", help="a bookmark, a sequence or a time (default: the oldest record)"
+    )
+    parser.add_argument("--end", default="", help="the same, for the end (default: the newest)")
+    parser.add_argument(
+        "--host-memory", type=int, metavar="BYTES", help="the broker's host's (default: this machine's)"
+    )
+    add_reading_arguments(parser)
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """SluiceError when there is no such policy, or the log isn't whole."""
+    began = time.monotonic()
+    policies = policies_of(settings, arguments)
+    instance = settings.log.instance
+    start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
+    log = examine(settings.log, arguments.durable)
+    request = Request(
+        columns=("body",), start=start.sequence, start_at=start.at, end=end.sequence, end_at=end.at,
+        durable=arguments.durable, skip_gaps=arguments.skip_gaps,
+    )  # fmt: skip
+    bounds(log, request)
+    check_machine(settings)
+    memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    scratch = settings.lake / f".backtest-{uuid4().hex}"
+    try:
+        with (
+            leased(log.place, "backtest", log.first, reporter.note),
+            spark_session(settings, "backtest") as spark,
+            watched(spark, partial(reporter.progress, what="tasks")),
+        ):
+            spans = plan_log(log, request)
+            looks = gather(
+                spark, spans, partial(looks_of, log.place, request), pa.schema([*TRAFFIC, _LEFT_OUT])
+            )
+            acts = gather(spark, spans, partial(acts_of, log.place, request), ACTS)
+            left_out = pc.sum(looks.column("left_out")).as_py() or 0
+            scratch.mkdir(parents=True)
+            pq.write_table(looks.select(TRAFFIC.names), scratch / "looks.parquet")
+            pq.write_table(acts, scratch / "acts.parquet")
+            tried = gather(
+                spark, list(enumerate(one for _, one in policies)), partial(try_one, scratch, memory), _TRIED
+            )
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    found = [json.loads(text) for text in tried.column("told").to_pylist()]
+    if left_out:
+        reporter.note(f"{left_out:,} looks weren't recorded, for there were too many slow clients at once.")
+    return tell([name for name, _ in policies], found, looks, acts, arguments.save, reporter) | {
+        "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
+    }  # fmt: skip
+
+
+# The policies.
+
+
+def policies_of(settings: Settings, arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
+    """(name, document) of each, the grid's after those that are named. OperatorError bad_setting, bad_policy."""
+    named = [word.strip() for word in arguments.policy.split(",") if word.strip()]
+    found = [(Path(word).stem, _read(settings, word)) for word in named]
+    found += [(name, changed) for name, changed in _grid(found[0][1], arguments.grid)] if found else []
+    if not 0 < len(found) <= MOST_POLICIES:
+        raise OperatorError(
+            "bad_setting", f"{len(found)} policies are too few or too many.", f"Give 1 to {MOST_POLICIES}."
+        )
+    for _, document in found:
+        PolicyDocument.from_dict(document)
+    return found
+
+
+def _read(settings: Settings, word: str) -> dict[str, Any]:
+    path = Path(word) if "/" in word else settings.lake / POLICIES / f"{word}.json"
+    path = path if path.is_file() or not Path(word).is_file() else Path(word)
+    try:
+        found = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise OperatorError(
+            "bad_setting", f"The policy {word[:200]} can't be read: {str(error).splitlines()[0]}.",
+            "Write one with manage.py policy export.",
+        ) from error  # fmt: skip
+    if not isinstance(found, dict):
+        raise OperatorError(
+            "bad_setting", f"{word[:200]} isn't a policy.", "Write one with manage.py policy export."
+        )
+    return found
+
+
+def _grid(document: dict[str, Any], text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    axes = []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        setting, equals, values = part.partition("=")
+        if not equals or not values:
+            raise OperatorError(
+                "bad_setting", f"{part[:80]!r} isn't an axis of a grid.", "Write setting=10,20,50."
+            )
+        axes.append([(setting.strip(), _value(value)) for value in values.split(",")])
+    for combination in itertools.product(*axes) if axes else ():
+        yield " ".join(f"{name}={value}" for name, value in combination), _laid_over(document, combination)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
+
+
+def _laid_over(document: dict[str, Any], combination: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """`rules.2.limit` is the limit of the third rule."""
+    changed: dict[str, Any] = json.loads(json.dumps(document))
+    for setting, value in combination:
+        *way, last = setting.split(".")
+        place: Any = changed
+        try:
+            for step in way:
+                place = place[int(step)] if isinstance(place, list) else place[step]
+            known = last in place if isinstance(place, dict) else place[int(last)] is not None
+        except (KeyError, IndexError, ValueError, TypeError):
+            known = False
+        if not known:
+            raise OperatorError(
+                "bad_setting",
+                f"The policy has no setting {setting[:80]!r}.",
+                "Name it as the exported file does.",
+            )
+        place[int(last) if isinstance(place, list) else last] = value
+    return changed
+
+
+# In the workers.
+
+
+def looks_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+    """The looks of one span."""
+    for body in _bodies(place, request, TRAFFIC_TOPIC, span):
+        try:
+            entry = msgspec.json.decode(body, type=TrafficEntry)
+            whose, columns = unpack(entry)
+        except (msgspec.DecodeError, ValueError):
+            continue
+        if whose:
+            table: dict[str, Any] = {name: [getattr(who, name) for who in whose] for name in Who._fields}
+            table |= dict(zip(Figures._fields, columns, strict=True))
+            left_out = [entry.left_out] + [0] * (len(whose) - 1)
+            yield pa.table({**table, "left_out": left_out}).select([*TRAFFIC.names, "left_out"])
+
+
+def acts_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+    """The decisions of one span."""
+    rows = []
+    for body in _bodies(place, request, DECISIONS_TOPIC, span):
+        try:
+            told = msgspec.json.decode(body, type=DecisionEntry)
+        except msgspec.DecodeError:
+            continue
+        newest = told.samples[-1] if told.samples and len(told.samples[-1]) >= 3 else (0, -1, -1)
+        rows.append({name: getattr(told, name) for name in ACTS.names if name not in ("memory", "disk")}
+                    | {"memory": newest[1], "disk": newest[2]})  # fmt: skip
+    yield pa.Table.from_pylist(rows, schema=ACTS)
+
+
+def _bodies(place: LogPlace, request: Request, topic: str, span: Span) -> Iterator[bytes]:
+    for batch in read_span(place, span, replace(request, topics=(topic,))):
+        yield from batch.column("body").to_pylist()
+
+
+def try_one(scratch: Path, memory: int, numbered: tuple[int, dict[str, Any]]) -> Iterator[pa.Table]:
+    """One policy on everything that was recorded."""
+    number, document = numbered
+    traces = traces_of(pq.read_table(scratch / "looks.parquet"), pq.read_table(scratch / "acts.parquet"))
+    tried = Try(PolicyDocument.from_dict(document), memory).run(traces)
+    yield pa.table({"policy": [number], "told": [json.dumps(tried.as_dict())]}, schema=_TRIED)
+
+
+# What comes of it.
+
+
+def tell(
+    names: list[str],
+    found: list[dict[str, Any]],
+    looks: pa.Table,
+    acts: pa.Table,
+    save: str,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """The tables, and the result."""
+    recorded = acts.to_pylist()
+    policies, pools, all_acts = [], [], [{"policy": RECORDED, **row} for row in recorded]
+    for name, one in zip(names, found, strict=True):
+        like = agreement(recorded, one["acts"])
+        peaks = one["peaks"].values()
+        kinds = {act: {row["client"] for row in one["acts"] if row["action"] == act and row["mode"] == "enforce"}
+                 for act in ("warn", "offline", "disconnect")}  # fmt: skip
+        hard = {row["client"] for row in one["acts"] if row["action"] in HARD and row["mode"] == "enforce"}
+        policies.append({
+            "policy": name, "warned": len(kinds["warn"]), "offlined": len(kinds["offline"]),
+            "disconnected": len(kinds["disconnect"]), "acted_on": len(hard), "decisions": len(one["acts"]),
+            "offlined_s": round(sum(one["offlined_ms"].values()) / 1_000, 1), "lost": one["lost"],
+            "peak_memory": max((peak[0] for peak in peaks), default=0), "peak_disk": max((peak[1] for peak in peaks), default=0),
+            "as_recorded_percent": like.percent, "within_1s_percent": like.in_time_percent,
+            "carried_on": one["parted"], "not_judged": "; ".join(one["unjudged"]), "saves": bool(save) and save not in hard,
+        })  # fmt: skip
+        pools += [{"policy": name, "pool": pool or "the instance's", "peak_memory": peak[0], "peak_disk": peak[1]}
+                  for pool, peak in one["peaks"].items()]  # fmt: skip
+        all_acts += [{"policy": name, **row} for row in one["acts"]]
+    table = pa.Table.from_pylist(policies)
+    reporter.table("policies", table, "What each policy would have done",
+                   [Plot("Clients offlined or disconnected", "policy", ("offlined", "disconnected"), "bars")])  # fmt: skip
+    reporter.table("acts", _timed(all_acts), "Every decision, as recorded and under each policy",
+                   [Plot("Decisions so far", "at", ("so_far",), by="policy")])  # fmt: skip
+    if pools:
+        reporter.table("pools", pa.Table.from_pylist(pools), "Peaks of the pools")
+    clients = pc.count_distinct(looks.column("name")).as_py()
+    told = {
+        "policies": len(names),
+        "clients": clients,
+        "looks": looks.num_rows,
+        "recorded_decisions": len(recorded),
+    }
+    for row in policies:
+        if row["not_judged"]:
+            reporter.note(f"Of {row['policy']} isn't judged: {row['not_judged']}.")
+    if not looks.num_rows:
+        reporter.note("Nothing of slow clients is recorded there: no policy had anything to act on.")
+    if save:
+        saving = sorted(
+            (row for row in policies if row["saves"]), key=lambda row: (row["peak_memory"], row["peak_disk"])
+        )
+        told |= {"saves": saving[0]["policy"] if saving else None, "of_them_save": len(saving)}
+        reporter.note(
+            f"{saving[0]['policy']} is the cheapest of {len(saving)} that do nothing hard to {save}: peak memory {saving[0]['peak_memory']:,} bytes."
+            if saving else f"None of them saves {save}."
+        )  # fmt: skip
+    return told
+
+
+def _timed(rows: list[dict[str, Any]]) -> pa.Table:
+    counts: dict[str, int] = {}
+    made = []
+    for row in sorted(rows, key=lambda one: int(one["at"])):
+        counts[row["policy"]] = counts.get(row["policy"], 0) + 1
+        made.append(row | {"so_far": counts[row["policy"]]})
+    table = pa.Table.from_pylist(
+        made, schema=pa.schema([("policy", pa.string()), *ACTS, ("so_far", pa.int64())])
+    )
+    at = pc.multiply(table.column("at"), 1_000).cast(MOMENT)
+    return table.set_column(table.schema.get_field_index("at"), "at", at)

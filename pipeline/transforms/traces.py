@@ -1,0 +1,192 @@
+"""Traces: what was recorded of each slow client, session by session, and what it would take and get at any moment. Pure.
+
+A trace is made of the looks of `$SLUICE.traffic`, and of what the decisions of the time observed. Beyond what was recorded
+of a client (a policy other than the one in force leaves it live where it was offlined, or the other way round) it is
+carried on: what comes is as recorded; what it takes is what it was seen to take while something waited for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from broker_core.documents.traffic import Figures, Who
+
+TRAFFIC: Final = pa.schema(
+    [(name, pa.string()) for name in ("name", "transport", "user", "topic")]
+    + [("connected", pa.int64())]
+    + [(name, pa.int64()) for name in Figures._fields]
+)
+"""One row a look. Moments are ms UTC."""
+ACTS: Final = pa.schema(
+    [
+        ("at", pa.int64()),
+        ("client", pa.string()),
+        ("action", pa.string()),
+        ("reason", pa.string()),
+        ("rule", pa.string()),
+        ("mode", pa.string()),
+        ("signal", pa.string()),
+        ("observed", pa.int64()),
+        ("limit", pa.int64()),
+        ("unit", pa.string()),
+        ("revision", pa.int64()),
+        ("lost", pa.int64()),
+        ("memory", pa.int64()),
+        ("disk", pa.int64()),
+    ]
+)
+"""One row a decision, recorded or predicted. `memory` and `disk` are the client's at that moment; -1: not told."""
+SPELL_MS: Final = 5_000
+"""Looks farther apart belong to two spells: in between nothing waited."""
+RATE_OVER_MS: Final = 10_000
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Trace:
+    """One session of a client. Columns have one value a look, oldest first."""
+
+    who: Who
+    columns: dict[str, Ints]
+    points: list[int] = field(default_factory=list)
+    """When something was decided about it, ms."""
+    final: int = 0
+    """When a decision of the time ended it, ms; 0: none did."""
+    offlined: list[tuple[int, int]] = field(default_factory=list)
+    """From when to when it was offlined, ms; an end that nobody saw is the last look."""
+    capacity: float = 0.0
+    """Bytes of bodies a second that it was seen to take while something waited; inf when nothing ever was late."""
+    factor: float = 1.15
+    """Bytes of memory for a byte of a body that waits."""
+    disk_factor: float = 0.0
+    """Bytes of disk for one; 0: never seen, then a spool copies."""
+    size: float = 1.0
+    """Mean bytes of a body."""
+
+    @property
+    def begun(self) -> int:
+        return int(self.columns["at"][0])
+
+    @property
+    def ended(self) -> int:
+        return int(self.columns["at"][-1])
+
+    def place(self, now: int) -> int:
+        """The newest look not after a moment; -1 before the first."""
+        return int(np.searchsorted(self.columns["at"], now, side="right")) - 1
+
+    def at(self, column: str, now: int) -> int:
+        """Between two looks on the line between them; the last look's value afterwards."""
+        return int(np.interp(now, self.columns["at"], self.columns[column]))
+
+    def was_offlined(self, now: int) -> bool:
+        """Whether it was, when this was recorded."""
+        return any(start <= now < end for start, end in self.offlined)
+
+    def offlined_near(self, now: int, slack: int) -> bool:
+        """Whether it was within `slack` ms of a moment."""
+        return any(start - slack <= now < end + slack for start, end in self.offlined)
+
+    def matched_age(self, now: int, behind: float) -> int:
+        """From when the message counts that so many bytes came after."""
+        matched = self.columns["matched_bytes"]
+        return int(np.interp(self.at("matched_bytes", now) - behind, matched, self.columns["at"]))
+
+
+def traces_of(looks: pa.Table, acts: pa.Table) -> list[Trace]:
+    """One a session, those that end it among the decisions noted."""
+    if looks.num_rows == 0:
+        return []
+    rows = looks.sort_by([("name", "ascending"), ("connected", "ascending"), ("at", "ascending")])
+    whose = list(zip(*(rows.column(name).to_pylist() for name in Who._fields), strict=True))
+    numbers = {name: rows.column(name).to_numpy() for name in Figures._fields}
+    found, start = [], 0
+    for _, its in groupby(whose, key=lambda one: (one[0], one[3])):
+        stop = start + sum(1 for _ in its)
+        found.append(
+            Trace(Who(*whose[stop - 1]), {name: column[start:stop] for name, column in numbers.items()})
+        )
+        start = stop
+    by_client: dict[str, list[dict[str, Any]]] = {}
+    for row in acts.to_pylist():
+        by_client.setdefault(row["client"], []).append(row)
+    sessions: dict[str, list[Trace]] = {}
+    for trace in found:
+        sessions.setdefault(trace.who.name, []).append(trace)
+    for name, own in sessions.items():
+        for number, trace in enumerate(own):
+            until = own[number + 1].who.connected if number + 1 < len(own) else 1 << 62
+            mine = [row for row in by_client.get(name, ()) if trace.who.connected <= row["at"] < until]
+            _complete(trace, mine)
+    return found
+
+
+FINAL: Final = frozenset({"disconnect", "refuse", "cancel_subscription", "delete_durable"})
+
+
+def _complete(trace: Trace, acts: Iterable[dict[str, Any]]) -> None:
+    """Put what decisions observed among the looks, and learn what the client takes."""
+    points = {int(at): number for number, at in enumerate(trace.columns["at"])}
+    for act in acts:
+        if act["mode"] == "enforce" and act["action"] in FINAL and not trace.final:
+            trace.final = act["at"]
+        trace.points.append(act["at"])
+        if act["memory"] >= 0 and act["at"] not in points:
+            _insert(trace, act)
+            points[act["at"]] = 0
+    flags, at = trace.columns["offlined"], trace.columns["at"]
+    since = 0
+    starts = sorted(act["at"] for act in acts if act["mode"] == "enforce" and act["action"] == "offline")
+    for flag, moment in zip(flags.tolist(), at.tolist(), strict=True):
+        if flag and not since:
+            since = max((start for start in starts if start <= moment), default=moment)
+            since = since if moment - since < SPELL_MS else moment
+        elif not flag and since and moment > since:
+            trace.offlined.append((since, moment))
+            since = 0
+    if since:
+        trace.offlined.append((since, int(at[-1])))
+    _learn(trace)
+
+
+def _insert(trace: Trace, act: dict[str, Any]) -> None:
+    """What a decision saw: the moment before it took effect."""
+    now = act["at"]
+    values = {name: trace.at(name, now) for name in trace.columns}
+    # Ages don't grow on a line between looks: the oldest message is what it was at the look before.
+    before = max(trace.place(now), 0)
+    for name in ("oldest_at", "unacked_at", "blocked_since", "offlined", "lump_bytes", "subscriptions"):
+        values[name] = int(trace.columns[name][before])
+    values |= {"at": now, "memory": act["memory"], "disk": act["disk"]}
+    place = int(np.searchsorted(trace.columns["at"], now))
+    for name, column in trace.columns.items():
+        trace.columns[name] = np.insert(column, place, values[name])
+
+
+def _learn(trace: Trace) -> None:
+    """What it takes while something waits, and what a waiting byte costs."""
+    of = trace.columns
+    gone = np.diff(of["at"])
+    close = (gone > 0) & (gone <= SPELL_MS)
+    waits = (of["owed_bytes"][:-1] > 0) & (of["owed_bytes"][1:] > 0) & (of["offlined"][:-1] == 0)
+    live = close & waits
+    spent, taken = float(gone[live].sum()), float(np.diff(of["acknowledged_bytes"])[live].sum())
+    trace.capacity = taken * 1_000 / spent if spent else float("inf")
+    holds = (of["memory"] > 0) & (of["offlined"] == 0) & (of["owed_bytes"] > 0)
+    if holds.any():
+        trace.factor = float(of["memory"][holds].sum()) / max(float(of["owed_bytes"][holds].sum()), 1.0)
+    spooled = (of["disk"] > 0) & (of["owed_bytes"] > 0)
+    if spooled.any():
+        trace.disk_factor = float(of["disk"][spooled].sum()) / max(
+            float(of["owed_bytes"][spooled].sum()), 1.0
+        )
+    messages = int(of["matched_messages"][-1])
+    trace.size = max(float(of["matched_bytes"][-1]) / messages, 1.0) if messages else 1.0

@@ -1,0 +1,94 @@
+"""What is recorded each second of the clients for whom something waits, by a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker_core.documents.traffic import MOST_ROWS, Figures, TrafficEntry, Who, unpack
+from broker_core.engine import traffic
+from broker_core.engine.events import ClientEvents
+from tests.support.brokers import running_broker, until
+from tests.support.raw import RawClient
+from tests.support.rules import policy_with
+from tests.support.stalled import StalledSubscriber
+
+
+class Heard:
+    """What the broker is about to journal."""
+
+    def __init__(self, passes_on: Callable[[ClientEvents, list[TrafficEntry]], None]) -> None:
+        self._passes_on = passes_on
+        self.entries: list[TrafficEntry] = []
+
+    def looked(self, events: ClientEvents, entries: list[TrafficEntry]) -> None:
+        self.entries += entries
+        self._passes_on(events, entries)
+
+    def of(self, name: str) -> list[tuple[Who, Figures]]:
+        rows = []
+        for entry in self.entries:
+            whose, columns = unpack(entry)
+            rows += list(zip(whose, map(Figures._make, zip(*columns, strict=True)), strict=True))
+        return [row for row in rows if row[0].name == name]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    made = Heard(ClientEvents.looked)
+    monkeypatch.setattr(ClientEvents, "looked", lambda events, entries: made.looked(events, entries))
+    return made
+
+
+async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_others_are_not(
+    tmp_path: Path, heard: Heard
+) -> None:
+    policy = policy_with()
+    policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
+    async with running_broker(tmp_path, policy) as broker:
+        stalled = await StalledSubscriber.connect(broker, "stalled", "t")
+        feed = await RawClient.connect(broker, "feed")
+        use = broker.engine.guard.use_of("stalled")
+        assert use is not None
+        published = 0
+        while not use.memory:  # the kernels take some megabytes first
+            await feed.publish("t", [b"x" * 5_000] * 200)
+            published += 200
+            await asyncio.sleep(0.05)
+        before = len(heard.of("stalled"))
+        await until(lambda: len(heard.of("stalled")) >= before + 3)
+        (who, _), *_, (_, newest) = heard.of("stalled")
+        assert (who.transport, who.topic) == ("tcp", "t")
+        assert newest.memory == use.memory > 0
+        assert (newest.matched_messages, newest.matched_bytes) == (published, published * 5_000)
+        assert newest.matched_bytes == newest.acknowledged_bytes + newest.owed_bytes
+        assert newest.unjournaled == newest.owed_messages > 0
+        assert newest.oldest_at <= newest.at
+        assert newest.blocked_since
+        looks = [figures.at for _, figures in heard.of("stalled")]
+        assert looks == sorted(set(looks))
+        await stalled.read_bodies(published)
+        await until(lambda: heard.of("stalled")[-1][1].memory == 0)
+        # One look says that nothing waits any more; what may follow is about bytes on their way.
+        assert heard.of("stalled")[-1][1].messages == 0
+        assert heard.of("feed") == []
+
+
+async def test_more_than_a_second_may_hold_is_counted_and_left_out(
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traffic, "MOST_IN_A_SECOND", 2)
+    policy = policy_with()
+    policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
+    async with running_broker(tmp_path, policy) as broker:
+        stalled = [await StalledSubscriber.connect(broker, f"stalled-{n}", "t") for n in range(4)]
+        feed = await RawClient.connect(broker, "feed")
+        while not any(entry.left_out for entry in heard.entries):
+            await feed.publish("t", [b"x" * 5_000] * 100)
+            await asyncio.sleep(0.1)
+        assert len(stalled) == 4
+        assert max(entry.rows for entry in heard.entries) <= 2 <= MOST_ROWS

@@ -1,0 +1,282 @@
+"""A back-test says what happened: a real broker with clients of mixed behaviour, and the policy that was in force tried on
+what it recorded; and other policies on planted traces, of which it is known what they would have done."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from broker_core.config import PolicyDocument
+from broker_core.documents.traffic import Figures, Who, pack
+from broker_core.errors import SluiceError
+from broker_core.names import TRAFFIC_TOPIC
+from pipeline.jobs import backtest
+from pipeline.jobs.backtest import acts_of, looks_of
+from pipeline.transforms.agreement import agreement
+from pipeline.transforms.replayed import Tried, Try
+from pipeline.transforms.traces import ACTS, TRAFFIC, traces_of
+from sluice_spark.log import examine
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, plan_log
+from tests.pipeline.support import Told, append, fill, opened, settings_in
+from tests.support.brokers import running_broker, until
+from tests.support.raw import RawClient
+from tests.support.rules import policy_with
+from tests.support.stalled import StalledSubscriber
+from tests.support.steady_readers import SteadyReader, reading
+
+HOST = 8 * 2**30
+START = 1_795_262_400_000
+
+
+def recorded_in(home: Path, instance: str = "test-1") -> tuple[pa.Table, pa.Table]:
+    """The looks and the decisions that a broker's journal holds."""
+    log = examine(LogPlace(home / "journal", None, instance))
+    request = Request(columns=("body",))
+    spans = plan_log(log, request)
+    looks = [one for span in spans for one in looks_of(log.place, request, span)]
+    acts = [one for span in spans for one in acts_of(log.place, request, span)]
+    return (
+        pa.concat_tables(
+            [TRAFFIC.empty_table(), *(one.select(TRAFFIC.names).cast(TRAFFIC) for one in looks)]
+        ),
+        pa.concat_tables([ACTS.empty_table(), *acts]),
+    )
+
+
+def tried(policy: PolicyDocument, looks: pa.Table, acts: pa.Table) -> Tried:
+    return Try(policy, HOST).run(traces_of(looks, acts))
+
+
+def mixed() -> PolicyDocument:
+    """A client is warned at 200 kB, offlined at 1 MB, disconnected when its oldest message is six seconds old."""
+    warn = {
+        "name": "warn",
+        "scope": {"client": "*"},
+        "signal": "outbound_bytes",
+        "limit": 200_000,
+        "ladder": [{"action": "warn"}],
+    }
+    rate = {
+        "name": "crawl",
+        "scope": {"client": "*0-32768-*"},
+        "mode": "shadow",
+        "signal": "oldest_age",
+        "limit": 2_000,
+        "ladder": [{"action": "disconnect"}],
+    }
+    made = policy_with(
+        warn, rate, pool={"message_memory_limit": 10_000_000, "message_disk_limit": 100_000_000}
+    )
+    return replace(
+        made,
+        client_policy=replace(made.client_policy, client_max_capacity=10, client_message_age_limit_ms=6_000),
+    )
+
+
+@pytest.mark.slow
+async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> None:
+    """Stalled ones, slow ones, quick ones; unjournaled topics, so that backlogs are in memory. A dozen seconds."""
+    policy = mixed()
+    policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
+    async with running_broker(tmp_path, policy) as broker:
+        port = broker.statistics.transports[0]["port"]
+        stalled = [await StalledSubscriber.connect(broker, f"stalled-{n}", "t") for n in range(4)]
+        steady = [SteadyReader(port, rate, 32_768) for rate in (20_000, 60_000, 150_000, 400_000)]
+        feed = await RawClient.connect(broker, "feed")
+
+        async def publish() -> None:
+            while True:
+                await feed.publish("t", [b"x" * 5_000] * 8)
+                await asyncio.sleep(0.1)
+
+        with reading(steady):
+            await until(lambda: len(broker.engine.roster.clients) == 9)
+            task = asyncio.create_task(publish())
+            try:
+                gone = {"stalled-0", "stalled-1", "stalled-2", "stalled-3"}
+                await until(lambda: not gone & broker.engine.roster.clients.keys())
+                # What comes after the last disconnection is published with the next second.
+                made = broker.engine.decisions.made
+                await until(
+                    lambda: (
+                        len([one for one in broker.engine.decisions.recent if one.action == "disconnect"])
+                        >= 4
+                    )
+                )
+                await asyncio.sleep(1.5)
+                assert made
+            finally:
+                task.cancel()
+        del stalled
+        await broker.stop()
+    looks, acts = recorded_in(tmp_path)
+    predicted = tried(policy, looks, acts)
+    recorded = acts.to_pylist()
+    assert {row["action"] for row in recorded} >= {"warn", "disconnect"}
+    found = agreement(recorded, predicted.acts)
+    assert found.percent >= 95, (found, recorded, predicted.acts)
+    assert found.in_time_percent >= 95, (found, recorded, predicted.acts)
+    other = replace(policy, client_policy=replace(policy.client_policy, client_message_age_limit_ms=3_000))
+    unlike = agreement(recorded, tried(other, looks, acts).acts)
+    assert unlike.in_time_percent < 95, unlike
+
+
+def planted(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Looks a second apart."""
+    base = dict.fromkeys(Figures._fields, 0) | {"subscriptions": 1, "lump_bytes": 0}
+    made = [
+        {"name": name, "transport": "tcp", "user": "", "topic": "t", "connected": START, **base, "at": START + 1_000 * n, **row}
+        for n, row in enumerate(rows)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(made, schema=TRAFFIC)
+
+
+def growing(name: str, rate: int, seconds: int, drains: int = 0) -> pa.Table:
+    """A client for whom so many bytes come each second, and who takes so many of them."""
+    rows = [
+        {"memory": (rate - drains) * n, "matched_bytes": rate * n, "matched_messages": rate * n // 1_000,
+         "acknowledged_bytes": drains * n, "taken_bytes": drains * n, "owed_bytes": (rate - drains) * n,
+         "owed_messages": (rate - drains) * n // 1_000, "messages": (rate - drains) * n // 1_000,
+         "oldest_at": START if n else 0, "unjournaled": 1}
+        for n in range(seconds)
+    ]  # fmt: skip
+    return planted(name, rows)
+
+
+def limited(capacity: int, age_ms: int | None = None, memory: int = 1_000_000) -> PolicyDocument:
+    made = policy_with(pool={"message_memory_limit": memory, "message_disk_limit": 10 * memory})
+    return replace(
+        made,
+        client_policy=replace(
+            made.client_policy, client_max_capacity=capacity, client_message_age_limit_ms=age_ms
+        ),
+    )
+
+
+def acts_of_client(found: Tried, name: str) -> list[tuple[str, int]]:
+    return [(row["action"], row["at"] - START) for row in found.acts if row["client"] == name]
+
+
+def test_a_limit_is_passed_when_it_is_passed() -> None:
+    """100 kB a second: over half of 1 MB after 5 s, over all of it after 10."""
+    looks = growing("slow", 100_000, 20)
+    assert acts_of_client(tried(limited(50), looks, ACTS.empty_table()), "slow") == [("offline", 5_500)]
+    ((action, at),) = acts_of_client(tried(limited(90), looks, ACTS.empty_table()), "slow")
+    assert (action, at) == ("offline", 9_500)
+    assert tried(limited(50, memory=10_000_000), looks, ACTS.empty_table()).acts == []
+
+
+def test_a_client_that_is_offlined_in_the_try_alone_goes_on_as_it_was_seen_to_take() -> None:
+    """It takes 80 kB of 100 kB a second: offlined at 150 kB, it never comes back, and its spool grows by 20 kB a second."""
+    looks = growing("slow", 100_000, 30, drains=80_000)
+    found = tried(limited(15), looks, ACTS.empty_table())
+    assert acts_of_client(found, "slow") == [("offline", 8_000)]
+    assert found.parted == 1
+    assert abs(found.offlined_ms["slow"] - 21_500) <= 1_000
+    ((memory, disk),) = found.peaks.values()
+    assert abs(memory - 160_000) <= 20_000
+    assert abs(disk - 29 * 20_000) <= 60_000
+
+
+def test_of_two_the_larger_is_chosen_when_the_pool_is_full() -> None:
+    looks = pa.concat_tables([growing("large", 60_000, 20), growing("small", 40_000, 20)])
+    found = tried(limited(100), looks, ACTS.empty_table())
+    assert acts_of_client(found, "large") == [("offline", 10_500)]
+    assert acts_of_client(found, "small") == []
+
+
+def test_an_age_limit_ends_it_and_what_no_bookmark_brings_back_is_lost() -> None:
+    looks = growing("slow", 10_000, 20)
+    found = tried(limited(100, age_ms=7_000), looks, ACTS.empty_table())
+    ((action, at),) = acts_of_client(found, "slow")
+    assert action == "disconnect"
+    assert 7_000 <= at <= 8_500
+
+
+def test_agreement_counts_episodes_and_not_repetitions() -> None:
+    def act(client: str, at: int, action: str = "offline") -> dict[str, Any]:
+        return {"client": client, "at": at, "action": action, "mode": "enforce"}
+
+    recorded = [act("a", 0), act("a", 1_000), act("a", 60_000), act("b", 0), act("d", 0, "warn")]
+    predicted = [act("a", 900), act("a", 62_000), act("c", 0), act("d", 0, "warn")]
+    found = agreement(recorded, predicted)
+    assert found == (3, 1, 1, 2)
+    assert (found.percent, found.in_time_percent) == (60.0, 66.7)
+    assert agreement([], []).percent == 100
+
+
+# The job, over a journal.
+
+
+def journaled(home: Path, looks: pa.Table) -> None:
+    """Put looks into a journal as the broker does."""
+    rows = looks.sort_by("at").to_pylist()
+    with opened(home) as log:
+        for start in range(0, len(rows), 50):
+            some = rows[start : start + 50]
+            figures = array("q", [row[name] for row in some for name in Figures._fields])
+            entry = pack(
+                some[-1]["at"], [Who(*(row[name] for name in Who._fields)) for row in some], figures, 0
+            )
+            append(
+                log,
+                [(TRAFFIC_TOPIC, msgspec.json.encode(entry))],
+                at=some[-1]["at"] * 1_000_000,
+                publisher="$SLUICE",
+            )
+
+
+@pytest.mark.slow
+def test_a_grid_is_tried_in_parallel_and_the_cheapest_that_saves_a_client_is_found(
+    lent: SparkSession, tmp_path: Path
+) -> None:
+    """100 kB a second for 20 s: 1.9 MB at the end, of a pool of 3 MB."""
+    journaled(tmp_path, pa.concat_tables([growing("slow", 100_000, 20), growing("mild", 20_000, 20)]))
+    settings, told = settings_in(tmp_path), Told()
+    policy = tmp_path / "tight.yaml"
+    policy.write_text(json.dumps(limited(10, memory=3_000_000).to_dict()))
+    asked = argparse.Namespace(
+        policy=str(policy), grid="client_policy.client_max_capacity=30,70,80,100", save="slow", start="", end="",
+        host_memory=HOST, durable=None, skip_gaps=False,
+    )  # fmt: skip
+    found = backtest.run(settings, asked, told)
+    assert (found["policies"], found["clients"], found["looks"]) == (5, 2, 40)
+    by_name = {row["policy"]: row for row in told.tables["policies"]}
+    assert by_name["tight"]["offlined"] == 2
+    assert by_name["client_policy.client_max_capacity=30"]["offlined"] == 1
+    assert found["of_them_save"] == 3
+    assert found["saves"] == "client_policy.client_max_capacity=70"
+    assert "isn't judged" not in " ".join(told.notes)
+    for grid in ("client_policy.nothing=1", "client_policy.client_max_capacity", "rules.3.limit=5"):
+        with pytest.raises(SluiceError, match="bad_setting"):
+            backtest.run(settings, argparse.Namespace(**{**vars(asked), "grid": grid}), told)
+    with pytest.raises(SluiceError, match="bad_policy"):
+        wrong = "client_policy.client_max_capacity=-5"
+        backtest.run(settings, argparse.Namespace(**{**vars(asked), "grid": wrong}), told)
+    assert not list(settings.lake.glob(".backtest-*"))
+
+
+@pytest.mark.slow
+def test_where_nothing_slow_is_recorded_it_says_so(lent: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path, [5])
+    policies = tmp_path / "lake" / "policies"
+    policies.mkdir(parents=True)
+    (policies / "draft-7.json").write_text(json.dumps(limited(10).to_dict()))
+    told = Told()
+    asked = argparse.Namespace(
+        policy="draft-7", grid="", save="", start="", end="", host_memory=None, durable=None, skip_gaps=False
+    )
+    assert backtest.run(settings_in(tmp_path), asked, told)["looks"] == 0
+    assert "Nothing of slow clients is recorded" in told.notes[-1]
