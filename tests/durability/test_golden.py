@@ -68,9 +68,9 @@ async def test_a_broker_of_today_opens_it_clean_and_reads_it_whole(home: Path) -
         assert journal.identity == mark.log and journal.epoch > mark.epoch
         assert {one.name for one in journal.segments()} == before
         first = journal.first_sequence
-        assert [
-            (one.first, one.last) for one in read_removals(home / "journal", INSTANCE)
-        ] == [(1, first - 1)]
+        assert [(one.first, one.last) for one in read_removals(home / "journal", INSTANCE)] == [
+            (1, first - 1)
+        ]
         history = History(removed_upto=first - 1)
         history.published = dict.fromkeys(PUBLISHERS, MESSAGES)
         history.acknowledged = dict(history.published)
