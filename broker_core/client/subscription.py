@@ -73,6 +73,7 @@ class Subscription:
         self.lease_ms = command.lease_ms or 0
         self.comes_back = bool(command.lease_ms or command.snapshot_key)
         """Whether it starts again by itself when the broker has cancelled it."""
+        self._out_of_order = command.conflation is not None or command.snapshot_key is not None
         self.delete = False
         self.resumed: Resumed | None = None
         """After a hand-off: how it goes on, and how much it missed."""
@@ -153,9 +154,14 @@ class Subscription:
         self._wake()
 
     def persisted(self, bookmark: str) -> None:
-        """Whatever matches up to this bookmark was received: resuming after it misses nothing."""
+        """Whatever matches up to this bookmark was received: resuming after it misses nothing.
+
+        What was received since says more: the broker counts what it knows to have arrived. Only where it holds records back and
+        sends later ones before them, the last one that was received isn't a place to go on from.
+        """
         for instance, sequence in _positions(bookmark).items():
-            self._last[instance] = sequence
+            known = 0 if self._out_of_order else self._last.get(instance, 0)
+            self._last[instance] = max(sequence, known)
             if self._store is not None:
                 progress = self._progress.setdefault(instance, Progress())
                 if progress.reached(sequence):

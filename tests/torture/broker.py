@@ -46,10 +46,11 @@ class JumpingClock(SystemClock):
 
 
 class Process:
-    """A broker that runs, or ran. `port` is None when it never came so far; `refused` is then the code that it named."""
+    """A broker that runs, or ran. `refused` is the code that it named when it didn't start."""
 
-    def __init__(self, process: BaseProcess, told: Connection) -> None:
+    def __init__(self, process: BaseProcess, told: Connection, port: int) -> None:
         self._process, self._told = process, told
+        self.port = port
         self.refused = ""
 
     async def ready(self, seconds: float = 60.0) -> bool:
@@ -94,7 +95,7 @@ def start(home: Path, port: int, *misfortunes: Misfortune, clock_seed: int | Non
     process = SERVER.Process(target=_run, args=(home, port, theirs, misfortunes, clock_seed), daemon=True)
     process.start()
     theirs.close()
-    return Process(process, ours)
+    return Process(process, ours, port)
 
 
 def policy(port: int) -> PolicyDocument:

@@ -31,11 +31,32 @@ class Mutant(NamedTuple):
     """The whole module with it."""
 
 
+class _Site(NamedTuple):
+    """Where a mistake can be made, and which."""
+
+    name: str
+    parent: ast.AST
+    node: ast.AST
+    made: ast.AST
+
+
 def mutants(source: str) -> list[Mutant]:
     """All that can be made of a module, in the order of its lines."""
     tree = ast.parse(source)
+    return [
+        Mutant(one.name, getattr(one.node, "lineno", 0), _replaced(tree, one.parent, one.node, one.made))
+        for one in _sites(tree)
+    ]
+
+
+def names(source: str) -> set[str]:
+    """What they are called."""
+    return {one.name for one in _sites(ast.parse(source))}
+
+
+def _sites(tree: ast.AST) -> list[_Site]:
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-    found: list[Mutant] = []
+    found: list[_Site] = []
     seen: Counter[str] = Counter()
     for node in _nodes(tree):
         where = _qualified(node, parents)
@@ -44,7 +65,7 @@ def mutants(source: str) -> list[Mutant]:
             seen[name] += 1
             if seen[name] > 1:
                 name += f" (no. {seen[name]})"
-            found.append(Mutant(name, getattr(node, "lineno", 0), _replaced(tree, parents[node], node, made)))
+            found.append(_Site(name, parents[node], node, made))
     return found
 
 

@@ -235,3 +235,24 @@ async def test_a_damaged_delivery_is_not_handed_out_and_comes_again(broker: Fake
         await publish(broker, "x" * 200)
         assert (await anext(aiter(subscription))).body == b"x" * 200
         assert subscriber.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "resumes_after"), [({}, 3), ({"conflation": "1s", "conflation_key": "/id"}, 1)]
+)
+async def test_a_resume_point_takes_nothing_back_that_was_received_in_order(
+    broker: FakeBroker, options: dict[str, str], resumes_after: int
+) -> None:
+    """The broker says what it knows to have arrived; what is on its way then comes before its word."""
+    async with client(broker) as subscriber:
+        subscription = await subscriber.subscribe("a", bookmark=EPOCH, **options)  # type: ignore[arg-type]
+        await publish(broker, "1", "2", "3")
+        assert [message.sequence for message in await take(aiter(subscription), 3)] == [1, 2, 3]
+        said = replies.Ack(ack="persisted", of="subscribe", id=subscription.id, bookmark=f"{INSTANCE}|1|")
+        for peer in broker.peers:
+            peer.reply(said)
+        await subscriber.publish("other", b"x")
+        await subscriber.flush()  # its answer comes behind
+        broker.drop()
+        await broker.until(lambda: len(subscribes(broker)) == 2)
+        assert subscribes(broker)[1].bookmark == f"{INSTANCE}|{resumes_after}|"

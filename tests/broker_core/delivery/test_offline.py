@@ -311,3 +311,24 @@ async def test_closing_ends_the_drain_in_the_middle_of_a_read(tmp_path: Path) ->
         assert task is not None and task.cancelled() and offline._task is None
         assert not any(scene.socket.got.values()), "nobody is sent anything after its end"
         assert scene.facilities.share.replays == 0
+
+
+async def test_who_waits_for_records_that_cannot_be_read_any_more_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = JournalError("journal_damaged", "It can't be read.")
+
+    def damaged(*_: Any) -> None:
+        raise gone
+
+    async with client(tmp_path) as scene:
+        scene.publish(PLAIN, 3)
+        scene.offline()
+        told: list[Exception] = []
+        monkeypatch.setattr(scene, "fail", told.append)
+        monkeypatch.setattr(scene, "read_span", damaged)
+        scene.socket.room = 1 << 20
+        scene.backlog.on_writable()
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert told == [gone] and not scene.socket.got[PLAIN]

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -294,3 +295,32 @@ async def test_more_repeats_than_are_kept_are_refused_by_name(
         said = [await publisher.until("persisted") for _ in range(4)]
         assert sorted(one["id"] for one in said if "id" in one) == ["0", "1"]
         assert await stored(broker, "a") == [b"1"]
+
+
+async def test_a_delivery_that_fails_ends_its_own_client_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("put in by the test")
+
+    async with running_broker(tmp_path) as broker:
+        unlucky, lucky = await RawClient.connect(broker, "unlucky"), await RawClient.connect(broker, "lucky")
+        for one in (unlucky, lucky):
+            one.command({"c": "subscribe", "id": "s", "topic": "a"})
+            await one.until("processed")
+        (subscription,) = broker.engine.roster.clients["unlucky"].subscriptions.values()
+        monkeypatch.setattr(
+            type(subscription), "receive", _only_of("lucky", type(subscription).receive, fails)
+        )
+        publisher = await RawClient.connect(broker, "p")
+        await publisher.publish("a", [b"1"], 1)
+        assert (await publisher.until("persisted"))["sequence"] == 1
+        assert await lucky.deliveries(1) == [b"1"]
+        assert (await unlucky.until("closing"))["code"] == "internal_error"
+
+
+def _only_of(name: str, real: Any, otherwise: Any) -> Any:
+    def receive(subscription: Any, *rest: Any) -> None:
+        (real if subscription.peer.name == name else otherwise)(subscription, *rest)
+
+    return receive
