@@ -59,9 +59,13 @@ def taken(blocks: list[str], part: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _blocks() -> list[str]:
-    """What stands between empty lines; nothing where the guide wasn't installed."""
+    """What stands between empty lines, without pictures; nothing where the guide wasn't installed."""
     try:
         text = (Path(settings.BASE_DIR) / GUIDE).read_text(encoding="utf-8")
     except OSError:
         return []
-    return [block.strip("\n") for block in text.split("\n\n") if block.strip()]
+    return [
+        block.strip("\n")
+        for block in text.split("\n\n")
+        if block.strip() and not block.lstrip().startswith("![")
+    ]

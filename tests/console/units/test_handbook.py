@@ -37,4 +37,4 @@ def test_help_has_no_links_and_no_html_of_its_own(tmp_path: Path, settings: Any)
         handbook._blocks.cache_clear()
         handbook._rendered.cache_clear()
     assert made == "<p>&lt;script&gt;x&lt;/script&gt; [a](javascript:x) <em>b</em></p>\n"
-    assert "<a" not in handbook.help_of("journals")
+    assert "<a" not in handbook.help_of("journals") and "<img" not in handbook.help_of("messages")
