@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import models
@@ -31,6 +33,11 @@ class AlertRule(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def host(self) -> str:
+        """Whose webhook it is. The rest of the address may be a secret."""
+        return urlsplit(self.webhook).netloc if self.webhook else ""
 
     @property
     def addresses(self) -> list[str]:
@@ -91,4 +98,9 @@ class AlertMessage(models.Model):
         indexes = [models.Index(fields=["state", "due_at"], name="alert_message_due")]
 
     def __str__(self) -> str:
-        return f"{self.channel} {self.target}: {self.state}"
+        return f"{self.channel} {self.whom}: {self.state}"
+
+    @property
+    def whom(self) -> str:
+        """An e-mail's address, or a webhook's host: the rest of it may be a secret."""
+        return urlsplit(self.target).netloc if self.channel == "webhook" else self.target

@@ -78,7 +78,7 @@ def create(actor: Actor, rule: AlertRule) -> AlertRule:
     rule.created_by = actor.name[:200]
     with transaction.atomic():
         rule.save()
-        told = {"about": rule.about, "client": rule.client, "for_s": rule.for_s, "webhook": rule.webhook, "emails": rule.emails}  # fmt: skip
+        told = {"about": rule.about, "client": rule.client, "for_s": rule.for_s, "webhook": rule.host, "emails": rule.emails}  # fmt: skip
         audit.record(actor, "alert.create", f"{rule.instance.name}: alert {rule.name}", after=told)
     return rule
 

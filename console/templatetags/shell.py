@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import Delivery, Health
 from console.queries.standing import standings as standings_now
-from console.units import words
+from console.units import handbook, words
 from console.units.format import size
 
 register = template.Library()
@@ -169,6 +169,13 @@ def sample_line(samples: list[list[float]]) -> SafeString:
         points,
         label,
     )
+
+
+@register.simple_tag(takes_context=True)
+def page_help(context: dict[str, Any]) -> SafeString:
+    """What the operator's guide says of the page one is on."""
+    match = getattr(context.get("request"), "resolver_match", None)
+    return handbook.help_of(str(match.url_name) if match else "")
 
 
 @register.simple_tag

@@ -1,6 +1,6 @@
 """The real console on a port of its own, before a fake broker and with seeded history: for browser tests and screenshots.
 
-    python -m tests.support.console_server PORT
+    python -m tests.support.console_server PORT [settled]        # settled: the broker runs the newest revision
 
 The channel layer is in memory, since web process and pusher are one process here; Redis is a real one, and everything else
 is as in production.
@@ -37,6 +37,7 @@ def main() -> None:
 
     from console.choices import Role
     from console.models import Grant
+    from console.services import policies
     from tests.support.fake_broker import FakeBroker
     from tests.support.redis_process import redis_server
     from tests.support.seed import seed_history
@@ -50,6 +51,8 @@ def main() -> None:
     instance = seed_history()
     run = Path(settings.SLUICE_RUN_DIRECTORY)
     with redis_server(settings.REDIS_URL, run), FakeBroker(run / f"{instance.name}.sock") as broker:
+        if "settled" in sys.argv:
+            broker.revision = policies.newest_of(instance).number
         application = Pushing(broker)
         endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
         Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()

@@ -32,7 +32,9 @@ def main() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    server = subprocess.Popen([sys.executable, "-m", "tests.support.console_server", str(port)], cwd=ROOT)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.console_server", str(port), "settled"], cwd=ROOT
+    )
     try:
         _await(port, server)
         with sync_playwright() as playwright:

@@ -32,7 +32,7 @@ function update() {
   if (note) note.hidden = Boolean(client);
   if (!client) return;
   for (const [key, text] of Object.entries(FIGURES)) setText(one(`[data-figure="${key}"]`), text(client) ?? "–");
-  setText(one("#why"), client.why_slow ? inWords(client.why_slow.sentence) : "It keeps up.");
+  setText(one("#why"), client.why_slow ? inWords(client.why_slow.sentence) : client.health === "keeps up" ? "It keeps up." : "The broker doesn’t say why.");
   setText(one("#waits"), waits(client));
   if (client.subscriptions) subscriptions(client.subscriptions);
 }

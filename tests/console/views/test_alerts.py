@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from console.choices import Role
-from console.models import AlertRule, Instance
+from console.models import AlertRule, AuditEvent, Instance
 from console.services import alerts
 from tests.console.views.test_client import apply
 from tests.support.control_plane import person
@@ -77,3 +77,14 @@ def test_whoever_sees_some_clients_reads_of_those_alone(
     text = desk.get("/alerts/").content.decode()
     assert "board-jfk" not in text and "Only clients that you don’t see." in text
     assert "board-jfk" not in desk.get("/standing/").content.decode()
+
+
+def test_of_a_webhook_only_its_host_is_shown(
+    browser: Client, broker: FakeBroker, instance: Instance, settings: Any
+) -> None:
+    settings.SLUICE_WEBHOOK_HOSTS = ["hooks.example.org"]
+    browser.post("/alerts/new/", {**FORM, "webhook": "https://hooks.example.org/a-secret-word"})
+    alerts.watch(timezone.now())
+    text = browser.get("/alerts/").content.decode()
+    assert text.count("hooks.example.org") == 2 and "a-secret-word" not in text
+    assert "a-secret-word" not in str(AuditEvent.objects.values_list("after", flat=True))

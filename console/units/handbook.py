@@ -1,0 +1,71 @@
+"""The help on each page: parts of docs/operators-guide.md, so that page and guide can't say different things."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from django.conf import settings
+from django.utils.safestring import SafeString, mark_safe
+from markdown_it import MarkdownIt
+
+GUIDE: Final = Path("docs") / "operators-guide.md"
+TRAY: Final = "### The tray"
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "overview": ("**The overview**", "**What is wrong stands", "**Moments**"),
+    "clients": ("**Two words for each client.**", TRAY),
+    "client": ("**Two words for each client.**", "**A client's page**", TRAY),
+    "decisions": ("**Decisions**",),
+    "alerts": ("## Alerts",),
+    "policies": ("## Policies", TRAY),
+    "drafts": ("**Drafts**", "**Preview**", "**Publish**", "**Staged rollout.**"),
+    "journals": ("## Journals", TRAY),
+    "messages": ("## Messages",),
+    "replays": ("## Managed replays",),
+    "actions": ("## Actions",),
+}
+"""By the beginning of a page's name: headings, of which everything up to the next one is taken, and beginnings of paragraphs."""
+ELSEWHERE: Final = (TRAY,)
+
+
+def help_of(page: str) -> SafeString:
+    """A page's help as HTML."""
+    key = next((one for one in (page, page.partition("_")[0]) if one in PARTS), "")
+    return _rendered(PARTS.get(key, ELSEWHERE))
+
+
+@lru_cache(maxsize=64)
+def _rendered(parts: tuple[str, ...]) -> SafeString:
+    """Without HTML of its own, and without links: they lead to files beside the guide, and not to pages."""
+    reader = MarkdownIt("commonmark", {"html": False})
+    for rule in ("link_open", "link_close"):
+        reader.renderer.rules[rule] = lambda *_: ""  # type: ignore[attr-defined]
+    blocks = _blocks()
+    return mark_safe("".join(reader.render("\n\n".join(taken(blocks, part))) for part in parts))
+
+
+def taken(blocks: list[str], part: str) -> list[str]:
+    """The paragraphs that a part names."""
+    if not part.startswith("#"):
+        return [block for block in blocks if block.startswith(part)]
+    if part not in blocks:
+        return []
+    begin = blocks.index(part) + 1
+    end = next((at for at, block in enumerate(blocks[begin:], begin) if block.startswith("#")), len(blocks))
+    return blocks[begin:end]
+
+
+@lru_cache(maxsize=1)
+def _blocks() -> list[str]:
+    """What stands between empty lines, without pictures; nothing where the guide wasn't installed."""
+    try:
+        text = (Path(settings.BASE_DIR) / GUIDE).read_text(encoding="utf-8")
+    except OSError:
+        return []
+    return [
+        block.strip("\n")
+        for block in text.split("\n\n")
+        if block.strip() and not block.lstrip().startswith("![")
+    ]
