@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from console.models.access import ApiToken, Grant
 from console.models.action import Action, RunHold
-from console.models.audit import AuditEvent
+from console.models.audit import AuditEvent, AuditHead, AuditLink
 from console.models.draft import PolicyDraft, PolicyRollout
 from console.models.handover import Handover
 from console.models.history import ClientMinute, ClientSample, Decision, PlaceSample
+from console.models.identity import Identity
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
 from console.models.ledger import Loss
 from console.models.policy import BrokerUser, Entitlement, PolicyEntry
@@ -21,6 +22,8 @@ __all__ = [
     "ActionRun",
     "ApiToken",
     "AuditEvent",
+    "AuditHead",
+    "AuditLink",
     "BrokerUser",
     "ClientMinute",
     "ClientPolicy",
@@ -29,6 +32,7 @@ __all__ = [
     "Entitlement",
     "Grant",
     "Handover",
+    "Identity",
     "Instance",
     "Loss",
     "ManagedReplay",
