@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from celery import shared_task
 from django.utils import timezone
 
-from console.services import alerts, audit, execution, ledger, operators, policies, rollup, runs
+from console.services import alerts, audit, audit_export, execution, ledger, operators, policies, rollup, runs
 from console.services.actions import schedules
 
 
@@ -36,3 +38,16 @@ def watch() -> None:
     now = timezone.now()
     alerts.watch(now)
     alerts.send_due(now)
+
+
+@shared_task(bind=True, name=audit_export.TASK, max_retries=audit_export.MOST_TRIES - 1)
+def export_audit(self: Any, event_id: int) -> None:
+    """Send an audit event to the log host and the webhook; again after 5 s, 10 s, … when one can't be reached."""
+    try:
+        audit_export.send(event_id)
+    except audit_export.FAILURES as problem:
+        tries = self.request.retries
+        if tries >= audit_export.MOST_TRIES - 1:
+            audit_export.logger.error("audit event %s isn't sent: %s", event_id, problem)
+            return
+        raise self.retry(exc=problem, countdown=audit_export.FIRST_WAIT_S * 2**tries) from problem

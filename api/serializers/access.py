@@ -17,6 +17,10 @@ class LoginSerializer(serializers.Serializer[Any]):
 
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(max_length=1024, trim_whitespace=False, write_only=True)
+    code = serializers.CharField(
+        max_length=12, required=False, default="", allow_blank=True, write_only=True,
+        help_text="Of the authenticator app, from those who have one.",
+    )  # fmt: skip
 
 
 class GrantScopeSerializer(serializers.Serializer[Any]):

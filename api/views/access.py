@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth import authenticate, login, logout
+from django.contrib.auth.signals import user_login_failed
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import status
 from rest_framework.exceptions import AuthenticationFailed
@@ -26,7 +27,7 @@ from broker_core.errors import OperatorError
 from console.access.rights import Open
 from console.choices import Permission
 from console.models import ApiToken
-from console.services import operators
+from console.services import operators, second_factor
 from console.services.access import allows, require
 from console.services.actors import access_of
 from console.units.ages import parse_age
@@ -51,8 +52,30 @@ class LoginView(ApiView):
         user = authenticate(django_request, username=given["username"], password=given["password"])
         if user is None:
             raise AuthenticationFailed("The name or the password is wrong.")
+        _second_factor(django_request, user, given["code"])
         login(django_request, user)
         return Response(account_of(user, None))
+
+
+def _second_factor(request: Any, user: Any, code: str) -> None:
+    """Raise OperatorError unless the code is right, or none is asked of this account."""
+    if not second_factor.is_asked_of(user):
+        return
+    if not second_factor.has_one(user):
+        raise OperatorError(
+            "second_factor_missing",
+            "Everybody needs a second factor here.",
+            "Log in at the console, which shows the key.",
+        )
+    if not code:
+        raise OperatorError(
+            "second_factor_needed", "This account has a second factor.", "Send its `code` as well."
+        )
+    try:
+        second_factor.check(user, code)
+    except OperatorError:
+        user_login_failed.send(__name__, credentials={"username": user.get_username()}, request=request)
+        raise
 
 
 class LogoutView(ApiView):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from console.models.access import ApiToken, Grant
 from console.models.action import Action, RunHold
 from console.models.alert import Alert, AlertMessage, AlertRule
-from console.models.audit import AuditEvent
+from console.models.audit import AuditEvent, AuditHead, AuditLink
 from console.models.draft import PolicyDraft, PolicyRollout
 from console.models.handover import Handover
 from console.models.history import ClientMinute, ClientSample, Decision, PlaceSample
+from console.models.identity import Identity
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
 from console.models.ledger import Loss
 from console.models.policy import BrokerUser, Entitlement, PolicyEntry
@@ -25,6 +26,8 @@ __all__ = [
     "AlertRule",
     "ApiToken",
     "AuditEvent",
+    "AuditHead",
+    "AuditLink",
     "BrokerUser",
     "ClientMinute",
     "ClientPolicy",
@@ -33,6 +36,7 @@ __all__ = [
     "Entitlement",
     "Grant",
     "Handover",
+    "Identity",
     "Instance",
     "Loss",
     "ManagedReplay",

@@ -42,3 +42,34 @@ class AuditEvent(ImmutableModel):
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.object}: {self.result}"
+
+
+class AuditLink(models.Model):
+    """One event's place in the chain: `digest` is over `former`, the link before's, and `content`, the event's own.
+
+    It outlives its event, whose expiry is part of the content: what went before its time is seen as missing.
+    """
+
+    number = models.BigIntegerField(primary_key=True)
+    event_id = models.BigIntegerField(unique=True)
+    content = models.CharField(max_length=64)
+    former = models.CharField(max_length=64, blank=True)
+    digest = models.CharField(max_length=64)
+    expires_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["number"]
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.digest[:12]}"
+
+
+class AuditHead(models.Model):
+    """The newest link: one row, which whoever writes an event holds until it is stored, so that the chain is one."""
+
+    only = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    number = models.BigIntegerField(default=0)
+    digest = models.CharField(max_length=64, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.digest[:12]}"

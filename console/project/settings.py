@@ -77,6 +77,10 @@ SLUICE_AUDIT_RETENTION_DAYS = {
     }.items()
 }  # fmt: skip
 
+# Where audit events go as well: udp://HOST:PORT or tcp://HOST:PORT (syslog, RFC 5424), and an http(s) address.
+SLUICE_AUDIT_SYSLOG = env.str("SLUICE_AUDIT_SYSLOG", default="")
+SLUICE_AUDIT_WEBHOOK = env.str("SLUICE_AUDIT_WEBHOOK", default="")
+
 # --- Django -----------------------------------------------------------------------------------------------------------
 SECRET_KEY = env.str("SLUICE_SECRET_KEY", default="") or secret_key(SLUICE_HOME)
 DEBUG = env.bool("SLUICE_DEBUG", default=False)
@@ -100,6 +104,8 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "axes",
+    "django_otp",
+    "django_otp.plugins.otp_totp",
     "csp",
     "console",
     "api",
@@ -208,6 +214,15 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+# A code of an authenticator app is each person's own choice, unless everybody must have one.
+SLUICE_REQUIRE_TOTP = env.bool("SLUICE_REQUIRE_TOTP", default=False)
+OTP_TOTP_ISSUER = f"Sluice {SLUICE_INSTANCE}"
+# An OpenID provider that people may log in at; none unless it is named.
+SLUICE_OIDC_ISSUER = env.str("SLUICE_OIDC_ISSUER", default="")
+SLUICE_OIDC_CLIENT_ID = env.str("SLUICE_OIDC_CLIENT_ID", default="")
+SLUICE_OIDC_CLIENT_SECRET = env.str("SLUICE_OIDC_CLIENT_SECRET", default="")
+SLUICE_OIDC_NAME_CLAIM = env.str("SLUICE_OIDC_NAME_CLAIM", default="preferred_username")
+SLUICE_OIDC_LABEL = env.str("SLUICE_OIDC_LABEL", default="the identity provider")
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"

@@ -7,11 +7,13 @@ from http import HTTPStatus
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from console.choices import AuditResult
 from console.models import AuditEvent
+from console.services import audit_chain, audit_export
 from console.services.actors import Actor, actor_of
 
 FORGET_AT_ONCE = 5_000
@@ -44,7 +46,10 @@ def record(
         request_id=actor.request_id[:64],
         expires_at=expiry(action, now),
     )
-    event.save()
+    with transaction.atomic():
+        event.save()
+        audit_chain.append(event)
+        audit_export.later(event)
     return event
 
 
@@ -91,9 +96,11 @@ def forget_expired(now: datetime) -> int:
         AuditEvent.objects.filter(expires_at__lte=now).order_by("expires_at").values_list("pk", flat=True)
     )
     expired = AuditEvent.objects.filter(pk__in=list(chosen[:FORGET_AT_ONCE]))
-    return int(
-        expired._raw_delete(expired.db) or 0
-    )  # past ImmutableQuerySet, which is there for everybody else
+    # Past ImmutableQuerySet, which is there for everybody else.
+    gone = int(expired._raw_delete(expired.db) or 0)
+    if gone:
+        audit_chain.forget_leading()
+    return gone
 
 
 def _result_of(status: int, actor: Actor) -> AuditResult:

@@ -7,6 +7,7 @@ import hmac
 import secrets
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import redis
 from django.contrib.auth import get_user_model
@@ -17,6 +18,7 @@ from django.utils import timezone
 
 from broker_core.errors import OperatorError
 from console.access import last_used
+from console.access.login_limit import hashing
 from console.access.networks import parse_networks, within
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken, Grant
@@ -67,6 +69,13 @@ def reset_password(name: str, actor: Actor = SYSTEM) -> str:
         user.save(update_fields=["password"])
         audit.record(actor, "operator.reset_password", f"operator {name}")
     return password
+
+
+def change_password(actor: Actor, form: Any) -> None:
+    """Store somebody's own new password: `form` is a valid PasswordChangeForm. Their other sessions end."""
+    with hashing(), transaction.atomic():
+        form.save()
+        audit.record(actor, "operator.change_password", f"operator {form.user.get_username()}")
 
 
 def any_operator() -> bool:

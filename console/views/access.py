@@ -1,16 +1,154 @@
-"""Logging in and out. Django's views; axes counts failures and locks out in their authentication."""
+"""Logging in and out: with a password, then perhaps a code, or at an identity provider. django-axes counts failures."""
 
 from __future__ import annotations
 
-from django.contrib.auth.views import LoginView, LogoutView
+import time
+from typing import Any
 
+from axes.handlers.proxy import AxesProxyHandler
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import get_user_model
+from django.contrib.auth import login as begin_session
+from django.contrib.auth.signals import user_login_failed
+from django.contrib.auth.views import LoginView, LogoutView
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods
+
+from broker_core.errors import OperatorError
 from console.access.rights import Open
+from console.choices import AuditResult
+from console.forms.account import CodeForm
 from console.forms.login import LoginForm
+from console.services import audit, oidc, second_factor
+from console.services.actors import actor_of
 from console.views.common import permitted
 
-login = permitted(Open.EVERYONE)(
-    LoginView.as_view(
-        template_name="login.html", authentication_form=LoginForm, redirect_authenticated_user=True
-    )
-)
+HALF_IN = "half_in"
+"""Where a session keeps who has given a right password, and nothing more yet."""
+HALF_IN_S = 300
+
+
+class _Login(LoginView):
+    """Name and password. Who also needs a code isn't logged in by them."""
+
+    template_name = "login.html"
+    authentication_form = LoginForm
+    redirect_authenticated_user = True
+
+    def get_context_data(self, **more: Any) -> dict[str, Any]:
+        """Django's, and the way to the provider if there is one."""
+        return {
+            **super().get_context_data(**more),
+            "oidc_label": settings.SLUICE_OIDC_LABEL if oidc.is_configured() else "",
+        }
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        """In, or on to the code."""
+        user = form.get_user()
+        if not second_factor.is_asked_of(user):
+            return super().form_valid(form)
+        self.request.session.cycle_key()
+        self.request.session[HALF_IN] = {
+            "user": user.pk, "hash": user.get_session_auth_hash(), "at": time.time(), "backend": user.backend,
+            "next": self.get_success_url(),
+        }  # fmt: skip
+        return redirect("second_factor")
+
+
+login = permitted(Open.EVERYONE)(_Login.as_view())
 logout = permitted(Open.OWN_ACCOUNT)(LogoutView.as_view())
+
+
+@permitted(Open.EVERYONE)
+@never_cache
+@require_http_methods(["GET", "POST"])
+def second_factor_page(request: HttpRequest) -> HttpResponse:
+    """The code, from whoever has just given the right password; and the app's key, where everybody must have one."""
+    half = request.session.get(HALF_IN)
+    user = None if half is None else get_user_model().objects.filter(pk=half["user"], is_active=True).first()
+    if (
+        half is None
+        or user is None
+        or time.time() - half["at"] > HALF_IN_S
+        or half["hash"] != user.get_session_auth_hash()
+    ):
+        request.session.pop(HALF_IN, None)
+        if request.method == "POST":
+            user_login_failed.send(__name__, credentials={"username": ""}, request=request)
+        return redirect("login")
+    fresh = not second_factor.has_one(user)
+    form = CodeForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST":
+        credentials = {"username": user.get_username()}
+        if not AxesProxyHandler.is_allowed(request, credentials):
+            request.axes_locked_out = True  # type: ignore[attr-defined]
+            user_login_failed.send(__name__, credentials=credentials, request=request)
+        elif form.is_valid():
+            try:
+                if fresh:
+                    request.user = user
+                    second_factor.confirm(actor_of(request), user, form.cleaned_data["code"])
+                else:
+                    second_factor.check(user, form.cleaned_data["code"])
+            except OperatorError as problem:
+                form.add_error("code", problem.sentence)
+                user_login_failed.send(__name__, credentials=credentials, request=request)
+            else:
+                del request.session[HALF_IN]
+                begin_session(request, user, backend=half["backend"])
+                return redirect(half["next"])
+    context: dict[str, Any] = {"form": form}
+    if fresh:
+        device = second_factor.offered(user)
+        context |= {"picture": second_factor.picture_of(device), "secret": second_factor.secret_of(device)}
+    return render(request, "second_factor.html", context)
+
+
+@permitted(Open.EVERYONE)
+@never_cache
+@require_GET
+def oidc_begin(request: HttpRequest) -> HttpResponse:
+    """To the identity provider."""
+    if not oidc.is_configured():
+        raise Http404
+    wanted = request.GET.get("next", "")
+    inside = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, request.is_secure())
+    request.session["oidc_next"] = wanted if inside else ""
+    try:
+        answer: HttpResponse = oidc.begin(request, request.build_absolute_uri(reverse("oidc_back")))
+    except OperatorError as problem:
+        return _not_let_in(request, problem)
+    return answer
+
+
+@permitted(Open.EVERYONE)
+@never_cache
+@require_GET
+def oidc_back(request: HttpRequest) -> HttpResponse:
+    """From the identity provider, with a code that is good once."""
+    if not oidc.is_configured():
+        raise Http404
+    try:
+        user = oidc.account_of(oidc.finish(request))
+    except OperatorError as problem:
+        return _not_let_in(request, problem)
+    wanted = request.session.pop("oidc_next", "")
+    begin_session(request, user, backend=settings.AUTHENTICATION_BACKENDS[-1])
+    return redirect(wanted or settings.LOGIN_REDIRECT_URL)
+
+
+def _not_let_in(request: HttpRequest, problem: OperatorError) -> HttpResponse:
+    audit.record(
+        actor_of(request),
+        "login",
+        "by the identity provider",
+        result=AuditResult.DENIED,
+        message=problem.sentence,
+    )
+    messages.error(request, f"{problem.sentence} {problem.fix}")
+    return redirect("login")

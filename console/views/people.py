@@ -20,7 +20,7 @@ from broker_core.errors import SluiceError
 from console.choices import ROLE_PERMISSIONS, Permission, Role
 from console.forms.people import GrantForm, PersonForm, TokenForm
 from console.models import ApiToken, Grant
-from console.services import operators
+from console.services import operators, second_factor
 from console.services import people as service
 from console.units.ages import parse_age
 from console.views import common
@@ -56,6 +56,16 @@ def password(request: HttpRequest, name: str) -> HttpResponse:
     return _with_secret(
         request, "password", lambda: (service.person_named(name), operators.reset_password(name, actor))
     )
+
+
+@manages
+@require_POST
+def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
+    """Switch off the second factor of somebody whose app is lost."""
+    return _done(
+        request, lambda: second_factor.remove(common.actor_of(request), service.person_named(name)),
+        f"Logins of {name} ask for no code any more.",
+    )  # fmt: skip
 
 
 @manages
@@ -148,7 +158,9 @@ def _with_secret(request: HttpRequest, kind: str, make: Callable[[], tuple[Any, 
 
 @never_cache
 def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
-    everyone = get_user_model().objects.order_by("username").prefetch_related("grants__instance")
+    everyone = (
+        get_user_model().objects.order_by("username").prefetch_related("grants__instance", "totpdevice_set")
+    )
     tokens = ApiToken.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now()).select_related(
         "user"
     )

@@ -17,7 +17,17 @@ from console.services import audit
 from console.web import lockout
 from console.web.client_address import address_of
 
-DOORS = frozenset({"login", "second_factor", "account_password", "v1:login"})
+DOORS = frozenset(
+    {
+        "login",
+        "second_factor",
+        "account_password",
+        "account_totp_begin",
+        "account_totp_confirm",
+        "account_totp_remove",
+        "v1:login",
+    }
+)
 """Names of the addresses at which somebody can guess."""
 
 

@@ -1,0 +1,50 @@
+"""Forms of one's own account: password, and the codes of an authenticator app."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib.auth.forms import PasswordChangeForm
+
+from console.access.login_limit import hashing
+
+
+class OwnPasswordForm(PasswordChangeForm):  # type: ignore[type-arg]
+    """Django's, with its validators; hashing takes its turn as at a login."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.widget.attrs["class"] = "form-control"
+        self.fields[
+            "new_password1"
+        ].help_text = "Ten characters or more, no common password, not like your name."
+        self.fields["new_password2"].help_text = ""
+
+    def full_clean(self) -> None:
+        """Raises OperatorError login_busy."""
+        if not self.is_bound:
+            return super().full_clean()
+        with hashing():
+            return super().full_clean()
+
+
+class CodeForm(forms.Form):
+    """A code of the app."""
+
+    code = forms.CharField(
+        label="Code of your authenticator app", max_length=12,
+        widget=forms.TextInput(attrs={
+            "class": "form-control", "inputmode": "numeric", "autocomplete": "one-time-code", "autofocus": True, "pattern": "[0-9 ]*",
+        }),
+    )  # fmt: skip
+
+
+class PasswordForm(forms.Form):
+    """One's password, to show that it is still oneself."""
+
+    password = forms.CharField(
+        label="Your password", max_length=1024, strip=False,
+        widget=forms.PasswordInput(attrs={"class": "form-control", "autocomplete": "current-password"}),
+    )  # fmt: skip

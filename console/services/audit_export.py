@@ -1,0 +1,132 @@
+"""Sends audit events to where this machine's administrators have no say: a syslog host (RFC 5424), or a webhook.
+
+Each event is a Celery task that is tried again some times and then given up, with a line in the log; the database has it whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from datetime import UTC
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from celery import current_app
+from django.conf import settings
+from django.db import transaction
+from kombu.exceptions import OperationalError
+
+from console.choices import AuditResult
+from console.models import AuditEvent, AuditLink
+
+TASK = "console.tasks.export_audit"
+TIMEOUT_S = 10.0
+MOST_TRIES = 6
+FIRST_WAIT_S = 5
+"""Doubled at each try: five tries again within three minutes."""
+MOST_BYTES = 8_192
+"""Of one syslog message; what is longer has its before and after left out."""
+AUDIT_FACILITY, NOTICE, WARNING = 13, 5, 4
+
+logger = logging.getLogger(__name__)
+
+
+def is_configured() -> bool:
+    """Whether events go anywhere."""
+    return bool(settings.SLUICE_AUDIT_SYSLOG or settings.SLUICE_AUDIT_WEBHOOK)
+
+
+def later(event: AuditEvent) -> None:
+    """Hand an event to a worker when it is stored for good."""
+    if is_configured():
+        transaction.on_commit(lambda: _enqueue(event.pk))
+
+
+def _enqueue(event_id: int) -> None:
+    try:
+        current_app.send_task(TASK, args=[event_id], retry=False, ignore_result=True)
+    except (OperationalError, OSError):
+        logger.error("audit event %s isn't sent: the task queue can't be reached", event_id)
+
+
+def send(event_id: int) -> None:
+    """To every place that is set. Raises OSError or HTTPException."""
+    event = AuditEvent.objects.filter(pk=event_id).first()
+    link = AuditLink.objects.filter(event_id=event_id).first()
+    if event is None or link is None:
+        return
+    told = document(event, link)
+    if settings.SLUICE_AUDIT_SYSLOG:
+        _to_syslog(settings.SLUICE_AUDIT_SYSLOG, syslog_line(event, told))
+    if settings.SLUICE_AUDIT_WEBHOOK:
+        _to_webhook(settings.SLUICE_AUDIT_WEBHOOK, told)
+
+
+def document(event: AuditEvent, link: AuditLink) -> dict[str, Any]:
+    """An event with its place in the chain."""
+    names = (
+        "actor_kind",
+        "actor",
+        "action",
+        "object",
+        "before",
+        "after",
+        "reason",
+        "result",
+        "message",
+        "source",
+        "request_id",
+    )
+    at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
+    return {
+        "id": event.pk, "at": at, **{name: getattr(event, name) for name in names},
+        "instance": settings.SLUICE_INSTANCE, "number": link.number, "former": link.former, "digest": link.digest,
+    }  # fmt: skip
+
+
+def syslog_line(event: AuditEvent, told: dict[str, Any]) -> bytes:
+    """RFC 5424: facility 13 (log audit), the event as JSON."""
+    priority = AUDIT_FACILITY * 8 + (NOTICE if event.result == AuditResult.DONE else WARNING)
+    at = event.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    host, word = _word(socket.gethostname(), 255), _word(event.action, 32)
+    head = f"<{priority}>1 {at} {host} sluice {os.getpid()} {word} - "
+    text = json.dumps(told, default=str, ensure_ascii=True)
+    if len(head) + len(text) > MOST_BYTES:
+        text = json.dumps(
+            {**told, "before": None, "after": None, "cut": True}, default=str, ensure_ascii=True
+        )
+    return (head + text).encode()
+
+
+def _to_syslog(place: str, line: bytes) -> None:
+    address = urlsplit(place)
+    where = (address.hostname or "", address.port or 514)
+    if address.scheme == "tcp":
+        with socket.create_connection(where, TIMEOUT_S) as connection:
+            connection.sendall(b"%d %s" % (len(line), line))  # octet counting, RFC 6587
+        return
+    family, kind, protocol, _, target = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as sender:
+        sender.sendto(line, target)
+
+
+def _to_webhook(place: str, told: dict[str, Any]) -> None:
+    body = json.dumps(told, default=str).encode()
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "Sluice",
+        "Idempotency-Key": str(told["digest"]),
+    }
+    with urlopen(Request(place, body, headers, method="POST"), timeout=TIMEOUT_S) as answer:
+        answer.read(1_024)
+
+
+def _word(text: str, most: int) -> str:
+    return "".join(sign for sign in text if "!" <= sign <= "~")[:most] or "-"
+
+
+FAILURES = (OSError, HTTPException)
