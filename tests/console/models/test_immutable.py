@@ -7,6 +7,8 @@ from django.db import IntegrityError, transaction
 
 from broker_core.errors import OperatorError
 from console.models import AuditEvent, Instance, PolicyRevision, Transport
+from console.services import audit
+from console.services.actors import Actor
 
 
 @pytest.mark.parametrize("model", [PolicyRevision, AuditEvent])
@@ -22,7 +24,10 @@ from console.models import AuditEvent, Instance, PolicyRevision, Transport
     ],
     ids=["save", "delete", "update", "delete all", "bulk update", "base manager"],
 )
-def test_what_was_recorded_cannot_be_changed(instance: Instance, model: Any, attempt: Any) -> None:
+def test_what_was_recorded_cannot_be_changed(
+    instance: Instance, actor: Actor, model: Any, attempt: Any
+) -> None:
+    audit.record(actor, "policy.change", "x")
     row = model.objects.first()
     with pytest.raises(OperatorError) as refused:
         attempt(row)
