@@ -128,7 +128,7 @@ class Quotas:
         """ClientError over_quota when a client, or its user, has enough subscriptions."""
         for name, used, limit in self._limited(connection, "subscriptions"):
             if used.subscriptions >= limit:
-                raise _over(name, used.subscriptions, limit)
+                raise _over(name, used.subscriptions, limit, "over_quota")
 
     def subscribed(self, connection: Member, number: int) -> None:
         """It has so many more subscriptions, or less."""
@@ -151,7 +151,7 @@ class Quotas:
         for name, used in ((f"client_{what}", mine.count(client)), (f"user_{what}", len(mine))):
             limit = limits[name]
             if limit is not None and used >= limit:
-                raise _over(name, used, limit)
+                raise _over(name, used, limit, "over_quota")
         self.check_pinned(connection, client)
 
     def check_pinned(self, connection: Member, client: str) -> None:
@@ -177,7 +177,7 @@ class Quotas:
         ):
             limit, used = limits[name], self._bytes_from(min(firsts)) if firsts else 0
             if limit is not None and used > limit:
-                raise _over(name, used, limit)
+                raise _over(name, used, limit, "over_quota")
 
     def _bytes_from(self, sequence: int) -> int:
         """Of the segments that can't be removed while this record is needed."""
@@ -208,7 +208,7 @@ class Quotas:
             limit = limits[name]
             used = len(use.topics)
             if limit is not None and used + len(set(topics) - use.topics) > limit:
-                raise _over(name, used, limit)
+                raise _over(name, used, limit, "over_quota")
         for use, _ in uses:
             use.topics.update(topics)
 
@@ -242,7 +242,7 @@ def _key(connection: Member, identity: Identity) -> str:
     return identity.known_as if identity.proven else f"@{address_of(connection.sink.remote)}"
 
 
-def _over(quota: str, used: int, limit: int, code: str = "over_quota") -> ClientError:
+def _over(quota: str, used: int, limit: int, code: str) -> ClientError:
     row = QUOTAS[quota]
     whose = "You have" if quota.startswith("client_") else "Your user has"
     return ClientError(

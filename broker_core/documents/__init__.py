@@ -7,6 +7,7 @@
     replays     managed replays, and durable subscriptions
     journals    segments, and what archiving, compressing and removing would take
     messages    messages of topics, for whoever browses them
+    traffic     what a second was like for clients that something waited for, packed
     policies    whom a policy touches
     base        what they are all made of
     columns     the columns of the clients' table, for the API, CSV and the page

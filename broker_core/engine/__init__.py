@@ -7,6 +7,7 @@ settle               at the end of a turn: send, measure, decide
 subscription_view    a live subscription as rules see it
 enforcement          what was decided is done
 decisions            those made lately; events: the broker's own records
+traffic              a look a second at clients that something waits for, for back-tests
 watchdog             clients that could be sent what waits, and aren't
 collector            Python's garbage collector beside a loop
 """

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET, require_POST
 from broker_core.bookmark import Bookmark, sequence_in
 from broker_core.documents.messages import BrowsedMessage
 from broker_core.errors import SluiceError
+from broker_core.names import EVENTS_PREFIX
 from console.choices import Permission, TrayKind
 from console.forms.messages import MessagesForm, PublishForm
 from console.queries import messages as read
@@ -31,7 +32,7 @@ PAGE = 50
 MOST_PATTERNS = 8
 """Of somebody's grants that topics are looked for in."""
 EVERYTHING = ">"
-OWN_TOPICS = "$SLUICE.>"
+OWN_TOPICS = f"{EVENTS_PREFIX}>"
 
 
 class Shown(NamedTuple):

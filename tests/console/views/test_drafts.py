@@ -339,7 +339,7 @@ def test_a_draft_that_a_newer_revision_overtook_says_so(
 
 def test_an_onlooker_sees_a_draft_and_no_way_to_change_it(onlooker: Client, draft: PolicyDraft) -> None:
     page = onlooker.get(at(draft)).content.decode()
-    assert "Put into the tray" not in page and ">Change</a>" not in page
+    assert ">Put into the tray</button>" not in page and ">Change</a>" not in page
     assert onlooker.get(at(draft, "rules/new/")).status_code == 403
 
 
