@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any
 
 import django_filters as filters
+from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
+from django_filters.fields import IsoDateTimeField
 
 from console.choices import ActorKind, AuditResult, RunKind, RunState
 from console.models import ActionRun, AuditEvent, Decision
+
+
+class _MomentField(IsoDateTimeField):
+    """A moment that is one in every zone: the year 1 further east is before all years."""
+
+    def clean(self, value: Any) -> Any:
+        moment = super().clean(value)
+        if moment is not None:
+            try:
+                moment.astimezone(UTC)
+            except OverflowError:
+                raise ValidationError("This moment is out of range.", code="invalid") from None
+        return moment
+
+
+class MomentFilter(filters.IsoDateTimeFilter):
+    """By a moment in ISO 8601."""
+
+    field_class = _MomentField
 
 
 class DecisionFilter(filters.FilterSet):
@@ -21,8 +43,8 @@ class DecisionFilter(filters.FilterSet):
     rule = filters.CharFilter()
     mode = filters.CharFilter()
     revision = filters.NumberFilter()
-    since = filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte")
-    until = filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt")
+    since = MomentFilter(field_name="at", lookup_expr="gte")
+    until = MomentFilter(field_name="at", lookup_expr="lt")
 
     class Meta:
         model = Decision
@@ -35,8 +57,8 @@ class RunFilter(filters.FilterSet):
     kind = filters.ChoiceFilter(choices=RunKind.choices)
     state = filters.ChoiceFilter(choices=RunState.choices)
     actor = filters.CharFilter(lookup_expr="icontains")
-    since = filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
-    until = filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    since = MomentFilter(field_name="created_at", lookup_expr="gte")
+    until = MomentFilter(field_name="created_at", lookup_expr="lt")
 
     class Meta:
         model = ActionRun
@@ -53,8 +75,8 @@ class AuditFilter(filters.FilterSet):
     result = filters.ChoiceFilter(choices=AuditResult.choices)
     source = filters.CharFilter()
     request_id = filters.CharFilter()
-    since = filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte")
-    until = filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt")
+    since = MomentFilter(field_name="at", lookup_expr="gte")
+    until = MomentFilter(field_name="at", lookup_expr="lt")
     search = filters.CharFilter(method="any_text")
 
     class Meta:

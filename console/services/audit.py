@@ -34,16 +34,16 @@ def record(
     now = timezone.now()
     event = AuditEvent(
         actor_kind=actor.kind,
-        actor=actor.name[:200],
-        action=action[:100],
-        object=target[:300],
+        actor=_text(actor.name, 200),
+        action=_text(action, 100),
+        object=_text(target, 300),
         before=before,
         after=after,
-        reason=reason[:500],
+        reason=_text(reason, 500),
         result=result,
-        message=message[:1000],
-        source=actor.source[:64],
-        request_id=actor.request_id[:64],
+        message=_text(message, 1000),
+        source=_text(actor.source, 64),
+        request_id=_text(actor.request_id, 64),
         expires_at=expiry(action, now),
     )
     with transaction.atomic():
@@ -51,6 +51,11 @@ def record(
         audit_chain.append(event)
         audit_export.later(event)
     return event
+
+
+def _text(text: str, most: int) -> str:
+    """What a column holds of a text: an address may have a NUL in it, which PostgreSQL's don't take."""
+    return text[:most].replace("\x00", "\ufffd")
 
 
 def expiry(action: str, now: datetime) -> datetime | None:

@@ -99,8 +99,8 @@ def test_the_map_names_tiers_holders_and_acts(browser: Client, broker: FakeBroke
 
 
 def test_an_onlooker_sees_the_map_without_acts(onlooker: Client, broker: FakeBroker) -> None:
-    text = onlooker.get("/journals/").content.decode()
-    assert "2 holders keep 128 MiB" in text and "Release" not in text and "Archive…" not in text
+    page, _, _ = onlooker.get("/journals/").content.decode().partition("<dialog")  # the help names acts
+    assert "2 holders keep 128 MiB" in page and "Release" not in page and "Archive…" not in page
 
 
 def test_a_log_of_thousands_of_segments_is_a_page_of_a_hundred(browser: Client, broker: FakeBroker) -> None:
