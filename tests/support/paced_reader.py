@@ -116,8 +116,10 @@ class PacedReader:
                 pass
             except ConnectionResetError:
                 break
+            # Before the kernel is asked: what it says then it has by this moment or later.
+            now = time.monotonic()
             waiting = fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4))
-            self.moments.append(Moment(time.monotonic(), read, read + struct.unpack("i", waiting)[0]))
+            self.moments.append(Moment(now, read, read + struct.unpack("i", waiting)[0]))
         self.socket.settimeout(1)
         try:
             while not self._closing and (data := self.socket.recv(1 << 16)):
