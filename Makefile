@@ -93,7 +93,7 @@ $(VENV)/demo.stamp: requirements-demo.txt $(VENV)/up.stamp
 	@$(PIP) -r requirements-demo.txt
 	@touch $@
 
-$(VENV)/dev.stamp: requirements-dev.txt requirements-demo.txt $(VENV)/up.stamp
+$(VENV)/dev.stamp: requirements-dev.txt requirements-demo.txt requirements-oidc.txt $(VENV)/up.stamp
 	@echo "Installing what the tests need"
-	@$(PIP) -r requirements-dev.txt -r requirements-demo.txt
+	@$(PIP) -r requirements-dev.txt -r requirements-demo.txt -r requirements-oidc.txt
 	@touch $@

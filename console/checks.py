@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import Any
 
 from django.conf import settings
@@ -69,3 +70,17 @@ def check_web_certificate(**kwargs: Any) -> list[CheckMessage]:
     except OperatorError as problem:
         return [Error(problem.sentence, hint=problem.fix, id="sluice.E004")]
     return []
+
+
+@register()
+def check_oidc(**kwargs: Any) -> list[CheckMessage]:
+    """What a login at a provider needs must be installed where one is configured."""
+    if not settings.SLUICE_OIDC_ISSUER or all(map(find_spec, ("authlib", "requests"))):
+        return []
+    return [
+        Error(
+            "SLUICE_OIDC_ISSUER names a provider, and what talks to it isn't installed.",
+            hint="pip install -r requirements-oidc.txt",
+            id="sluice.E005",
+        )
+    ]

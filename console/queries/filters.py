@@ -23,7 +23,7 @@ class _MomentField(IsoDateTimeField):
             try:
                 moment.astimezone(UTC)
             except OverflowError:
-                raise ValidationError("This moment is out of range.", code="invalid") from None
+                raise ValidationError("This moment is out of range.") from None
         return moment
 
 

@@ -1,4 +1,4 @@
-"""Logging in at an OpenID provider (SLUICE_OIDC_ISSUER): the protocol is Authlib's, the account is ours.
+"""Logging in at an OpenID provider (SLUICE_OIDC_ISSUER): the protocol is Authlib's (`openid_client`), the account is ours.
 
 The provider says who somebody is, never what they may do: an account that it brings has no role until an administrator gives it one.
 """
@@ -6,25 +6,17 @@ The provider says who somebody is, never what they may do: an account that it br
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-import requests
-from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.django_client import OAuth
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from joserfc.errors import JoseError
 
 from broker_core.errors import OperatorError
 from console.models import Identity
 from console.services import audit
 from console.services.actors import SYSTEM
-
-TIMEOUT_S = 10.0
-FAILURES = (AuthlibBaseError, JoseError, requests.RequestException, ValueError, KeyError)
 
 
 def is_configured() -> bool:
@@ -33,24 +25,17 @@ def is_configured() -> bool:
 
 
 def begin(request: Any, back: str) -> Any:
-    """The redirect to the provider: with state, nonce and PKCE, which the session keeps. Raises oidc_failed."""
-    try:
-        return _provider().authorize_redirect(request, back)
-    except FAILURES as problem:
-        raise _failed(problem) from problem
+    """The redirect to the provider. Raises oidc_failed."""
+    from console.services import openid_client  # what it needs is installed where a provider is configured
+
+    return openid_client.begin(request, back)
 
 
 def finish(request: Any) -> Mapping[str, Any]:
     """What the provider's signed token says of who came back. Raises oidc_failed."""
-    client = _provider()
-    try:
-        token = client.authorize_access_token(request)
-    except FAILURES as problem:
-        raise _failed(problem) from problem
-    claims = token.get("userinfo")
-    if not claims or not claims.get("sub"):
-        raise _failed("the provider's answer has no signed token")
-    return dict(claims)
+    from console.services import openid_client
+
+    return openid_client.finish(request)
 
 
 def account_of(claims: Mapping[str, Any]) -> Any:
@@ -90,33 +75,3 @@ def _new_account(issuer: str, subject: str, claims: Mapping[str, Any]) -> Any:
             SYSTEM, "operator.create", f"operator {name}", after={"issuer": issuer, "subject": subject}
         )
     return user
-
-
-def _provider() -> Any:
-    return _client(
-        settings.SLUICE_OIDC_ISSUER, settings.SLUICE_OIDC_CLIENT_ID, settings.SLUICE_OIDC_CLIENT_SECRET
-    )
-
-
-@cache
-def _client(issuer: str, client_id: str, client_secret: str) -> Any:
-    oauth = OAuth()
-    return oauth.register(
-        "provider",
-        client_id=client_id,
-        client_secret=client_secret,
-        server_metadata_url=f"{issuer.rstrip('/')}/.well-known/openid-configuration",
-        client_kwargs={
-            "scope": "openid profile email",
-            "code_challenge_method": "S256",
-            "default_timeout": TIMEOUT_S,
-        },
-    )
-
-
-def _failed(problem: Any) -> OperatorError:
-    return OperatorError(
-        "oidc_failed",
-        f"The login at the identity provider failed: {str(problem)[:300]}.",
-        "Try again; the audit has it too.",
-    )

@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from console import checks
 
 
@@ -23,3 +25,15 @@ def test_path_too_long_for_a_socket_is_an_error(settings: Any) -> None:
 def test_home_that_cannot_be_written_is_an_error(settings: Any) -> None:
     settings.SLUICE_HOME = Path("/nonexistent")
     assert [found.id for found in checks.check_home_writable()] == ["sluice.E003"]
+
+
+def test_a_provider_whose_client_is_not_installed_is_an_error(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SLUICE_OIDC_ISSUER = "https://id.example.org"
+    assert checks.check_oidc() == []
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    (problem,) = checks.check_oidc()
+    assert "requirements-oidc.txt" in str(problem.hint)
+    settings.SLUICE_OIDC_ISSUER = ""
+    assert checks.check_oidc() == []
