@@ -15,6 +15,7 @@ async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.config import PoolSettings, TransportSettings, default_policy
+    from broker_core.config.preset_fields import QuotaSettings
     from broker_core.engine.collector import spare_the_loop
 
     policy = default_policy("bench-1")
@@ -22,6 +23,9 @@ async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
         policy,
         instance=replace(policy.instance, journal_size=journal_size or policy.instance.journal_size),
         pool=PoolSettings(message_memory_limit=memory_limit),
+        quotas=(
+            QuotaSettings(client_topics=1_000_000),
+        ),  # one client's 100,000 topics are measured, not refused
         transports=tuple(
             TransportSettings(kind, kind, 0) for kind in ("tcp", "websocket", "stomp", "stomp-ws")
         ),
