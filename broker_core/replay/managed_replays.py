@@ -134,6 +134,7 @@ class ManagedReplays:
             created_at=now,
         )
         self._kept.keep(replay)
+        self._asked.pop(replay.name, None)  # of one of that name that the disk refused
         return replay
 
     def find(self, client: str, command: commands.Subscribe) -> ManagedReplay | None:
