@@ -6,6 +6,7 @@ Needs Debian's chromium (apt-get install chromium); SLUICE_CHROMIUM names anothe
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,12 @@ def console() -> Iterator[Console]:
     """The console on a free port, with seeded history and a fake broker that moves each second."""
     with running_console() as (address, process):
         yield Console(address, process)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def everyone_connected(console: Console) -> None:
+    """Each file begins with the broker's clients as they were: which file a worker ran before is chance."""
+    os.kill(console.process.pid, signal.SIGUSR1)
 
 
 @pytest.fixture(scope="session")

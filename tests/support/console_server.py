@@ -3,7 +3,7 @@
     python -m tests.support.console_server PORT [settled]        # settled: the broker runs the newest revision
 
 The channel layer is in memory, since web process and pusher are one process here; Redis is a real one, and everything else
-is as in production.
+is as in production. On SIGUSR1 the broker's clients are again as they were at the start.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def main() -> None:
     with redis_server(settings.REDIS_URL, run), FakeBroker(run / f"{instance.name}.sock") as broker:
         if "settled" in sys.argv:
             broker.revision = policies.newest_of(instance).number
+        signal.signal(signal.SIGUSR1, lambda *_: broker.begin_morning())
         application = Pushing(broker)
         endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
         Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()

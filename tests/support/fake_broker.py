@@ -166,15 +166,7 @@ class FakeBroker:
     def __init__(self, path: Path, instance: str = "sluice-1") -> None:
         self.path, self.instance = path, instance
         self.started_at = time.time()
-        self.clients = some_clients()
-        self.replays = some_replays()
-        now = int(self.started_at * 1_000)
-        common = {"topic": "flights.>", "filter": None, "created_at": now - 86_400_000}
-        self.durables = [
-            {**common, "client": "board-jfk", "name": "orders", "bookmark": "sluice-1|900|", "connected": True, "behind": 4, "seen_at": now},
-            {**common, "client": "auditor", "name": "night", "bookmark": "sluice-1|2|", "connected": False, "behind": 902,
-             "seen_at": now - 80_000_000},
-        ]  # fmt: skip
+        self.begin_morning()
         self.revision = 1
         self.asked: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
@@ -185,6 +177,18 @@ class FakeBroker:
         for add in some_shapes():
             self.add_message(**add)
         self._server: socketserver.ThreadingUnixStreamServer | None = None
+
+    def begin_morning(self) -> None:
+        """Clients, replays and durables as they are before anybody acts on one."""
+        self.clients = some_clients()
+        self.replays = some_replays()
+        now = int(time.time() * 1_000)
+        common = {"topic": "flights.>", "filter": None, "created_at": now - 86_400_000}
+        self.durables = [
+            {**common, "client": "board-jfk", "name": "orders", "bookmark": "sluice-1|900|", "connected": True, "behind": 4, "seen_at": now},
+            {**common, "client": "auditor", "name": "night", "bookmark": "sluice-1|2|", "connected": False, "behind": 902,
+             "seen_at": now - 80_000_000},
+        ]  # fmt: skip
 
     def __enter__(self) -> FakeBroker:
         broker = self
