@@ -126,6 +126,8 @@ def test_the_keyboard_leads_everywhere(page: Page) -> None:
     page.keyboard.type("jfk g c")  # in a field these are letters
     expect(page.get_by_label("Search clients")).to_have_value("jfk g c")
     page.keyboard.press("Escape")
+    expect(page.get_by_label("Search clients")).to_have_value("")
+    expect(page.locator("#clients tbody tr[data-name]").nth(1)).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("Enter")

@@ -190,7 +190,7 @@ one("#choose-columns").addEventListener("change", () => {
   location.search = query.toString();
 });
 one("#search").addEventListener("input", (event) => { clearTimeout(typed); const text = event.target.value; typed = setTimeout(() => changeView({ q: text }), 60); });
-one("#search").addEventListener("keydown", (event) => { if (event.key === "Escape") { changeView({ q: "" }); event.target.blur(); } });
+one("#search").addEventListener("keydown", (event) => { if (event.key === "Escape") { clearTimeout(typed); changeView({ q: "" }); event.target.blur(); } });
 for (const button of all("[data-turn]")) button.addEventListener("click", () => { offset = Math.max(0, offset + Number(button.dataset.turn) * NARROW_ROWS); look(); one("#clients").scrollIntoView(); });
 one("#bulk-clear")?.addEventListener("click", () => { chosen.clear(); for (const entry of rows.values()) { entry.box.checked = false; entry.row.classList.remove("chosen"); } bulk(); });
 body.addEventListener("pointerenter", () => hold(true));
