@@ -28,17 +28,26 @@ _PATTERN_MARKS = frozenset("\\.^$*+?{}[]|()")
 
 
 class Filter:
-    """A compiled filter. `text` is its normal form; two live filters with the same text are one object.
+    """A compiled filter. Two live filters with the same normal form are one object.
 
     What it tests of the body, of the headers, or of both must be TRUE; None tests nothing there.
     """
 
-    __slots__ = ("__weakref__", "header_test", "test", "text")
+    __slots__ = ("__weakref__", "_form", "header_test", "test")
 
-    def __init__(self, text: str, test: Test | None, header_test: HeaderTest | None = None) -> None:
-        self.text = text
+    def __init__(
+        self, form: str | nodes.Node, test: Test | None, header_test: HeaderTest | None = None
+    ) -> None:
+        self._form = form
         self.test = test
         self.header_test = header_test
+
+    @property
+    def text(self) -> str:
+        """Its normal form. Written when first asked for: most filters never are."""
+        if not isinstance(self._form, str):
+            self._form = nodes.to_text(self._form)
+        return self._form
 
     def matches_object(self, message: Any) -> bool:
         """Whether a decoded message passes: the expression is TRUE, not FALSE and not unknown."""
@@ -48,7 +57,7 @@ class Filter:
         return f"Filter({self.text!r})"
 
 
-_live: WeakValueDictionary[str, Filter] = WeakValueDictionary()
+_live: WeakValueDictionary[str | nodes.Node, Filter] = WeakValueDictionary()
 
 
 @lru_cache(maxsize=512)
@@ -59,8 +68,7 @@ def compile_filter(text: str) -> Filter:
     if text.startswith(MARK):
         return _selector(*divided(text))
     tree = parse(text)
-    normal = nodes.to_text(tree)
-    return _shared(normal, lambda: Filter(normal, test_of(tree)))
+    return _shared(tree, lambda: Filter(tree, test_of(tree)))
 
 
 def _selector(selector: str, body_filter: str) -> Filter:
@@ -100,8 +108,8 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
     )
 
 
-def _shared(normal: str, make: Callable[[], Filter]) -> Filter:
-    """The filter of this text; it is made when there is none that lives."""
+def _shared(normal: str | nodes.Node, make: Callable[[], Filter]) -> Filter:
+    """The filter of this form; it is made when there is none that lives."""
     known = _live.get(normal)
     return _live.setdefault(normal, make()) if known is None else known
 

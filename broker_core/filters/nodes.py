@@ -6,22 +6,20 @@ two more. So a long filter isn't a deep tree, and only parentheses, NOT and minu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from broker_core.filters.tokens import Step, is_name_character
 
 Literal = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(msgspec.Struct, frozen=True, gc=False):
     """A field of the message: names, and positions in arrays."""
 
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A number, a text, TRUE, FALSE or NULL. Numbers aren't negative: that is Negative of one."""
 
     value: Literal
@@ -38,23 +36,20 @@ class Constant:
         return hash((type(self.value), self.value))
 
 
-@dataclass(frozen=True, slots=True)
-class Negative:
+class Negative(msgspec.Struct, frozen=True, gc=False):
     """Minus before a value."""
 
     part: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(msgspec.Struct, frozen=True, gc=False):
     """first op part op part …; the operators are all of + - or all of * / %."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, gc=False):
     """left op right, with op one of = != < <= > >=."""
 
     operator: str
@@ -62,16 +57,14 @@ class Comparison:
     right: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Among:
+class Among(msgspec.Struct, frozen=True, gc=False):
     """value IN (items…)."""
 
     value: Node
     items: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(msgspec.Struct, frozen=True, gc=False):
     """value BETWEEN low AND high, both included."""
 
     value: Node
@@ -79,37 +72,32 @@ class Between:
     high: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Like:
+class Like(msgspec.Struct, frozen=True, gc=False):
     """value LIKE pattern: the RE2 pattern is found somewhere in the value's text."""
 
     value: Node
     pattern: str
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(msgspec.Struct, frozen=True, gc=False):
     """value IS NULL."""
 
     value: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True, gc=False):
     """NOT part. NOT IN, NOT LIKE, NOT BETWEEN and IS NOT NULL are NOT of the plain form."""
 
     part: Node
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(msgspec.Struct, frozen=True, gc=False):
     """Two parts or more."""
 
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(msgspec.Struct, frozen=True, gc=False):
     """Two parts or more."""
 
     parts: tuple[Node, ...]

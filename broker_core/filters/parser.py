@@ -185,10 +185,12 @@ class _Parser:
 
     def _chain(self, part: Callable[[], nodes.Node], *operators: str) -> nodes.Node:
         first = part()
+        if self._tokens[self._at].kind not in operators:
+            return first
         rest: list[tuple[str, nodes.Node]] = []
         while (token := self._accept(*operators)) is not None:
             rest.append(("%" if token.kind == "MOD" else token.kind, part()))
-        return nodes.Arithmetic(first, tuple(rest)) if rest else first
+        return nodes.Arithmetic(first, tuple(rest))
 
     def _unary(self) -> nodes.Node:
         token = self._take()

@@ -23,6 +23,17 @@ KEYWORDS = frozenset(("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL",
 _SYMBOLS = ("==", "!=", "<>", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",")
 _NAME_MARKS = "_-.:@$#"
 _DIGITS = "0123456789"
+_COMMON = re.compile(
+    r"\s*(?:"
+    rf"(?P<path>(?:/[\w\-.:@$#]++){{1,{MAX_STEPS}}}+)(?![/\[])"
+    r"|(?P<symbol>==|!=|<>|<=|>=|[=<>+\-*%(),])"
+    r"|(?P<number>[0-9]{1,18}+)(?![\w.:@$#])"
+    r"|(?P<text>'[^']*+'(?!'))"
+    rf"|(?P<word>(?ai:{'|'.join(sorted(KEYWORDS))}))(?!\w)"
+    r")"
+)  # fmt: skip
+"""The tokens of nearly every filter, with the blanks before them, ten times as fast as cut by hand. What it doesn't match
+is either rarer or wrong, and cut by hand. Possessive: nothing is tried twice, however long the text."""
 _NUMBER = re.compile(r"[0-9]*(?P<fraction>\.[0-9]*)?(?:(?P<mark>[eE][+-]?)(?P<exponent>[0-9]*))?")
 
 Step = str | int
@@ -58,13 +69,30 @@ def tokenize(text: str) -> list[Token]:
     tokens: list[Token] = []
     at = 0
     while at < len(text):
-        if text[at].isspace():
-            at += 1
-        else:
+        found = _COMMON.match(text, at)
+        if found is None:  # blanks at the end, a rarer token or a mistake
+            if text[at].isspace():
+                at += 1
+                continue
             token, at = _next_token(text, at)
-            tokens.append(token)
+        else:
+            token, at = _common_token(found), found.end()
+        tokens.append(token)
     tokens.append(Token("end", "", len(text) + 1))
     return tokens
+
+
+def _common_token(found: re.Match[str]) -> Token:
+    kind, start = found.lastgroup, found.start(found.lastgroup or 0)
+    value = found.group(kind or 0)
+    if kind == "path":
+        return Token("path", tuple(value[1:].split("/")), start + 1)
+    if kind == "number":
+        return Token("number", int(value), start + 1)
+    if kind == "text":
+        return Token("text", value[1:-1], start + 1)
+    word = value.upper()
+    return Token(word, word, start + 1)
 
 
 def _next_token(text: str, at: int) -> tuple[Token, int]:

@@ -87,9 +87,9 @@ def _levels(text: str) -> list[str]:
         raise _bad(ascii(text), "half a surrogate pair isn't a character", error.start + 1) from None
     if not 0 < length <= MAX_PATTERN_BYTES:
         raise _bad(text, f"it has {length} bytes, not 1 to {MAX_PATTERN_BYTES}", 1)
-    for at, character in enumerate(text):
-        if character.isspace() or not character.isprintable():
-            raise _bad(text, f"{character!r} can't stand in a topic", at + 1)
+    if " " in text or not text.isprintable():  # no other blank is printable
+        at, character = next((at, one) for at, one in enumerate(text) if one == " " or not one.isprintable())
+        raise _bad(text, f"{character!r} can't stand in a topic", at + 1)
     levels = text.split(".")
     column = 1
     for number, level in enumerate(levels):
