@@ -66,7 +66,7 @@ class Subscriptions:
         stream = connection.last_stream
         if needs_preparing(command):
             preparation = Preparation(connection, self.services, command, stream, self._topics())
-            self.services.facilities.spawn(preparation.run(self._begin))
+            self.services.facilities.spawn(preparation.run(self._begin_prepared))
         else:
             self._begin(connection, command, stream)
 
@@ -90,16 +90,21 @@ class Subscriptions:
                 id=command.id,
             )
 
+    def _begin_prepared(self, connection: Member, command: commands.Subscribe, stream: int) -> None:
+        """Others may have begun while it was prepared; ClientErrors as `_add`, and what `_check` refuses."""
+        try:
+            self._check(connection, command)
+        except ClientError as error:
+            raise _of(command, error) from None
+        self._begin(connection, command, stream)
+
     def _begin(self, connection: Member, command: commands.Subscribe, stream: int) -> None:
         """Start a subscription whose preparations are done; ClientErrors as `_add`."""
         services, clock = self.services, self.services.facilities.clock
         try:
-            self._check(connection, command)  # again: others may have begun while it was prepared
             target = self._add(connection, command, stream)
         except ClientError as error:
-            error.details.setdefault("c", "subscribe")
-            error.details.setdefault("id", command.id)
-            raise
+            raise _of(command, error) from None
         if command.durable is not None:
             services.durables.opened(target, command.durable)
         if command.lease_ms is not None:
@@ -366,6 +371,13 @@ class Subscriptions:
                     },
                 )
             )
+
+
+def _of(command: commands.Subscribe, error: ClientError) -> ClientError:
+    """The error, said of the command that it answers."""
+    error.details.setdefault("c", "subscribe")
+    error.details.setdefault("id", command.id)
+    return error
 
 
 def _too_many(command: commands.Subscribe) -> ClientError:

@@ -123,4 +123,6 @@ class Layers:
 
     def values(self, subject: Subject) -> dict[str, Any]:
         """What holds for it."""
+        if not self._all:
+            return dict(self._defaults)
         return {field: one.value for field, one in self.effective(subject).items()}
