@@ -16,7 +16,7 @@ async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.config import PoolSettings, TransportSettings, default_policy
     from broker_core.config.preset_fields import QuotaSettings
-    from broker_core.engine.collector import spare_the_loop
+    from broker_core.engine.interpreter import spare_the_loop
 
     policy = default_policy("bench-1")
     policy = replace(

@@ -25,7 +25,7 @@ from broker_core.config import TransportSettings, default_policy
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.documents.instance import Snapshot
-from broker_core.engine.collector import spare_the_loop
+from broker_core.engine.interpreter import spare_the_loop
 from broker_core.protocols.replies import Reply
 
 SECONDS = 8

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.config.vocabulary import Action
-from broker_core.engine.collector import spare_the_loop
+from broker_core.engine.interpreter import spare_the_loop
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.signals import Waiting

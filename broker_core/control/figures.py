@@ -6,7 +6,7 @@ its subscriptions, so that no two of them can disagree.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from broker_core.connections.member import Member
@@ -50,14 +50,13 @@ class Reading:
         self._frontier = frontier
         self._accepted: dict[ClientSubscription, tuple[int, int]] = {}
 
-    def client(self, connection: Member) -> dict[str, Figures]:
-        """The figures of all its subscriptions, by their ids."""
+    def client(self, connection: Member) -> Iterator[tuple[str, Figures]]:
+        """The figures of all its subscriptions, with their ids. Those that have ended while they are read are left out."""
         connection.backlog.look()
         oldest = _oldest(connection)
-        return {
-            id: self._figures(connection, target, oldest.get(target.stream, 0))
-            for id, target in connection.subscriptions.items()
-        }
+        for id, target in list(connection.subscriptions.items()):
+            if connection.subscriptions.get(id) is target:
+                yield id, self._figures(connection, target, oldest.get(target.stream, 0))
 
     def forget(self, connected: Mapping[str, Member]) -> None:
         """Keep nothing of clients that have left."""

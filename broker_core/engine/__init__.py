@@ -9,5 +9,5 @@ enforcement          what was decided is done
 decisions            those made lately; events: the broker's own records
 traffic              a look a second at clients that something waits for, for back-tests
 watchdog             clients that could be sent what waits, and aren't
-collector            Python's garbage collector beside a loop
+interpreter          what a process with a loop to keep asks of Python
 """

@@ -58,7 +58,7 @@ def _control(instance: str) -> Path:
 async def _run(instance: str) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
-    from broker_core.engine.collector import spare_the_loop
+    from broker_core.engine.interpreter import spare_the_loop
     from console.reporters.broker import BrokerReporter
     from console.reporters.events import EventReporter
     from console.services.journal_places import directories_to_open, known_log

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.clients import crowd, page
 from broker_core.broker import Broker
-from broker_core.control.status import MADE_ANEW_EVERY, SLICE
+from broker_core.control.status import MADE_ANEW_EVERY, SLICE, SUBSCRIPTIONS_A_TURN
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from tests.support.brokers import running_broker, until
@@ -99,6 +99,30 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
         await broker.statistics.second()
         counting.cancel()
     assert turns - before >= 4
+
+
+async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(tmp_path: Path) -> None:
+    number = 5 * SUBSCRIPTIONS_A_TURN
+    async with running_broker(tmp_path) as broker:
+        still(broker)
+        crowd(broker, 1, 0)
+        client = broker.engine.roster.clients["client-00000"]
+        client.receive(f'{{"c":"subscribe","id":"m{n}","topic":"many.{n}"}}' for n in range(number))
+        await until(lambda: len(client.subscriptions) > number)
+        client.receive([f'{{"c":"publish","topic":"many.{n}","data":{n}}}' for n in (0, number - 1)])
+        await until(lambda: client.account.matched.messages == 2)
+        ends = ["m0", f"m{number - 1}"]
+        making = asyncio.create_task(broker.statistics.second())
+        await asyncio.sleep(0)
+        client.receive([f'{{"c":"unsubscribe","id":"{id}"}}' for id in ends])
+        await until(lambda: len(client.subscriptions) == number - 1)
+        assert not making.done()
+        (entry,) = (await making).clients
+        assert not {one.id for one in entry.subscriptions} & set(ends)
+        assert len(entry.subscriptions) == number - 1
+        assert entry.matched_messages == 2  # those of what has ended meanwhile, once
+        (after,) = (await broker.statistics.second()).clients
+        assert entry.subscriptions == after.subscriptions
 
 
 async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_them_anew(
