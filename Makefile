@@ -25,6 +25,8 @@ demo: $(VENV)/demo.stamp  ## the same, with a year of flights and four subscribe
 
 test: system-packages lint test-python test-browser test-postgres  ## install what the tests need and run them all
 
+# CI gives failed tests a second look (tests/support/second_look.py).
+PYTEST  ?= $(PY) -m pytest
 # A file's tests stay in one worker, and each worker has a home of its own: database, Redis, sockets.
 WORKERS := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # With ARGS a choice of tests may leave none for one of the runs, which pytest calls 5.
@@ -36,18 +38,18 @@ $(NODE)/node_modules/.stamp: $(NODE)/package-lock.json
 	@cd $(NODE) && npm ci --no-audit --no-fund --silent && touch node_modules/.stamp
 
 test-python: $(VENV)/dev.stamp $(if $(shell command -v npm),$(NODE)/node_modules/.stamp)
-	$(PY) -m pytest --ignore tests/browser -m "not serial" $(WORKERS) $(ARGS) $(OR_NONE)
-	$(PY) -m pytest --ignore tests/browser -m serial $(ARGS) $(OR_NONE)
+	$(PYTEST) --ignore tests/browser -m "not serial" $(WORKERS) $(ARGS) $(OR_NONE)
+	$(PYTEST) --ignore tests/browser -m serial $(ARGS) $(OR_NONE)
 
 # A run of its own: Playwright keeps an event loop running on the main thread, which no test after it could use.
 test-browser: $(VENV)/dev.stamp
-	$(PY) -m pytest tests/browser $(WORKERS) $(ARGS)
+	$(PYTEST) tests/browser $(WORKERS) $(ARGS)
 
 screenshots: $(VENV)/dev.stamp  ## every page at three widths in both themes, in var/screenshots
 	@$(PY) -m tests.support.screenshots $(ARGS)
 
 test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
-	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api --database $(WORKERS) $(ARGS)
+	$(PY) tests/support/postgres.py -- $(PYTEST) tests/console tests/api --database $(WORKERS) $(ARGS)
 
 lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, types and imports
 	$(VENV)/bin/ruff check .

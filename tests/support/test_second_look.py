@@ -1,0 +1,36 @@
+"""CI's second look: what passes alone is named, what fails again or in numbers fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.second_look import MOST, main
+
+ONCE = """
+from pathlib import Path
+def test_fails_the_first_time():
+    seen = Path(__file__).with_suffix(".seen")
+    again = seen.exists()
+    seen.touch()
+    assert again
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "named"),
+    [
+        (ONCE, 0, True),
+        ("def test_fails():\n    assert False\n", 1, False),
+        ("".join(ONCE.replace("time()", f"time_{n}()").replace(".seen", f".{n}") for n in range(MOST + 1)), 1, False),
+        ("def test_passes():\n    pass\n", 0, False),
+    ],
+)  # fmt: skip
+def test_what_passes_alone_is_named(
+    text: str, code: int, named: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:django\n")
+    (tmp_path / "test_it.py").write_text(text)
+    assert main(["-q", "test_it.py"], tmp_path) == code
+    assert ("UNSTEADY" in capfd.readouterr().out) == named
