@@ -46,8 +46,6 @@ class PoolUse:
     beyond: bool = False
     """Whether a rule may be passed while nothing of it is in memory or on disk."""
     rates: tuple[Rule, ...] = ()
-    followed: tuple[Rule, ...] = ()
-    """Those of its rules whose signal its samples don't have."""
     limits: ClientLimits = NO_LIMITS
     fresh: ClientLimits = NO_LIMITS
     """The lowest limits of rules judged at enqueue that haven't acted on what the client holds now."""
@@ -57,6 +55,8 @@ class PoolUse:
     """Its subscriptions by their ids."""
     narrow: dict[str, Watched] = field(default_factory=dict)
     """Those that rules look at."""
+    _places: tuple[int, ...] = ()
+    """Of those of its rules whose signal its samples don't have."""
     _trail: Trail | None = None
 
     @property
@@ -78,9 +78,9 @@ class PoolUse:
         self.limits = client_limits(rules)
         self.beyond = beyond(rules)
         self.rates = tuple(rule for rule in rules if rule.shape is Shape.RATE_BELOW)
-        self.followed = tuple(
-            rule
-            for rule in rules
+        self._places = tuple(
+            place
+            for place, rule in enumerate(rules)
             if READINGS[rule.signal].column is None and rule.shape is not Shape.RATE_BELOW
         )
         self._trail = None
@@ -118,19 +118,17 @@ class PoolUse:
         if self.holds:
             self.fresh = client_limits(rule for rule in self.rules if (rule.name, "") not in self.holds)
 
-    def follow(self, now_ns: int) -> None:
-        """Keep what rules read of it that its samples don't have."""
-        values = [of_client(rule, self, now_ns) for rule in self.followed]
-        self._trail = extended(self._trail, now_ns, values)
-
     def stirs(self, now_ns: int) -> bool:
-        """Whether a rule that remembers nothing of it should be asked."""
-        return any(wakes(rule, of_client(rule, self, now_ns)) for rule in self.rules)
+        """Whether a rule that remembers nothing of it should be asked. Looking keeps what its samples don't have."""
+        values = [of_client(rule, self, now_ns) for rule in self.rules]
+        if self._places:
+            self._trail = extended(self._trail, now_ns, [values[place] for place in self._places])
+        return any(map(wakes, self.rules, values))
 
     def seen(self, now_ns: int) -> Iterator[Seen]:
         """What each of its rules sees of it, for forecasts."""
         samples = tuple(self.recent(now_ns))
-        for rule in self.rules:
+        for place, rule in enumerate(self.rules):
             value, column = of_client(rule, self, now_ns), READINGS[rule.signal].column
             if rule.shape is Shape.RATE_BELOW:
                 taken = [(one.at, one.taken_bytes) for one in samples]
@@ -138,7 +136,7 @@ class PoolUse:
             elif column is not None:
                 points = [(one.at, one[column]) for one in samples]
             else:
-                points = points_of(self._trail, self.followed.index(rule), value, now_ns)
+                points = points_of(self._trail, self._places.index(place), value, now_ns)
             hold = self.holds.get((rule.name, ""), NO_HOLD)
             yield Seen(rule, value, hold, points, spared=spared(rule, self.name))
 

@@ -86,11 +86,9 @@ class Ticking:
         use.backlog.look()
         if memory or disk or history:
             _sample(use, now_ns)
-        if use.followed:
-            use.follow(now_ns)
         # All of them: looking keeps what was seen.
-        stirs = [one.stirs(use, now_ns) for one in use.narrow.values()] if use.narrow else ()
-        return bool(use.holds) or any(stirs) or use.stirs(now_ns)
+        stirs = [use.stirs(now_ns), *(one.stirs(use, now_ns) for one in use.narrow.values())]
+        return bool(use.holds) or any(stirs)
 
 
 def _sample(use: PoolUse, now_ns: int) -> None:

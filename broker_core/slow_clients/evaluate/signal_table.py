@@ -55,6 +55,11 @@ class Reading:
     beyond: bool
 
 
+def _earlier(one_ns: int, other_ns: int) -> int:
+    """Of two moments; 0 is none."""
+    return min(one_ns, other_ns) or one_ns or other_ns
+
+
 def _live(client: ClientView, value: int) -> int:
     return NOT_APPLICABLE if client.offlined else value
 
@@ -114,7 +119,7 @@ READINGS: Final = whole({
         column=None, ticking=False, outbox=False, beyond=True),
     Signal.OLDEST_AGE: Reading(
         "its oldest message has been waiting for",
-        lambda client, _, now: max(age_ms(client.backlog.oldest_at, now), age_ms(client.backlog.unacked_at, now)),
+        lambda client, _, now: age_ms(_earlier(client.backlog.oldest_at, client.backlog.unacked_at), now),
         lambda one, _, __, now: age_ms(one.oldest_at, now), column=None, ticking=False, outbox=False, beyond=True),
     Signal.DRAIN_RATE: Reading("it takes", _drain_rate, column=None, ticking=False, outbox=False, beyond=False),
     Signal.WRITE_BLOCKED: Reading(

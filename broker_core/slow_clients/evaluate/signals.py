@@ -214,4 +214,4 @@ class PoolSignals:
 
 def age_ms(since_ns: int, now_ns: int) -> int:
     """Milliseconds since a moment; 0 for none, and for one in the future, as after the clock went back."""
-    return max(0, now_ns - since_ns) // 1_000_000 if since_ns else 0
+    return (now_ns - since_ns) // 1_000_000 if 0 < since_ns < now_ns else 0
