@@ -2,24 +2,28 @@
 
 Chains are flat: `a AND b AND c` is one node with three parts, `a + b - c` is one node with a first part and
 two more. So a long filter isn't a deep tree, and only parentheses, NOT and minus nest.
+
+Nobody changes a node. They aren't frozen, which would make each cost twice as much, and every subscribe makes some.
 """
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
 
 from broker_core.filters.tokens import Step, is_name_character
 
 Literal = str | int | float | bool | None
 
 
-class Path(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Path:
     """A field of the message: names, and positions in arrays."""
 
     steps: tuple[Step, ...]
 
 
-class Constant(msgspec.Struct, frozen=True, gc=False, eq=False):
+@dataclass(slots=True, eq=False)
+class Constant:
     """A number, a text, TRUE, FALSE or NULL. Numbers aren't negative: that is Negative of one."""
 
     value: Literal
@@ -36,20 +40,23 @@ class Constant(msgspec.Struct, frozen=True, gc=False, eq=False):
         return hash((type(self.value), self.value))
 
 
-class Negative(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Negative:
     """Minus before a value."""
 
     part: Node
 
 
-class Arithmetic(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Arithmetic:
     """first op part op part …; the operators are all of + - or all of * / %."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
 
 
-class Comparison(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Comparison:
     """left op right, with op one of = != < <= > >=."""
 
     operator: str
@@ -57,14 +64,16 @@ class Comparison(msgspec.Struct, frozen=True, gc=False):
     right: Node
 
 
-class Among(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Among:
     """value IN (items…)."""
 
     value: Node
     items: tuple[Node, ...]
 
 
-class Between(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Between:
     """value BETWEEN low AND high, both included."""
 
     value: Node
@@ -72,32 +81,37 @@ class Between(msgspec.Struct, frozen=True, gc=False):
     high: Node
 
 
-class Like(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Like:
     """value LIKE pattern: the RE2 pattern is found somewhere in the value's text."""
 
     value: Node
     pattern: str
 
 
-class IsNull(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class IsNull:
     """value IS NULL."""
 
     value: Node
 
 
-class Not(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Not:
     """NOT part. NOT IN, NOT LIKE, NOT BETWEEN and IS NOT NULL are NOT of the plain form."""
 
     part: Node
 
 
-class And(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class And:
     """Two parts or more."""
 
     parts: tuple[Node, ...]
 
 
-class Or(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True, unsafe_hash=True)
+class Or:
     """Two parts or more."""
 
     parts: tuple[Node, ...]
