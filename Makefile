@@ -6,13 +6,14 @@ PY      := $(VENV)/bin/python
 # The interpreter that makes the virtual environment: 3.11 if there is one, else a newer one.
 PYTHON  ?= $(shell for p in python3.11 python3 python; do \
              $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
-PIP     := $(PY) -m pip --disable-pip-version-check --no-input install --quiet
+# Every file has a hash of the lock; source archives are built with what requirements-build.txt has installed.
+PIP     := $(PY) -m pip --disable-pip-version-check --no-input install --quiet --require-hashes --no-build-isolation
 # Extra words for a command: make demo ARGS='--rate 5000', make test-python ARGS='-k journal'.
 ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-browser test-postgres screenshots lint types imports format wheel bench torture clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres screenshots lint types imports format lock wheel bench torture clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +64,13 @@ imports: $(VENV)/dev.stamp  ## the rooms point one way
 format: $(VENV)/dev.stamp  ## lay out the code, 110 columns
 	$(VENV)/bin/ruff format .
 
+# Each is compiled with those before it as constraints. What is locked stays unless it has to move: ARGS=--upgrade moves all of it.
+LOCKS := requirements-build requirements requirements-oidc requirements-demo requirements-dev
+lock: $(VENV)/dev.stamp  ## make requirements*.txt of requirements*.in: all that they bring, with hashes; ARGS='--upgrade'
+	@set -e; for name in $(LOCKS); do \
+	  $(VENV)/bin/uv --quiet pip compile --universal --python-version 3.11 --generate-hashes \
+	    --custom-compile-command 'make lock' $(ARGS) $$name.in --output-file $$name.txt >/dev/null; done
+
 wheel: $(VENV)/dev.stamp  ## make the wheel of sluice-spark, the Spark data source, in dist/
 	$(PY) packaging/spark_wheel.py
 
@@ -84,8 +92,9 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "No virtual environment could be made. On Debian: apt-get install python3-venv"; exit 1; }
 
-$(VENV)/up.stamp: requirements.txt | $(VENV)/bin/python
+$(VENV)/up.stamp: requirements-build.txt requirements.txt | $(VENV)/bin/python
 	@echo "Installing requirements.txt (once; some minutes)"
+	@$(PIP) -r requirements-build.txt
 	@$(PIP) -r requirements.txt
 	@touch $@
 
