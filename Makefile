@@ -13,7 +13,7 @@ ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-browser test-postgres screenshots lint types imports format lock wheel bench torture clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres screenshots lint types imports format lock wheel sbom bench torture clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ up: $(VENV)/up.stamp  ## start all of Sluice on this machine; Ctrl-C stops it
 demo: $(VENV)/demo.stamp  ## the same, with a year of flights and four subscribers, one of them slow
 	@$(PY) manage.py demo $(ARGS)
 
-test: system-packages lint test-python test-browser test-postgres  ## install what the tests need and run them all
+test: system-packages lint sbom test-python test-browser test-postgres  ## install what the tests need and run them all
 
 # A file's tests stay in one worker, and each worker has a home of its own: database, Redis, sockets.
 WORKERS := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -50,7 +50,8 @@ screenshots: $(VENV)/dev.stamp  ## every page at three widths in both themes, in
 test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
 	$(PY) tests/support/postgres.py -- $(PY) -m pytest tests/console tests/api --database $(WORKERS) $(ARGS)
 
-lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, types and imports
+lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, types, imports, and licences of what it needs
+	$(PY) packaging/licences.py
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
@@ -73,6 +74,9 @@ lock: $(VENV)/dev.stamp  ## make requirements*.txt of requirements*.in: all that
 
 wheel: $(VENV)/dev.stamp  ## make the wheel of sluice-spark, the Spark data source, in dist/
 	$(PY) packaging/spark_wheel.py
+
+sbom: $(VENV)/dev.stamp  ## what Sluice consists of, with licences, as CycloneDX, in dist/
+	$(PY) packaging/sbom.py
 
 bench: $(VENV)/dev.stamp  ## measure; figures of record are in docs/benchmarks.md
 	$(PY) -m bench $(ARGS)
