@@ -6,13 +6,14 @@ PY      := $(VENV)/bin/python
 # The interpreter that makes the virtual environment: 3.11 if there is one, else a newer one.
 PYTHON  ?= $(shell for p in python3.11 python3 python; do \
              $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
-PIP     := $(PY) -m pip --disable-pip-version-check --no-input install --quiet
+# Every file has a hash of the lock; source archives are built with what requirements-build.txt has installed.
+PIP     := $(PY) -m pip --disable-pip-version-check --no-input install --quiet --require-hashes --no-build-isolation
 # Extra words for a command: make demo ARGS='--rate 5000', make test-python ARGS='-k journal'.
 ARGS    ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up demo test test-python test-browser test-postgres screenshots lint types imports format wheel bench torture clean system-packages
+.PHONY: help up demo test test-python test-browser test-postgres screenshots lint types imports format lock wheel sbom bench torture clean system-packages
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +24,7 @@ up: $(VENV)/up.stamp  ## start all of Sluice on this machine; Ctrl-C stops it
 demo: $(VENV)/demo.stamp  ## the same, with a year of flights and four subscribers, one of them slow
 	@$(PY) manage.py demo $(ARGS)
 
-test: system-packages lint test-python test-browser test-postgres  ## install what the tests need and run them all
+test: system-packages lint sbom test-python test-browser test-postgres  ## install what the tests need and run them all
 
 # CI gives failed tests a second look (tests/support/second_look.py).
 PYTEST  ?= $(PY) -m pytest
@@ -51,7 +52,8 @@ screenshots: $(VENV)/dev.stamp  ## every page at three widths in both themes, in
 test-postgres: $(VENV)/dev.stamp  # what touches the database once more, on a PostgreSQL that lives for this run only
 	$(PY) tests/support/postgres.py -- $(PYTEST) tests/console tests/api --database $(WORKERS) $(ARGS)
 
-lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, types and imports
+lint: $(VENV)/dev.stamp types imports  ## all checks of the code: ruff, layout, types, imports, and licences of what it needs
+	$(PY) packaging/licences.py
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
@@ -65,8 +67,18 @@ imports: $(VENV)/dev.stamp  ## the rooms point one way
 format: $(VENV)/dev.stamp  ## lay out the code, 110 columns
 	$(VENV)/bin/ruff format .
 
+# Each is compiled with those before it as constraints. What is locked stays unless it has to move: ARGS=--upgrade moves all of it.
+LOCKS := requirements-build requirements requirements-oidc requirements-demo requirements-dev
+lock: $(VENV)/dev.stamp  ## make requirements*.txt of requirements*.in: all that they bring, with hashes; ARGS='--upgrade'
+	@set -e; for name in $(LOCKS); do \
+	  $(VENV)/bin/uv --quiet pip compile --universal --python-version 3.11 --generate-hashes \
+	    --custom-compile-command 'make lock' $(ARGS) $$name.in --output-file $$name.txt >/dev/null; done
+
 wheel: $(VENV)/dev.stamp  ## make the wheel of sluice-spark, the Spark data source, in dist/
 	$(PY) packaging/spark_wheel.py
+
+sbom: $(VENV)/dev.stamp  ## what Sluice consists of, with licences, as CycloneDX, in dist/
+	$(PY) packaging/sbom.py
 
 bench: $(VENV)/dev.stamp  ## measure; figures of record are in docs/benchmarks.md
 	$(PY) -m bench $(ARGS)
@@ -86,8 +98,9 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "No virtual environment could be made. On Debian: apt-get install python3-venv"; exit 1; }
 
-$(VENV)/up.stamp: requirements.txt | $(VENV)/bin/python
+$(VENV)/up.stamp: requirements-build.txt requirements.txt | $(VENV)/bin/python
 	@echo "Installing requirements.txt (once; some minutes)"
+	@$(PIP) -r requirements-build.txt
 	@$(PIP) -r requirements.txt
 	@touch $@
 

@@ -49,8 +49,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
+from broker_core.checksum import crc32c
 from broker_core.errors import ClientError
 
 Buffer = bytes | bytearray | memoryview

@@ -27,7 +27,7 @@ version = "{version}"
 description = "Journals of the Sluice message broker as a Spark data source: format(\\"sluice\\"), batch and streaming"
 requires-python = ">=3.11"
 # Of those that a bare executor lacks there are slower stand-ins; pyspark[sql] brings the other two.
-dependencies = ["numpy", "pyarrow", "crc32c", "isal", "orjson", "msgspec", "google-re2"]
+dependencies = ["numpy", "pyarrow", "fastcrc", "isal", "orjson", "msgspec", "google-re2"]
 
 [tool.setuptools]
 packages = [{packages}]

@@ -1,6 +1,6 @@
 """What an executor that was handed nothing but this package lacks, from what it has.
 
-PySpark's Arrow functions need numpy and pyarrow, so these are on every executor. crc32c, isal, orjson, msgspec and re2 are
+PySpark's Arrow functions need numpy and pyarrow, so these are on every executor. fastcrc, isal, orjson, msgspec and re2 are
 not: where one is missing, `install` puts something slower in its place, under its name, before anything asks for it. A
 regular expression or MessagePack is refused then. Where the packages are installed nothing is done.
 """
@@ -87,10 +87,12 @@ def crc32c(data: Any, value: int = 0) -> int:
     return ~state & 0xFFFFFFFF
 
 
-def _crc32c() -> list[types.ModuleType]:
-    module = types.ModuleType("crc32c")
-    module.crc32c = crc32c  # type: ignore[attr-defined]
-    return [module]
+def _fastcrc() -> list[types.ModuleType]:
+    module: Any = types.ModuleType("fastcrc.crc32")
+    module.iscsi = crc32c  # that protocol's name for it
+    package: Any = types.ModuleType("fastcrc")
+    package.crc32 = module
+    return [package, module]
 
 
 def _isal() -> list[types.ModuleType]:
@@ -132,7 +134,7 @@ def _msgspec() -> list[types.ModuleType]:
 
 
 _STANDINS: dict[str, Callable[[], list[types.ModuleType]]] = {
-    "crc32c": _crc32c,
+    "fastcrc": _fastcrc,
     "isal": _isal,
     "orjson": _orjson,
     "re2": _re2,

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 import orjson
-from crc32c import crc32c
 
 from broker_core.bookmark import EPOCH_TEXT, Bookmark
+from broker_core.checksum import crc32c
 from broker_core.client.done_ranges import DoneRanges
 from broker_core.client.store_file import StoreFile
 from broker_core.errors import OperatorError

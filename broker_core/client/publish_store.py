@@ -22,10 +22,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from crc32c import crc32c
-
 from broker_core.batch import HEADER_SIZE, MAX_BATCH_BYTES, Buffer, peek
 from broker_core.batch import MAGIC as BATCH_MAGIC
+from broker_core.checksum import crc32c
 from broker_core.client.store_file import StoreFile
 from broker_core.errors import ClientError, OperatorError
 

@@ -18,8 +18,8 @@ import struct
 from pathlib import Path
 
 import msgspec
-from crc32c import crc32c
 
+from broker_core.checksum import crc32c
 from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
-from crc32c import crc32c
 
+from broker_core.checksum import crc32c
 from broker_core.journal.files import Files, replace_durably
 
 MAGIC = b"SLUICEA1"

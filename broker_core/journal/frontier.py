@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from crc32c import crc32c
-
+from broker_core.checksum import crc32c
 from broker_core.journal.files import OpenFile
 
 MAGIC = b"SLUICED1"

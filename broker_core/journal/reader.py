@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from crc32c import crc32c
-
 from broker_core.batch import HEADER_SIZE as BATCH_HEADER
 from broker_core.batch import MAGIC, Batch, peek
+from broker_core.checksum import crc32c
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.compressed import GZIP_MAGIC, CompressedSource
 from broker_core.journal.files import OpenFile

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-from crc32c import crc32c
 
+from broker_core.checksum import crc32c
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files, replace_durably
 

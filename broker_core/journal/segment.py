@@ -32,9 +32,8 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from crc32c import crc32c
-
 from broker_core.batch import Buffer, hash64
+from broker_core.checksum import crc32c
 from broker_core.errors import JournalError, OperatorError
 
 MAGIC = b"SLUICEJ1"

@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import orjson
-from crc32c import crc32c
 from isal import isal_zlib
 
 from broker_core.batch import hash64
+from broker_core.checksum import crc32c
 from broker_core.journal.index import Entries, Hole, SegmentIndex
 
 VERSION = 1

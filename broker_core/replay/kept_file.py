@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
-from crc32c import crc32c
 
+from broker_core.checksum import crc32c
 from broker_core.errors import OperatorError
 from broker_core.journal.files import Files, replace_durably, sweep_temporaries
 from broker_core.replay.kept import Durable, ManagedReplay

@@ -136,6 +136,13 @@ def _fits(pattern: list[str], levels: list[str]) -> bool:
 def _expression(text: str) -> Callable[[str], bool]:
     if len(text) > MAX_EXPRESSION:
         raise _bad(text, f"an expression has {MAX_EXPRESSION} characters at most", MAX_EXPRESSION + 1)
+    # Such a one would be taken and then name nothing, with nobody told: no topic is empty, or goes on behind its end.
+    within = text[1:].lstrip("^")
+    if not within:
+        raise _bad(text, "an empty expression names no topic", 2)
+    if within.startswith("$"):
+        column = len(text) - len(within) + 1
+        raise _bad(text, "'$' is the end of a topic here, and \\$ the sign", column)
     try:
         full = compile_pattern(text[1:]).fullmatch
     except UnicodeEncodeError as error:

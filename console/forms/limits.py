@@ -12,6 +12,7 @@ from broker_core.documents.instance import PoolEntry
 from console.forms.fields import Group, IntervalField, PatternsField, Row, SizeField
 from console.forms.journaled_topics import JournaledTopicsField
 from console.forms.part import setting, words
+from console.models.instance import check_journaled_topics, check_patterns
 from console.units.format import size
 
 
@@ -122,12 +123,14 @@ class InstancePolicyForm(PolicyForm):
     journaled_topics = JournaledTopicsField(
         label="Journaled topics",
         required=False,
+        validators=[check_journaled_topics],
         help_text="One a line: a pattern, perhaps with a message type and a filter, such as "
         "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. Default: > (every topic).",
     )
     unjournaled_topics = PatternsField(
         label="Taken out of those",
         required=False,
+        validators=[check_patterns],
         help_text="Patterns, one a line, whose messages are never written. Default: scratch.>",
     )
     journal_size = SizeField(

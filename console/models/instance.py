@@ -34,6 +34,7 @@ def check_patterns(value: Any) -> None:
     """Refuse anything but a list of topic patterns."""
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise ValidationError("Give a list of topic patterns.")
+    _check_topics(InstanceSettings("any", (), tuple(value)))
 
 
 def check_journaled_topics(value: Any) -> None:
@@ -42,8 +43,12 @@ def check_journaled_topics(value: Any) -> None:
     topics = read_journaled_topics(reader, {"topics": value}, "topics", "journaled")
     if reader.problems:
         raise ValidationError(reader.problems)
+    _check_topics(InstanceSettings("any", topics, ()))
+
+
+def _check_topics(settings: InstanceSettings) -> None:
     try:
-        JournaledTopics(InstanceSettings("any", topics, ()))
+        JournaledTopics(settings)
     except OperatorError as problem:
         raise ValidationError(f"{problem.sentence} {problem.fix}") from problem
 

@@ -10,8 +10,8 @@ from hashlib import blake2b
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
+from broker_core.checksum import crc32c
 from sluice_spark.columns import COLUMNS
 
 

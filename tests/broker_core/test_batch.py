@@ -121,7 +121,7 @@ def test_garbage_is_refused_and_never_crashes(garbage: bytes) -> None:
 def test_a_row_table_that_lies_is_refused_although_its_checksum_fits(
     rows: int, place: int, value: int
 ) -> None:
-    from crc32c import crc32c
+    from broker_core.checksum import crc32c
 
     lying = batches.build_one_topic("me", "t", [b"x"] * rows, 1)
     lying[96 + 16 + place] = value

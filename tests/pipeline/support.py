@@ -11,9 +11,9 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from broker_core.batch import Batch, build
+from broker_core.checksum import crc32c
 from broker_core.journal import sidecar
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal

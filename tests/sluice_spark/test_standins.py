@@ -6,13 +6,13 @@ import random
 import sys
 import zlib
 
-import crc32c as real
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from isal import isal_zlib
 
+from broker_core import checksum as real
 from sluice_spark import standins
 
 
@@ -50,6 +50,6 @@ def test_json_reads_and_writes_as_orjson_does() -> None:
 
 
 def test_what_is_installed_stays() -> None:
-    before = {name: sys.modules[name] for name in ("crc32c", "orjson", "isal")}
+    before = {name: sys.modules[name] for name in ("fastcrc", "orjson", "isal")}
     standins.install()
     assert {name: sys.modules[name] for name in before} == before

@@ -27,7 +27,7 @@ spark = session.config("spark.driver.host", "127.0.0.1").config("spark.driver.bi
 if master != "local[2]":
     import sluice_spark  # with --py-files Spark doesn't look for sources by itself
 frame = spark.read.format("sluice").option("path", path).option("filter", "/n > 10").load()
-lacking = spark.range(0, 8, 1, 8).rdd.map(lambda _: __import__("importlib.util").util.find_spec("crc32c") is None)
+lacking = spark.range(0, 8, 1, 8).rdd.map(lambda _: __import__("importlib.util").util.find_spec("fastcrc") is None)
 spark.sql(f"CREATE TEMPORARY VIEW log USING sluice OPTIONS (path '{path}', topics 't.1')")
 print(json.dumps({
     "all": spark.read.format("sluice").load(path).count(),

@@ -49,6 +49,7 @@ def main() -> None:
     call_command("migrate", verbosity=0)
     person(NAME, Role.ADMINISTRATOR)
     person("viewer", Role.VIEWER)
+    person("paula", Role.OPERATOR)  # changes her password, so nobody else logs in as her
     instance = seed_history()
     run = Path(settings.SLUICE_RUN_DIRECTORY)
     with redis_server(settings.REDIS_URL, run), FakeBroker(run / f"{instance.name}.sock") as broker:

@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from broker_core.batch import Batch
+from broker_core.checksum import crc32c
 from broker_core.errors import JournalError
 from broker_core.journal.segment import Position
 

@@ -114,6 +114,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "subscribe": [
         ({"id": "t", "topic": "a.>.b"}, "bad_pattern"),
+        ({"id": "t", "topic": "~"}, "bad_pattern"),
+        ({"id": "t", "topic": "~$SLUICE.clients"}, "bad_pattern"),
         ({"id": "t", "topic": "a", "filter": "/x >"}, "bad_filter"),
         ({"id": "t", "topic": "a", "bookmark": "x"}, "bad_bookmark"),
         ({"id": "t", "topic": "scratch.>", "bookmark": "0"}, "not_journaled"),

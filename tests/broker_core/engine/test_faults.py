@@ -150,9 +150,8 @@ async def test_numbers_that_nobody_reaches_are_refused_and_the_name_is_as_it_was
 
 @pytest.mark.parametrize("field", ["publisher", "last", "row"])
 async def test_a_batch_with_fields_that_dont_fit_is_refused(tmp_path: Path, field: str) -> None:
-    from crc32c import crc32c
-
     from broker_core import batch
+    from broker_core.checksum import crc32c
     from broker_core.protocols.native import PUBLISH, encode_frame_header
 
     async with running_broker(tmp_path) as broker:

@@ -55,6 +55,12 @@ def test_a_pattern_matches_level_by_level(pattern: str, topic: str) -> None:
         ("~" + "a" * 1024, 1025),
         ("a\ud800", 2),
         ("~\ud800", 2),
+        ("~", 2),
+        ("~^", 2),
+        ("~$", 2),
+        ("~^$", 3),
+        ("~$SLUICE.clients", 2),
+        ("$>", 1),
     ],
 )
 def test_a_bad_pattern_names_its_column(text: str, column: int) -> None:
@@ -75,6 +81,26 @@ def test_an_expression_must_match_the_whole_topic_and_sees_no_broker_topic() -> 
     assert not TopicPattern.parse("~.*").matches("$SLUICE.clients")
     assert TopicPattern.parse(r"~\$SLUICE\..*").matches("$SLUICE.clients")
     assert not TopicPattern.parse(r"~\$SLUICE|a").matches("a")
+
+
+@pytest.mark.parametrize(("text", "names"), [
+    (">", "a b.c é"),
+    ("*", "a é"),
+    ("$", "$"),
+    ("$.>", "$.x"),
+    ("$SLUICE.>", "$SLUICE.clients $SLUICE.x.y"),
+    ("#", "#"),
+    ("~>", ""),
+    ("~.", "a é"),
+    ("~\\$", "$"),
+    ("~\\$.*", "$ $.x $SLUICE.clients $SLUICE.x.y"),
+    ("~[$].*", ""),
+    ("~a$", "a"),
+])  # fmt: skip
+def test_what_bare_signs_name(text: str, names: str) -> None:
+    topics = ["a", "b.c", "é", "#", "$", "$.x", "$SLUICE.clients", "$SLUICE.x.y"]
+    expected = set(names.split()) | ({"#"} if text in (">", "*", "~.") else set())
+    assert {topic for topic in topics if TopicPattern.parse(text).matches(topic)} == expected
 
 
 def test_patterns_with_one_text_are_equal() -> None:

@@ -1,0 +1,10 @@
+"""CRC32C (Castagnoli) of all that is written and sent: `crc32c(data)`, and `crc32c(more, before)` to go on from a checksum.
+
+Takes whatever has a buffer, without a copy, and uses the processor's own instructions.
+"""
+
+from __future__ import annotations
+
+from fastcrc.crc32 import iscsi as crc32c
+
+__all__ = ["crc32c"]

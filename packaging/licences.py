@@ -1,0 +1,124 @@
+"""Whether everything that is installed where Sluice runs is under a licence that lets anybody run, change and pass it on.
+
+    python packaging/licences.py            # names what isn't, and ends with 1
+
+Licences are SPDX expressions, made of what a distribution's metadata says; one that can't be told counts as refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+
+from license_expression import AND, OR, ExpressionError, LicenseSymbol, get_spdx_licensing
+from locks import BASE, RUN_TIME, Locked, locked_in
+
+ALLOWED = frozenset({
+    "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "TCL", "Unlicense", "ZPL-2.1",
+    "Zlib",
+})  # fmt: skip
+EXCEPTIONS = {
+    "orjson": "some of its own files are under MPL-2.0, which asks for nothing but that changes to those files are published; it is used unchanged",
+    "certifi": "a list of certificates under MPL-2.0, used unchanged; where an identity provider is configured alone",
+}
+"""What is used all the same, and why. One that isn't needed any more is an error as well."""
+SAID = {
+    "Apache 2": "Apache-2.0",
+    "Apache License, Version 2.0": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "BSD 3-Clause License": "BSD-3-Clause",
+    "BSD 3-Clause OR Apache-2.0": "BSD-3-Clause OR Apache-2.0",
+    "MIT License": "MIT",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "New BSD": "BSD-3-Clause",
+    "PSFL": "PSF-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+}
+"""How metadata spells them."""
+READ = {
+    "python-dateutil": "Apache-2.0 AND BSD-3-Clause",
+    "uvloop": "MIT OR Apache-2.0",
+}
+"""Whose metadata names two and not how they go together: what their licence files say."""
+VAGUE = ("BSD", "BSD License")
+"""Which of the BSD licences, their text says."""
+_SPDX = get_spdx_licensing()
+
+
+def licence_of(name: str) -> str | None:
+    """A distribution's SPDX expression, None when nothing tells it. PackageNotFoundError."""
+    found = distribution(name)
+    if name in READ:
+        return READ[name]
+    said = found.metadata.get_all("License-Expression") or [
+        text.strip() for text in found.metadata.get_all("License") or [] if "\n" not in text.strip()
+    ]
+    named = [line.rpartition("::")[2].strip() for line in found.metadata.get_all("Classifier") or []
+             if line.startswith("License ::") and not line.endswith("OSI Approved")]  # fmt: skip
+    told = {_spdx(text, found) for text in said or named}
+    if len(told) != 1 or None in told:
+        told = {_spdx(text, found) for text in named}
+    return told.pop() if len(told) == 1 else None
+
+
+def problems() -> list[str]:
+    """What is wrong, a line each; [] when all is well."""
+    checked = {one.name: one for file in RUN_TIME for one in locked_in(BASE / file) if one.applies}
+    wrong = [said for one in checked.values() if (said := problem_of(one))]
+    unneeded = [name for name in EXCEPTIONS if name not in checked or allows(licence_of(name) or "")]
+    return wrong + [f"{name}: the exception isn't needed any more" for name in unneeded]
+
+
+def allows(expression: str) -> bool:
+    """Whether a licence, a choice of which one is enough, or several that all hold, is allowed."""
+    try:
+        return _allows(_SPDX.parse(expression, validate=True))
+    except ExpressionError:
+        return False
+
+
+def _allows(part: object) -> bool:
+    if isinstance(part, OR):
+        return any(map(_allows, part.args))
+    if isinstance(part, AND):
+        return all(map(_allows, part.args))
+    return isinstance(part, LicenseSymbol) and part.key in ALLOWED
+
+
+def problem_of(one: Locked) -> str:
+    """What is wrong with one's licence, "" when nothing is."""
+    try:
+        licence = licence_of(one.name)
+    except PackageNotFoundError:
+        return f"{one.name} {one.version}: not installed, so nothing tells its licence"
+    if one.name in EXCEPTIONS or allows(licence or ""):
+        return ""
+    return f"{one.name} {one.version}: {licence or 'its metadata names no licence that is known here'}"
+
+
+def _spdx(text: str, found: Distribution) -> str | None:
+    if text in VAGUE:
+        return _kind_of_bsd(found)
+    expression = SAID.get(text, text)
+    try:
+        parsed = _SPDX.parse(expression, validate=True)
+    except ExpressionError:
+        return None
+    return None if parsed is None else str(parsed)
+
+
+def _kind_of_bsd(found: Distribution) -> str | None:
+    """Three clauses when one forbids to endorse with the author's name, two otherwise."""
+    files = [file for file in found.files or [] if file.name.upper().startswith(("LICENSE", "COPYING"))]
+    text = " ".join(" ".join(str(file.locate().read_text(errors="replace")) for file in files).split())
+    if "Redistribution" not in text:
+        return None
+    return "BSD-3-Clause" if "used to endorse" in text else "BSD-2-Clause"
+
+
+if __name__ == "__main__":
+    wrong = problems()
+    print("\n".join(wrong) if wrong else "Every run-time distribution is under a permissive licence, but:")
+    if not wrong:
+        print(*(f"  {name} ({licence_of(name)}): {why}" for name, why in EXCEPTIONS.items()), sep="\n")
+    sys.exit(1 if wrong else 0)

@@ -1,0 +1,46 @@
+"""The files that `make lock` makes, as data: what is installed, in which version, where, and by which hashes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+BASE = Path(__file__).resolve().parent.parent
+RUN_TIME = ("requirements.txt", "requirements-oidc.txt")
+"""What is installed where Sluice runs; the second where an identity provider is configured."""
+
+
+class Locked(NamedTuple):
+    """A distribution as a file pins it."""
+
+    name: str
+    version: str
+    marker: Marker | None
+    hashes: tuple[str, ...]
+
+    @property
+    def applies(self) -> bool:
+        """Whether it is installed on this Python."""
+        return self.marker is None or self.marker.evaluate()
+
+
+def locked_in(path: Path) -> list[Locked]:
+    """What a file pins. ValueError names a line that is anything but a pin with its hashes."""
+    found = []
+    for line in path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+        words = line.partition("#")[0].split(" --hash=")
+        if not words[0].strip():
+            continue
+        if words[0].lstrip().startswith("-"):
+            raise ValueError(f"{path.name}: {line!r} isn't a distribution")
+        wanted = Requirement(words[0].strip())
+        version = str(wanted.specifier).removeprefix("==")
+        if str(wanted.specifier) != f"=={version}" or len(words) < 2:
+            raise ValueError(f"{path.name}: {words[0]!r} has no exact version, or no hash")
+        hashes = tuple(word.strip() for word in words[1:])
+        found.append(Locked(canonicalize_name(wanted.name), version, wanted.marker, hashes))
+    return found

@@ -1,0 +1,70 @@
+"""What Sluice consists of, as a CycloneDX document: every distribution of the run-time locks, with its licence and what it needs.
+
+python packaging/sbom.py [directory]        # dist/sluice.cdx.json without it
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from licences import licence_of
+from locks import BASE, RUN_TIME, locked_in
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+NAME = "sluice.cdx.json"
+
+
+def bill() -> Bom:
+    """The document. What is needed for a login at an identity provider alone is optional in it."""
+    made, components = Bom(), {}
+    for file in RUN_TIME:
+        scope = ComponentScope.REQUIRED if file == RUN_TIME[0] else ComponentScope.OPTIONAL
+        for one in locked_in(BASE / file):
+            if one.applies and one.name not in components:
+                components[one.name] = Component(
+                    name=one.name, version=one.version, type=ComponentType.LIBRARY, scope=scope, bom_ref=f"{one.name}=={one.version}",
+                    purl=PackageURL("pypi", None, one.name, one.version),
+                    licenses=[LicenseFactory().make_from_string(licence_of(one.name) or "NOASSERTION")],
+                )  # fmt: skip
+    whole = Component(name="sluice", type=ComponentType.APPLICATION, bom_ref="sluice")
+    made.metadata.component = whole
+    made.components.update(components.values())
+    made.register_dependency(whole, components.values())
+    for name, component in components.items():
+        made.register_dependency(component, [components[need] for need in _needs(name) if need in components])
+    return made
+
+
+def write(directory: Path) -> Path:
+    """The file's path. ValueError when what was made isn't what the schema of CycloneDX wants."""
+    text = JsonV1Dot6(bill()).output_as_string(indent=2)
+    wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    if wrong is not None:
+        raise ValueError(f"not a CycloneDX document: {wrong}")
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / NAME
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _needs(name: str) -> list[str]:
+    needs = map(Requirement, distribution(name).requires or ())
+    return [
+        canonicalize_name(one.name)
+        for one in needs
+        if one.marker is None or one.marker.evaluate({"extra": ""})
+    ]
+
+
+if __name__ == "__main__":
+    print(write(Path(sys.argv[1]) if len(sys.argv) > 1 else BASE / "dist"))
