@@ -40,10 +40,7 @@ async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
 if __name__ == "__main__":
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    from twisted.internet import asyncioreactor
+    from api.broker_websocket import reactor
 
-    asyncioreactor.install(loop)  # type: ignore[no-untyped-call]
-    from twisted.internet import reactor
-
-    reactor.startRunning(installSignalHandlers=False)
+    reactor.install(loop)
     loop.run_until_complete(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

@@ -83,7 +83,11 @@ def pouring(head: bytes) -> Attack:
 
     async def one(host: str, port: int, _: int) -> None:
         async with connected(host, port) as (reader, writer):
-            writer.write(head)
+            request, asked, first = head.rpartition(b"\r\n\r\n")
+            if asked:  # for a WebSocket: who speaks before it is there gets nowhere
+                writer.write(request + asked)
+                await reader.readuntil(asked)
+            writer.write(first)
             for _ in range(SENT // len(PIECE)):
                 writer.write(PIECE)
                 await writer.drain()

@@ -54,6 +54,7 @@ class WebSocketSink:
         raw: socket.socket,
         held_bytes: Callable[[], int | None],
         logged_on: Callable[[], None],
+        drop: Callable[[], None],
     ) -> None:
         self.remote = remote
         self.handed_bytes = 0
@@ -67,6 +68,7 @@ class WebSocketSink:
         self._waiting_bytes = 0
         self._held_bytes = held_bytes
         self._logged_on = logged_on
+        self._drop = drop
         self._progress = PeerProgress(raw)
         self._sending = False
         self._wake = asyncio.Event()
@@ -158,6 +160,12 @@ class WebSocketSink:
         self._wake.set()
         self._reading.set()
 
+    def drop(self) -> None:
+        self._drop()
+
+    def forget(self) -> None:
+        self.connection = None
+
     async def run(self) -> None:
         """Send what waits until the connection is to be closed; then close it, whether the peer reads or not."""
         pump = asyncio.create_task(self._pump(), name=f"websocket-pump-{self.remote}")
@@ -218,6 +226,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
             scope["raw_socket"],
             scope["held_bytes"],
             scope["logged_on"],
+            scope["drop"],
         )
         sink.peer_names = scope["peer_names"]
         connection = sink.connection = self.connected(sink)

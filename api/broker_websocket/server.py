@@ -8,7 +8,9 @@ limit (measured: 2.8 GB in five seconds for a client that doesn't read). Here:
   a few small ones.
 * in: when the application has INCOMING_HIGH messages waiting, no more are cut from what was read, and the transport stops
   reading from the socket. So a client's thousands of small messages take many turns of the loop.
-* what is held of messages that aren't whole counts with what TCP transports hold of frames (`anteroom`).
+* what is held of messages that aren't whole counts with what TCP transports hold of frames (`anteroom`), and so does a request
+  for a WebSocket, whose connection is a guest of the anteroom too.
+* what a connection was made of before its logon is free when it is lost, without waiting for Python's collector.
 * connections have no age limit (daphne's default closes healthy subscriptions after a day).
 """
 
@@ -27,6 +29,8 @@ from twisted.internet import reactor
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint
 from twisted.internet.interfaces import IListeningPort, IPushProducer
+from twisted.internet.protocol import connectionDone
+from twisted.web.http import HTTPChannel, _GenericHTTPChannelProtocol
 from zope.interface import implementer
 
 from api.broker_websocket.tls import context_factory, peer_names
@@ -43,11 +47,16 @@ PART_BYTES = 64
 """What a part of a message takes besides its bytes."""
 UNAWAITED_BYTES = 8 * 1024
 """Sent before the first wait: a wait costs a turn of the loop, and text clients get a message for each record."""
+REQUEST_WITHIN_S = 10
+"""How long a peer may be silent while it asks for its WebSocket."""
 
 
 @implementer(IPushProducer)
 class PacedProtocol(WebSocketProtocol):
     """A WebSocket connection that tells its application when the peer doesn't read."""
+
+    asked = False
+    """Whether it was given the request that it begins with."""
 
     def onConnect(self, request: Any) -> Any:
         self.room = asyncio.Event()
@@ -56,7 +65,7 @@ class PacedProtocol(WebSocketProtocol):
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
         self.unfinished = Unfinished(self.factory.server_class.anteroom)
-        self.on_overflow: Callable[[ClientError], None] = lambda error: self.transport.abortConnection()
+        self.on_overflow: Callable[[ClientError], None] | None = None
         self.maxMessagePayloadSize = self.maxFramePayloadSize = BEFORE_LOGON + FRAME_HEADER_SIZE
         return super().onConnect(request)
 
@@ -122,6 +131,13 @@ class PacedProtocol(WebSocketProtocol):
     # broker's time on this transport (cProfile of `python -m bench`'s broker).
 
     def dataReceived(self, data: bytes) -> None:
+        if self.state == self.STATE_CONNECTING:
+            if (
+                self.asked
+            ):  # and it wasn't answered: it speaks out of turn (RFC 6455, 4.1), and nothing counts that
+                self.drop()
+                return
+            self.asked = True
         self._dataReceived(data)
         self._count()
 
@@ -144,7 +160,10 @@ class PacedProtocol(WebSocketProtocol):
             self.transport.pauseProducing()
             self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
             self.unfinished.hold(0)
-            self.on_overflow(error)
+            if self.on_overflow is not None:
+                self.on_overflow(error.with_traceback(None))
+            else:
+                self.drop()
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
         if self.state != self.STATE_OPEN or sync or chopsize or self.send_queue:
@@ -184,6 +203,54 @@ class PacedProtocol(WebSocketProtocol):
         self.unfinished.hold(0)
         super().onClose(wasClean, code, reason)
 
+    def drop(self) -> None:
+        """Close the connection without a word."""
+        self.transport.abortConnection()
+
+    def connectionLost(self, reason: Any = connectionDone) -> None:
+        super().connectionLost(reason)
+        # What knows this protocol, and is known by it: in circles, only the collector would free it.
+        self.data, self.message_data, self.frame_data, self.on_overflow = b"", [], [], None
+        del self.is_open, self.is_closed
+
+
+class Doorway(HTTPChannel):
+    """A connection that is asking for a WebSocket. Satisfies `anteroom.Guest`."""
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self.anteroom: Anteroom = self.factory.server.anteroom
+        self.unfinished = Unfinished(self.anteroom)
+        peer = self.transport.getPeer()
+        self.remote = f"{peer.host}:{peer.port}"
+        self.anteroom.enters(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        super().dataReceived(data)
+        if not self.requests:
+            return
+        try:
+            self.unfinished.hold(len(self._buffer) + self._receivedHeaderSize)
+        except ClientError:
+            self.drop()
+
+    def connectionLost(self, reason: Any) -> None:
+        super().connectionLost(reason)
+        self.passed()
+
+    def passed(self) -> None:
+        """Whatever comes of it is the WebSocket's from here on, or nobody's."""
+        self.anteroom.gone(self)
+        self.unfinished.hold(0)
+        self.requests.clear()
+
+    def make_room(self) -> None:
+        self.drop()  # who hasn't been answered yet has no protocol in which to be told
+
+    def drop(self) -> None:
+        if self.transport is not None:
+            self.transport.abortConnection()
+
 
 class BodylessRequest(WebRequest):
     """A request before the upgrade. What has a body would be gathered, in files, before anybody looks at it."""
@@ -193,9 +260,29 @@ class BodylessRequest(WebRequest):
         if length != 0:
             self.channel.transport.abortConnection()
 
+    def process(self) -> Any:
+        if self.channel._buffer:  # it doesn't wait for the answer, as RFC 6455 asks it to (4.1)
+            self.channel.drop()
+            return None
+        processed = super().process()
+        if self.transport is None:  # the WebSocket has it
+            self.server.connections.pop(self, None)
+            self.channel.passed()
+        return processed
+
+
+def _doorway(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
+    return _GenericHTTPChannelProtocol(Doorway())
+
 
 class PacedHTTPFactory(HTTPFactory):
     """Connections that begin as HTTP, and send no bodies."""
+
+    protocol = _doorway
+
+    def __init__(self, server: PacedServer) -> None:
+        super().__init__(server)
+        self.timeOut = REQUEST_WITHIN_S
 
     def buildProtocol(self, addr: Any) -> Any:
         protocol = super().buildProtocol(addr)
@@ -227,7 +314,6 @@ class PacedServer(Server):
         self.anteroom = anteroom
         self.http_factory = PacedHTTPFactory(self)
         self.ws_factory = WebSocketFactory(self, server=self.server_name)
-        self.ws_factory.protocol = PacedProtocol
         self.ws_factory.setProtocolOptions(
             allowNullOrigin=True,  # whose pages may connect is decided by the consumer
             autoPingTimeout=self.ping_timeout,
@@ -237,6 +323,11 @@ class PacedServer(Server):
             # A peer that doesn't answer the close is dropped after this; the notice had its deadline before.
             closeHandshakeTimeout=2,
         )
+        # Autobahn copies its settings to each connection, and makes a list of them for its debug log, whether or not anybody
+        # reads that: half of what a handshake cost. So they are the class's.
+        given = {name: getattr(self.ws_factory, name) for name in PacedProtocol.CONFIG_ATTRS}
+        settings = {name: staticmethod(one) if callable(one) else one for name, one in given.items()}
+        self.ws_factory.protocol = type("Paced", (PacedProtocol,), settings | {"CONFIG_ATTRS": []})
         self._address = (host, port)
         self._tls = tls
         self._listening: IListeningPort | None = None
@@ -279,16 +370,28 @@ class PacedServer(Server):
         scope["raw_socket"], scope["held_bytes"] = protocol.raw_socket(), protocol.held_bytes
         scope["logged_on"] = protocol.logged_on
         scope["on_overflow"] = partial(setattr, protocol, "on_overflow")
+        scope["drop"] = protocol.drop
         if protocol not in self.connections:
             return None
-        self.connections[protocol]["application_instance"] = asyncio.ensure_future(
+        application = asyncio.ensure_future(
             self.application(scope=scope, receive=receive, send=partial(self.handle_reply, protocol))
         )
+        self.connections[protocol]["application_instance"] = application
+        application.add_done_callback(partial(self._forget, protocol))
         return queue
+
+    def _forget(self, protocol: Any, application: asyncio.Future[None]) -> None:
+        """daphne looks once a second for what has ended, and a thousand may come and go in that time. What failed is left to it."""
+        went_well = not application.cancelled() and application.exception() is None
+        if went_well and "disconnected" in self.connections.get(protocol, ()):
+            del self.connections[protocol]
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         """Hand a message to Twisted, then wait until the kernel has taken it."""
         await super().handle_reply(protocol, message)
+        if message["type"] == "websocket.close" and not protocol.known:
+            # A peer that is nobody's is told, and not waited for.
+            protocol.transport.loseConnection()
         if message["type"] == "websocket.send":
             protocol.handed_over(len(message.get("bytes") or message.get("text") or ""))
             del message  # Twisted has a copy of its own; a thousand stalled clients needn't hold two

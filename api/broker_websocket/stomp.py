@@ -49,6 +49,10 @@ class StompSink(WebSocketSink):
     def lost(self) -> None:
         self.session.lost()
 
+    def forget(self) -> None:
+        super().forget()
+        del self.session
+
     def taken_bytes(self) -> int:
         held = self._held_bytes()
         if held is not None:

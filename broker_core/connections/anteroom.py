@@ -2,18 +2,25 @@
 
 A frame before the logon has BEFORE_LOGON bytes at most (the transports hold to it). All connections that haven't logged on
 hold HELD_BYTES of unfinished frames together, and all that have INPUT_BYTES; who would pass that is closed and may come
-back. An address has its share of the instance's connections, and of logons a second.
+back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes room, so that
+whoever logs on at once comes in, however many others don't. An address has its share of the instance's connections, and of
+logons a second.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import Final
+from typing import Final, Protocol
 
 from broker_core.errors import ClientError
 
-HELD_BYTES: Final = 16 * 1024 * 1024
+HELD_BYTES: Final = 8 * 1024 * 1024
 INPUT_BYTES: Final = 1024 * 1024 * 1024
+MAX_GUESTS: Final = 1_100
+"""Connections before their logon, also such as are still asking for a WebSocket. More than the 1,024 that a listener may take from
+its kernel in one turn, before any of them was heard."""
+MAX_LEAVING: Final = 200
+"""Those of them that were told to go, and haven't read it yet."""
 MAX_FROM_ADDRESS: Final = 10_000
 """Connections of one address: half of the instance's."""
 LOGONS_A_SECOND: Final = 1_000
@@ -26,6 +33,19 @@ MAX_REMEMBERED: Final = 10_000
 def address_of(remote: str) -> str:
     """A peer's address without its port."""
     return remote.rpartition(":")[0]
+
+
+class Guest(Protocol):
+    """A connection that hasn't logged on."""
+
+    @property
+    def remote(self) -> str: ...
+
+    def make_room(self) -> None:
+        """Another comes: say so, and end."""
+
+    def drop(self) -> None:
+        """End at once, whatever the peer has read."""
 
 
 class Unfinished:
@@ -55,6 +75,10 @@ class Anteroom:
         self.held = self.input = 0
         """Bytes of unfinished frames, before and after the logon."""
         self.connections: Counter[str] = Counter()
+        self._guests: dict[str, dict[Guest, None]] = {}
+        """By their address, the oldest first."""
+        self.guests = 0
+        self._leaving: dict[Guest, None] = {}
         self._logons: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """What is left of each address's allowance, and when that was so."""
 
@@ -75,6 +99,38 @@ class Anteroom:
         self.connections[address] -= 1
         if not self.connections[address]:
             del self.connections[address]
+
+    def enters(self, guest: Guest) -> None:
+        """A connection begins, which is nobody's yet. It counts until it is `known`, `leaves`, or is `gone`."""
+        self._guests.setdefault(address_of(guest.remote), {})[guest] = None
+        self.guests += 1
+        if self.guests > MAX_GUESTS:
+            most = max(self._guests.values(), key=len)
+            next(iter(most)).make_room()
+
+    def known(self, guest: Guest) -> None:
+        """It has logged on, or somebody else counts it."""
+        address = address_of(guest.remote)
+        of_address = self._guests.get(address, {})
+        if guest in of_address:
+            del of_address[guest]
+            self.guests -= 1
+            if not of_address:
+                del self._guests[address]
+
+    def leaves(self, guest: Guest) -> None:
+        """It was told to go, and still has a socket. The longest told is dropped when there are many."""
+        self.known(guest)
+        self._leaving[guest] = None
+        if len(self._leaving) > MAX_LEAVING:
+            longest = next(iter(self._leaving))
+            del self._leaving[longest]
+            longest.drop()
+
+    def gone(self, guest: Guest) -> None:
+        """Its socket is closed."""
+        self.known(guest)
+        self._leaving.pop(guest, None)
 
     def logs_on(self, remote: str, now: int) -> None:
         """ClientError too_many_logons when its address has logged on too often of late."""

@@ -66,6 +66,12 @@ class Connection:
         self.subscriptions: dict[str, ClientSubscription] = {}
         self.last_stream = 0
         self._unread_replies = 0
+        self._over = False
+        """It ended without ever having logged on, and has no parts any more."""
+
+    @property
+    def remote(self) -> str:
+        return self.sink.remote
 
     @property
     def logged_on(self) -> bool:
@@ -78,7 +84,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        return self.backlog.state is ClientState.CLOSED
+        return self._over or self.backlog.state is ClientState.CLOSED
 
     # From the transport.
 
@@ -127,6 +133,29 @@ class Connection:
     def _gone(self) -> None:
         self.notices.lost()
         self.leave("closed")
+        if not self.logged_on:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody knows one that never logged on but its own parts, in circles. Python's collector comes too seldom for a flood
+        of them (`engine.interpreter`)."""
+        self.services.roster.anteroom.gone(self)
+        self.sink.forget()
+        self._over = True
+        del self.backlog, self.inbox, self.publishing, self.notices
+
+    # From the anteroom.
+
+    def make_room(self) -> None:
+        """Another came, and this one hasn't logged on for the longest time."""
+        self.close(
+            "too_many_connections",
+            "Too many connections are there that haven't logged on.",
+            "Log on at once.",
+        )
+
+    def drop(self) -> None:
+        self.sink.drop()
 
     # Answers.
 

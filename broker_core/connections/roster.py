@@ -34,10 +34,11 @@ class Roster:
         if self.on_connected is not None:
             self.on_connected(connection)
         try:
-            self.anteroom.came(connection.sink.remote)
+            self.anteroom.came(connection.remote)
         except ClientError as error:
             connection.close(error.code, error.sentence, error.fix)
             return
+        self.anteroom.enters(connection)
         if len(self.connections) > MAX_CONNECTIONS:
             connection.close("too_many_connections", f"This instance takes {MAX_CONNECTIONS} connections.")
 
@@ -49,11 +50,14 @@ class Roster:
                 "client_replaced", f"Another client logged on as {name}, from {connection.sink.remote}."
             )
         self.clients[name] = connection
+        self.anteroom.known(connection)
 
     def leave(self, connection: Member) -> None:
         if connection in self.connections:
             self.connections.discard(connection)
-            self.anteroom.went(connection.sink.remote)
+            self.anteroom.went(connection.remote)
+            if not connection.logged_on:
+                self.anteroom.leaves(connection)
         if self.clients.get(connection.name) is connection:
             del self.clients[connection.name]
 

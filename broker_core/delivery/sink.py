@@ -77,3 +77,9 @@ class Sink(Protocol):
 
     def close(self, code: str, message: str) -> None:
         """Send what was handed over as far as the peer takes it within a moment, then close."""
+
+    def drop(self) -> None:
+        """Close now, whatever the peer has read."""
+
+    def forget(self) -> None:
+        """Its connection has ended and will say nothing more: let go of it."""

@@ -101,6 +101,7 @@ class Engine:
                 state / f"{self.instance}.durables.json", journal.directory / f"{self.instance}.replays.json"
             ),
             journal.pin,
+            journal.files,
         )
         self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions, self.kept)
         self.durables = Durables(self.facilities, self.frontier, self.kept)
@@ -120,7 +121,7 @@ class Engine:
         self.dispatch.on_broken = self.broken
         self.on_broken: Callable[[JournalError], None] | None = None
         """The process has to end, and this is why; set by whoever runs it."""
-        self.owners = Owners(journal.directory / f"{self.instance}.owners")
+        self.owners = Owners(journal.directory / f"{self.instance}.owners", journal.files)
         self.logons = Logons(self.facilities, self.roster, policy, self.owners)
         self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
         self.services = self.subscriptions.services = Services(

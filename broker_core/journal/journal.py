@@ -58,7 +58,8 @@ class Journal:
         """The latest moment that a record found at opening bears."""
         self.next_sequence = found.next_sequence
         self.durable_sequence = found.next_sequence - 1
-        self._files = files
+        self.files = self._files = files
+        """Through which everything of the instance that is kept beside its log is written too."""
         self._directory_lock = lock
         self._lock = Lock()
         self._pins = Pins()

@@ -53,7 +53,8 @@ class TcpProtocol(TcpConnection):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        assert self._connection is not None
+        if self._connection is None:
+            return
         items: list[Item] = []
         try:
             items += self._reader.buffer_updated(nbytes)
@@ -61,7 +62,7 @@ class TcpProtocol(TcpConnection):
                 items.append(self._reader.error)
             self._unfinished.hold(self._reader.held)
         except ClientError as error:
-            items.append(error)
+            items.append(error.with_traceback(None))  # whose frames know everything here
         if items:
             self._connection.receive(items)
 

@@ -128,3 +128,10 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._transport.close()
         # close() waits for the peer to take what is buffered; one that never reads must not hold it for ever.
         asyncio.get_running_loop().call_later(CLOSE_AFTER_S, self._transport.abort)
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def forget(self) -> None:
+        self._connection = None

@@ -71,12 +71,9 @@ def _main(home: str, document: str) -> None:
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     # As runbroker does: Twisted takes the loop that is there when its reactor is installed.
-    from twisted.internet import asyncioreactor
+    from api.broker_websocket import reactor
 
-    asyncioreactor.install(loop)
-    from twisted.internet import reactor
-
-    reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
+    reactor.install(loop)
     import django
 
     django.setup()

@@ -133,7 +133,7 @@ class FrameReader:
                 self.version = self.version or best_version(frame) or Version.V12
                 frames.append(frame)
         except ClientError as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # whose frames know this reader
             self._rest.clear()
         del self._rest[:at]
         self._position += at

@@ -182,7 +182,7 @@ class Session:
         try:
             self._unfinished.hold(self.reader.holds)
         except ClientError as error:
-            self.reader.release(error)
+            self.reader.release(error.with_traceback(None))
         if self.reader.error is not None and not self._broken:
             self._broken = True
             items.append(self.reader.error)

@@ -61,6 +61,10 @@ class StompProtocol(TcpConnection):
     def logged_on(self) -> None:
         self._session.logged_on()
 
+    def forget(self) -> None:
+        super().forget()
+        del self._session
+
     def pause_writing(self) -> None:
         self._paused = True
         super().pause_writing()
@@ -127,6 +131,7 @@ class StompProtocol(TcpConnection):
         if self._transport is None or self._transport.is_closing():
             return
         if not self._closing:
+            self._session.lost()
             self.handed_bytes -= self._outgoing.drop()
             self._unwritten = 0
             self._end_writing()

@@ -36,12 +36,9 @@ class Command(BaseCommand):
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
-        from twisted.internet import asyncioreactor
+        from api.broker_websocket import reactor
 
-        asyncioreactor.install(loop)
-        from twisted.internet import reactor
-
-        reactor.startRunning(installSignalHandlers=False)  # type: ignore[attr-defined]
+        reactor.install(loop)
         try:
             loop.run_until_complete(_run(instance))
         except SluiceError as error:

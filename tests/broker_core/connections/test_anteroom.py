@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,72 @@ async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_
             raw.close()
         await asyncio.gather(*refused, return_exceptions=True)
         await until(lambda: broker.engine.anteroom.held == 0)
+
+
+async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_comes_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anteroom, "MAX_GUESTS", 3)
+    async with running_broker(tmp_path) as broker:
+        silent = [await RawClient.open(broker) for _ in range(5)]
+        for told in silent[:2]:
+            assert (await told.until("closing"))["code"] == "too_many_connections"
+        async with AsyncClient(address_of(broker), "good") as good:
+            await good.publish_many("a", [b"1"])
+            await good.flush()
+            assert broker.engine.anteroom.guests == 2, "it made one more leave, and is no guest any more"
+        for raw in silent:
+            raw.close()
+        await until(lambda: not broker.engine.anteroom.guests)
+
+
+def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anteroom, "MAX_GUESTS", 2)
+    monkeypatch.setattr(anteroom, "MAX_LEAVING", 1)
+    hall, ended = Anteroom(), []
+
+    class Guest:
+        def __init__(self, remote: str) -> None:
+            self.remote = remote
+            hall.enters(self)
+
+        def make_room(self) -> None:
+            ended.append(("told", self.remote))
+            hall.leaves(self)
+
+        def drop(self) -> None:
+            ended.append(("dropped", self.remote))
+            hall.gone(self)
+
+    lone, first, second = Guest("a:1"), Guest("b:1"), Guest("b:2")
+    assert ended == [("told", "b:1")], "of the address that has most"
+    Guest("b:3")
+    assert ended[1:] == [("told", "b:2"), ("dropped", "b:1")]
+    hall.known(lone)
+    hall.gone(first)
+    hall.gone(second)
+    assert hall.guests == 1
+
+
+@pytest.mark.parametrize("sent", [b"", HALF_A_FRAME, b"\xff" * 100])
+async def test_one_that_never_logged_on_leaves_nothing_to_the_collector(tmp_path: Path, sent: bytes) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.open(broker)
+        await until(lambda: broker.engine.roster.connections)
+        (connection,) = broker.engine.roster.connections
+        # Itself is known to the law that tests are held to; what it is made of is known to it alone.
+        made_of = (connection.backlog, connection.inbox, connection.publishing)  # type: ignore[attr-defined]
+        parts = [weakref.ref(one) for one in made_of]
+        del connection, made_of
+        gc.collect()
+        gc.disable()
+        try:
+            raw.write(sent)
+            await asyncio.sleep(0)
+            raw.close()
+            await until(lambda: not any(part() for part in parts))
+        finally:
+            gc.enable()
 
 
 async def test_memory_of_a_connection_is_free_when_it_is_lost(tmp_path: Path) -> None:
