@@ -320,7 +320,9 @@ class Connection:
         self.subscriptions[target.id] = target
         self.services.quotas.subscribed(self, 1)
         self.backlog.enter(target)
-        target.durable, target.snapshot_key = command.durable or "", command.snapshot_key
+        # What is shared isn't this client's to delete, and no policy may delete it because of one consumer.
+        target.durable = "" if command.shared else command.durable or ""
+        target.snapshot_key = command.snapshot_key
         prefetch = self.services.judging.prefetch_of(self, command.topic)
         self.services.judging.begun(self, target, open_window(self.backlog, target.stream, command, prefetch))
 
@@ -374,7 +376,7 @@ class Connection:
     def _put_down(self, target: ClientSubscription) -> None:
         """Note where a subscription stands while it still stands there: what is ended counts as if it had everything."""
         self.services.managed.closed(target)
-        if target.durable:
+        if target.durable or target.shares:
             self.services.durables.closed(target)
         if target.lease_ms:
             self.services.leases.end(target)

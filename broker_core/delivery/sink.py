@@ -27,11 +27,14 @@ class Sink(Protocol):
 
     protocol: str
     remote: str
-    writable: bool
     text_mode: bool
     """Deliveries leave as texts, which have no size that both sides know."""
     peer_names: frozenset[str]
     """Names in the certificate that the peer showed in its TLS handshake."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether it takes deliveries now."""
 
     @property
     def flushed(self) -> bool:

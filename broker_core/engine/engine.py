@@ -44,10 +44,12 @@ from broker_core.journal.reader_thread import ReaderThread
 from broker_core.names import BROKER_NAME
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier
+from broker_core.replay.kept import Durable
 from broker_core.replay.kept_file import Earlier
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.replay.replay_control import ReplayControl
+from broker_core.replay.sharing.shared_subscription import SharedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.staging import Stage
 from broker_core.subscriptions.journaled_topics import JournaledTopics
@@ -103,7 +105,7 @@ class Engine:
             journal.pin,
         )
         self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions, self.kept)
-        self.durables = Durables(self.facilities, self.frontier, self.kept)
+        self.durables = Durables(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
         self.settle = Settle(
@@ -144,6 +146,16 @@ class Engine:
         self.decisions = Decisions(self.instance, self.started_at, self.events)
         self.enforcement = self.settle.enforces = Enforcement(
             self.services, self.guard, self.decisions, self.events
+        )
+
+    def _share(self, kept: Durable) -> SharedSubscription:
+        return SharedSubscription(
+            kept,
+            self.facilities,
+            self.frontier,
+            self.control,
+            lambda topic: self.dispatch.topics.decoder_of(topic),
+            self.dispatch.bury,
         )
 
     def connected(self, transport: str, sink: Sink) -> Connection:
