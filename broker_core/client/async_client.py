@@ -56,6 +56,8 @@ class Options(TypedDict, total=False):
     ack: commands.AckWord | None
     prefetch: int | None
     durable: str | None
+    shared: bool
+    max_deliveries: int | None
     lease_ms: int | None
     snapshot_key: str | None
     resume_how: commands.ResumeHow | None
@@ -218,7 +220,8 @@ class AsyncClient(Steering):
         or "fully_durable". `timestamp`: messages say when they were accepted.
 
         `ack` ("auto", "client", "client-individual"): at most `prefetch` messages (default 1,000) are on their way
-        without an acknowledgement. `durable` names a subscription that the broker keeps while this client is away.
+        without an acknowledgement. `durable` names a subscription that the broker keeps while this client is away;
+        with `shared` other clients consume the one of that name too, and each message goes to one of them.
         `lease_ms`: the broker ends the subscription unless it is renewed, which the client does; a cancelled one comes
         back. `snapshot_key` ("/id"): it starts with the last record of each key. `resume_how` ("log", "conflated",
         "now"): how it goes on when a policy has dropped this client; `subscription.resumed` says what it missed.

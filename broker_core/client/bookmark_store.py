@@ -20,16 +20,16 @@ import orjson
 
 from broker_core.bookmark import EPOCH_TEXT, Bookmark
 from broker_core.checksum import crc32c
-from broker_core.client.done_ranges import DoneRanges
 from broker_core.client.store_file import StoreFile
 from broker_core.errors import OperatorError
+from broker_core.ranges import Ranges
 
 MOST_RECENT = "MOST_RECENT"
 """The bookmark that the store knows; the broker never sees this word."""
 MAX_POSITIONS = 10_000
 """Subscriptions, times the instances each had records from, that one store keeps."""
-
-
+MAX_RANGES = 10_000
+"""Of a subscription and instance; what is done beyond them comes again after a restart."""
 FIRST_LINE = b"SLUICE-BOOKMARKS-1\n"
 COMPACT_AT = 1024 * 1024
 """Bytes of the file before it is written anew, and at least twice what is kept."""
@@ -44,7 +44,7 @@ class BookmarkStore(Protocol):
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
         """These records are done, although something before them isn't."""
 
-    def done_after(self, subscription: str, instance: str) -> DoneRanges | None:
+    def done_after(self, subscription: str, instance: str) -> Ranges | None:
         """What was done behind the most recent bookmark; None: nothing."""
 
     def most_recent(self, subscription: str) -> str | None:
@@ -79,7 +79,7 @@ class MemoryBookmarkStore:
     def __init__(self) -> None:
         self._known: dict[str, dict[str, int]] = {}
         self._positions = 0
-        self._done: dict[tuple[str, str], DoneRanges] = {}
+        self._done: dict[tuple[str, str], Ranges] = {}
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         known = self._known.get(subscription, {})
@@ -100,9 +100,9 @@ class MemoryBookmarkStore:
                 del self._done[subscription, instance]
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
-        self._done.setdefault((subscription, instance), DoneRanges()).add(first, last)
+        self._done.setdefault((subscription, instance), Ranges(most=MAX_RANGES)).add(first, last)
 
-    def done_after(self, subscription: str, instance: str) -> DoneRanges | None:
+    def done_after(self, subscription: str, instance: str) -> Ranges | None:
         return self._done.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:

@@ -45,9 +45,15 @@ def grant(connection: Member, now_ns: int, command: commands.Credit) -> None:
     connection.backlog.go_on()
 
 
-def refuse(connection: Member, services: Services, target: ClientSubscription, number: int) -> None:
-    """A client won't have a message of a subscription with acknowledgements. ClientError bad_ack."""
+def refuse(
+    connection: Member, services: Services, target: ClientSubscription, number: int, *, for_good: bool = False
+) -> None:
+    """A client won't have a message of a subscription with acknowledgements, and where one stands for all before, those. Shared
+    ones go to another, unless it is said `for_good`. ClientError bad_ack."""
+    sequences = _sequences(connection, target, number, number)
     connection.backlog.refuse(target.stream, number)
+    if target.shared is not None:
+        target.shared.returned(target, sequences, for_good=for_good)
     connection.backlog.go_on()
     services.judging.acknowledged(connection, target)
 
@@ -65,10 +71,21 @@ def acknowledge(connection: Member, services: Services, command: commands.Acknow
         )
     try:
         for first, last in _numbers(lane.window, command, services.facilities.instance):
+            sequences = _sequences(connection, target, first, last)
             connection.backlog.acknowledge(target.stream, first, last)
+            if target.shared is not None:
+                target.shared.acknowledged(target, sequences)
     finally:
         connection.backlog.go_on()
         services.judging.acknowledged(connection, target)
+
+
+def _sequences(connection: Member, target: ClientSubscription, first: int, last: int) -> list[int]:
+    """Which records an acknowledgement of these numbers is for; asked by those that share them alone."""
+    lane = connection.backlog.lanes.get(target.stream)
+    if target.shared is None or lane is None or lane.window is None:
+        return []
+    return lane.window.sequences(first, last)
 
 
 def _numbers(window: Window, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:

@@ -25,7 +25,7 @@ from broker_core.connections.resume_tokens import Held
 from broker_core.delivery.account import NOTHING, Account, Cause
 from broker_core.delivery.backlog import Backlog, Ending
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
-from broker_core.delivery.sink import Sink
+from broker_core.delivery.sink import Line
 from broker_core.errors import ClientError, JournalError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import come_back_after_ms
@@ -43,7 +43,7 @@ NOTHING_OWED = Ending(NOTHING, NOTHING, 0)
 class Connection:
     """One connection, from its first byte to its last. Others know it as a `Member`."""
 
-    def __init__(self, services: Services, transport: str, sink: Sink) -> None:
+    def __init__(self, services: Services, transport: str, sink: Line) -> None:
         self.services = services
         self._clock, self._instance = services.facilities.clock, services.facilities.instance
         self.transport = transport
@@ -349,7 +349,9 @@ class Connection:
         self.subscriptions[target.id] = target
         self.services.quotas.subscribed(self, 1)
         self.backlog.enter(target)
-        target.durable, target.snapshot_key = command.durable or "", command.snapshot_key
+        # What is shared isn't this client's to delete, and no policy may delete it because of one consumer.
+        target.durable = "" if command.shared else command.durable or ""
+        target.snapshot_key = command.snapshot_key
         prefetch = self.services.judging.prefetch_of(self, command.topic)
         self.services.judging.begun(self, target, open_window(self.backlog, target.stream, command, prefetch))
 
@@ -403,7 +405,7 @@ class Connection:
     def _put_down(self, target: ClientSubscription) -> None:
         """Note where a subscription stands while it still stands there: what is ended counts as if it had everything."""
         self.services.managed.closed(target)
-        if target.durable:
+        if target.durable or target.shares:
             self.services.durables.closed(target)
         if target.lease_ms:
             self.services.leases.end(target)

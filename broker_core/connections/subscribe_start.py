@@ -20,6 +20,7 @@ from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError, JournalError
 from broker_core.filters import compile_filter
 from broker_core.protocols import commands, replies
+from broker_core.replay.kept import SHARED_OWNER
 from broker_core.replay.snapshot import fold, look_back
 from broker_core.replay.span import Found
 from broker_core.subscriptions.journaled_topics import JournaledTopics
@@ -92,9 +93,17 @@ class Preparation:
         if command.snapshot_key is not None:
             parse_key(command.snapshot_key)  # a policy may conflate by it later, whatever else is asked for
         if command.durable is not None:
-            begins_at, client = await self._begins_at(), self.connection.keeps_as(command.durable)
+            if command.shared and (granted.narrowed or granted.filter is not chosen):
+                raise ClientError(
+                    "not_entitled",
+                    f"You aren't entitled to all of {command.topic[:80]!r}, which {command.durable} shares out.",
+                    "An entitlement to all of it would allow it; or subscribe without sharing.",
+                )
+            begins_at = await self._begins_at()
+            client = SHARED_OWNER if command.shared else self.connection.keeps_as(command.durable)
             self.services.quotas.check_durable(self.connection, client, command.durable)
-            return (await self.services.durables.claim(client, command, begins_at)).position
+            kept = await self.services.durables.claim(client, command, begins_at)
+            return None if command.shared else kept.position
         if command.managed is not None:
             await self.services.managed.claim(self.connection.name, command, self._look_up_new)
             return None

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker_core.batch import Batch, Rows
 
@@ -42,8 +42,13 @@ class Cause(StrEnum):
     """A policy, or the end of its lease, ended the subscription."""
     REFUSED = "refused"
     """Its subscriber said that it won't have it."""
+    RETURNED = "returned"
+    """Its subscriber shares a subscription and gave it back, or left with it: it goes to another, or comes again."""
     REMOVED = "removed"
     """It was to be read from the log, and has been removed there or is damaged."""
+
+
+_NOT_LOST: Final = (Cause.CONFLATED_AS_ASKED, Cause.RETURNED)
 
 
 class Amount(NamedTuple):
@@ -152,6 +157,13 @@ class Account:
         self.matched_upto = max(self.matched_upto, batch.last_sequence)
         return what
 
+    def match_anew(self, batch: Batch) -> None:
+        """A batch of the log is for the subscription, whatever was before: it shares what it gets with others, so that what has
+        a lower sequence may come later, and what it gave back once more."""
+        header = batch.header
+        self.journaled.matched += header.count
+        self.journaled.matched_bytes += header.bodies_length
+
     def match_in_log(self, batch: Batch) -> None:
         """The same for what isn't queued: the subscription is behind, and will read it from the log."""
         fresh = fresh_of(batch, self.matched_upto)
@@ -238,8 +250,8 @@ class Account:
 
     @property
     def lost(self) -> Amount:
-        """Gone, and not because the subscriber asked for it."""
-        return total(what for cause, what in self.gone.items() if cause is not Cause.CONFLATED_AS_ASKED)
+        """Gone, and neither because the subscriber asked for it nor because another gets it."""
+        return total(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
 
     def merge(self, other: Account) -> None:
         """All of another account: of a client whose subscriptions come and go."""

@@ -358,9 +358,13 @@ class Backlog:
         """
         ready = partial(self.takes_more if more else self.has_room_for, streams)
         while self.state is not ClientState.CLOSED and not ready():
-            waiter = asyncio.get_running_loop().create_future()
-            self._paced.append((ready, waiter))
-            await waiter
+            await self.when(ready)
+
+    def when(self, ready: Callable[[], bool]) -> asyncio.Future[None]:
+        """Done when the socket takes bytes, or something that held deliveries back has changed, and it is `ready`; or closed."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._paced.append((ready, waiter))
+        return waiter
 
     @property
     def has_room(self) -> bool:
@@ -449,12 +453,13 @@ class Backlog:
         last = lane.window.sequence_of(number)
         first = last if lane.window.mode is AckMode.INDIVIDUAL else lane.window.first_unacked
         done = lane.window.acknowledge(number, number)
+        cause = Cause.RETURNED if recipient.shares else Cause.REFUSED
         for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
             if what.messages:
-                recipient.account.lose_in_flight(Cause.REFUSED, what, journaled)
+                recipient.account.lose_in_flight(cause, what, journaled)
                 tally = Tally()
                 tally.add(what.messages, what.nbytes, *((first or last, last) if journaled else (0, 0)))
-                self._enter(recipient, tally, Cause.REFUSED, "")
+                self._enter(recipient, tally, cause, "")
         self.touched.add(stream)
 
     def lane(self, stream: int) -> Lane:
@@ -523,12 +528,14 @@ class Backlog:
         """`waiting` is the sequence of the first record that waits or isn't acknowledged; 0: none."""
         account, first = recipient.account, recipient.first_needed(waiting)
         if account.untouched:  # of a client's thousand subscriptions that are most
-            return Ending(NOTHING, NOTHING, first)
+            return Ending(NOTHING, NOTHING, 0 if recipient.shares else first)
         kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
         for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
             if not amount.messages:
                 continue
             named = Cause.KEPT if journaled and cause is Cause.DISCONNECTED else cause
+            if recipient.shares:
+                named = Cause.RETURNED
             account.lose_waiting(named, side.waiting, journaled)
             account.lose_in_flight(named, side.in_flight, journaled)
             sequences = (first, max(account.matched_upto, first)) if journaled else (0, 0)
@@ -537,7 +544,7 @@ class Backlog:
             self._enter(recipient, tally, named, rule)
         account.in_log = Amount()
         self._ended.merge(account)
-        return Ending(kept, lost, first)
+        return Ending(kept, lost, 0 if recipient.shares else first)
 
     def _enter(self, recipient: Recipient, what: Tally, cause: Cause, rule: str) -> None:
         self._facilities.ledger.enter(

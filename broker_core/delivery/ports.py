@@ -33,6 +33,10 @@ class Recipient(Protocol):
     def stream(self) -> int:
         """Its number on the connection."""
 
+    @property
+    def shares(self) -> bool:
+        """Whether what its client doesn't acknowledge goes to another."""
+
     def first_needed(self, waiting: int) -> int:
         """Sequence of the record it would go on with, if the first that waits or is in flight is `waiting` (0: none)."""
 

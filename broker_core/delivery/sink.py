@@ -27,11 +27,14 @@ class Sink(Protocol):
 
     protocol: str
     remote: str
-    writable: bool
     text_mode: bool
     """Deliveries leave as texts, which have no size that both sides know."""
     peer_names: frozenset[str]
     """Names in the certificate that the peer showed in its TLS handshake."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether it takes deliveries now."""
 
     @property
     def flushed(self) -> bool:
@@ -77,6 +80,10 @@ class Sink(Protocol):
 
     def close(self, code: str, message: str) -> None:
         """Send what was handed over as far as the peer takes it within a moment, then close."""
+
+
+class Line(Sink, Protocol):
+    """A sink that is a peer's own connection."""
 
     def drop(self) -> None:
         """Close now, whatever the peer has read."""

@@ -196,6 +196,18 @@ class Window:
         """The sequence of the message of that number; 0 when no log keeps it, or it was acknowledged."""
         return next((span.sequence(number) for span in self._spans if span.first <= number <= span.last), 0)
 
+    def sequences(self, first: int, last: int) -> list[int]:
+        """The sequences of those messages of the log that `acknowledge` would acknowledge by these numbers."""
+        if self.mode is not AckMode.INDIVIDUAL or first <= self._head:
+            first = self._head
+        return [
+            span.sequence(number)
+            for span in self._spans
+            if span.first_sequence and span.first <= last and span.last >= first
+            for number in range(max(first, span.first), min(last, span.last) + 1)
+            if number not in self._early
+        ]
+
     def number_of(self, sequence: int) -> int:
         """The number of the message with that sequence; 0 when it was acknowledged before. ClientError bad_ack."""
         if sequence <= self._last_acked:

@@ -48,6 +48,13 @@ class DurableEntry(Document, frozen=True, kw_only=True):
     behind: int
     created_at: Moment
     seen_at: Moment
+    shared: Annotated[
+        bool, Meta(description="Whether several clients consume it, each record by one of them.")
+    ] = False
+    consumers: Annotated[int, Meta(description="Clients that are subscribed to it now.")] = 0
+    unacknowledged: Annotated[
+        int, Meta(description="Of a shared one: records that consumers have and haven't acknowledged.")
+    ] = 0
 
 
 class DurableName(Document, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from broker_core.names import BROKER_NAME
 from broker_core.protocols import replies
 from broker_core.protocols.names import check_topic
 from broker_core.replay.frontier import Frontier
+from broker_core.replay.sharing.dead_letters import dead_letters
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import Registry
 
@@ -312,6 +313,17 @@ class Dispatch:
                 self._pass_on(passed)
             if kept is not None:
                 self._log.append(Pending(kept))
+
+    async def bury(self, batch: Batch, name: str) -> bool:
+        """Keep records of a shared subscription as dead letters. False: no journal keeps their topic, or the disk refuses them."""
+        letters = dead_letters(batch, name, self._journal.instance)
+        kept = self.topics.parts(letters)[1] if letters is not None else None
+        if kept is None or kept.count < batch.count:
+            return False
+        pending = Pending[Waiting](kept)
+        self._log.append(pending)
+        await self._log.barrier()
+        return not pending.failed
 
     # What comes out of the log.
 

@@ -7,7 +7,7 @@ answered, with what the act brought to light: whether the client was told, and w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -134,7 +134,7 @@ class Enforcement:
 
     def _conflate(self, connection: Member, act: UnderWay) -> None:
         """Keep the latest message per key of what waits."""
-        for target in _targets(connection, act.decision):
+        for target in _own(_targets(connection, act.decision)):
             keep_latest(
                 connection.backlog,
                 self._services.facilities,
@@ -148,7 +148,7 @@ class Enforcement:
         """Drop the oldest until the subscription is within the limit."""
         decision = act.decision
         lost = kept = 0
-        for target in _targets(connection, decision):
+        for target in _own(_targets(connection, decision)):
             over = _counted(connection, target, decision.signal)
             messages, nbytes = (
                 (over.messages - decision.limit, 0)
@@ -320,6 +320,11 @@ def _targets(connection: Member, decision: Decision) -> list[ClientSubscription]
         return list(connection.subscriptions.values())
     found = connection.subscriptions.get(decision.subscription)
     return [found] if found is not None else []
+
+
+def _own(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:
+    """Those of which something may be given up: what is shared is others' too."""
+    return [target for target in targets if not target.shares]
 
 
 def _notice(act: UnderWay, retry_after_ms: int | None) -> replies.Notice:

@@ -31,7 +31,7 @@ from broker_core.connections.roster import Roster
 from broker_core.delivery.fair_share import FairShare
 from broker_core.delivery.ledger import Ledger
 from broker_core.delivery.ports import Facilities
-from broker_core.delivery.sink import Sink
+from broker_core.delivery.sink import Line
 from broker_core.engine.decisions import Decisions
 from broker_core.engine.dispatch import Dispatch
 from broker_core.engine.enforcement import Enforcement
@@ -44,10 +44,12 @@ from broker_core.journal.reader_thread import ReaderThread
 from broker_core.names import BROKER_NAME
 from broker_core.replay.durables import Durables
 from broker_core.replay.frontier import Frontier
+from broker_core.replay.kept import Durable
 from broker_core.replay.kept_file import Earlier
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.managed_replays import ManagedReplays
 from broker_core.replay.replay_control import ReplayControl
+from broker_core.replay.sharing.shared_subscription import SharedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.staging import Stage
 from broker_core.subscriptions.journaled_topics import JournaledTopics
@@ -104,7 +106,7 @@ class Engine:
             journal.files,
         )
         self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions, self.kept)
-        self.durables = Durables(self.facilities, self.frontier, self.kept)
+        self.durables = Durables(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.guard = SlowClientGuard(policy, host_memory, ulimit, str(spool_directory))
         self.settle = Settle(
@@ -147,7 +149,17 @@ class Engine:
             self.services, self.guard, self.decisions, self.events
         )
 
-    def connected(self, transport: str, sink: Sink) -> Connection:
+    def _share(self, kept: Durable) -> SharedSubscription:
+        return SharedSubscription(
+            kept,
+            self.facilities,
+            self.frontier,
+            self.control,
+            lambda topic: self.dispatch.topics.decoder_of(topic),
+            self.dispatch.bury,
+        )
+
+    def connected(self, transport: str, sink: Line) -> Connection:
         """A transport has a new connection."""
         connection = Connection(self.services, transport, sink)
         self.roster.connected(connection)

@@ -105,7 +105,9 @@ class Subscriptions:
             target = self._add(connection, command, stream)
         except ClientError as error:
             raise _of(command, error) from None
-        if command.durable is not None:
+        if command.durable is not None and command.shared:
+            services.durables.joined(target, command.durable, command.max_deliveries)
+        elif command.durable is not None:
             services.durables.opened(target, command.durable)
         if command.lease_ms is not None:
             services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
@@ -134,7 +136,9 @@ class Subscriptions:
         conflation = (
             parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
         )
-        found = self._find(command, pattern) if kept is None else managed.continued(kept, command)
+        found = None
+        if not command.shared:  # which goes its own way through the log
+            found = self._find(command, pattern) if kept is None else managed.continued(kept, command)
         target = ClientSubscription(
             connection,
             command.topic,
@@ -156,7 +160,8 @@ class Subscriptions:
         if found is None:
             connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
             target.cursor.step(Step.CAUGHT_UP)
-            self.registry.add(subscription)
+            if not command.shared:
+                self.registry.add(subscription)
             return target
         if kept is not None:
             managed.opened(kept, target)

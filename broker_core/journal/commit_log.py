@@ -49,6 +49,8 @@ class Pending(Generic[Owner]):
 
     batch: Batch
     owner: Owner | None = None
+    failed: bool = False
+    """It isn't stored: known when it has come out."""
 
 
 class Outlet(Protocol[Owner]):
@@ -159,6 +161,8 @@ class LocalLog(Generic[Owner]):
             # Whatever it was, nobody waits in silence for what isn't stored.
             group, self._pending = group + self._pending, []
             self._release(group)
+            for pending in group:
+                pending.failed = True
             self._outlet.failed(group, _as_journal_error(problem))
             self._settle(len(group))
             if self._journal.failed is not None or not isinstance(problem, JournalError):
@@ -174,6 +178,8 @@ class LocalLog(Generic[Owner]):
         error = _as_journal_error(problem)
         self._journal.failed = self._journal.failed or error
         self._release(self._pending)
+        for pending in self._pending:
+            pending.failed = True
         self._pending = []
         self._settle(self._appended - self._settled)
         self._outlet.broken(error)

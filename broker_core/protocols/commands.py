@@ -31,6 +31,7 @@ OnGap = Literal["replay", "error"]
 AckWord = Literal["auto", "client", "client-individual", "none"]
 ResumeHow = Literal["log", "conflated", "now"]
 MAX_ACK_RANGES = 1_000
+MOST_DELIVERIES = 1_000
 MIN_LEASE_MS = 1_000
 MAX_LEASE_MS = 3_600_000
 _NAME_LETTERS = f"1 to {MAX_NAME} of `A-Z a-z 0-9 _ . -`"
@@ -106,7 +107,8 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     `rate`, `rate_max_gap`: how fast it is delivered, see replay/pace.py. `paused`: nothing is delivered before a
     `resume`. `conflation`, `conflation_key`: see delivery/conflation.py. `managed`: the name of a replay that the
     broker keeps when its client goes; `received`: the bookmark of the last record of it that the client has.
-    `credit`: how many bytes it may be sent before its client says that there is room for more.
+    `shared`: other clients consume the durable subscription of that name too, each record one of them; `max_deliveries`: how
+    often they may fail with a record of it. `credit`: how many bytes it may be sent before its client says that there is room for more.
     """
 
     id: _SubscriptionId
@@ -126,6 +128,10 @@ class Subscribe(_Base, frozen=True, kw_only=True, tag="subscribe"):
     ack: AckWord | None = None
     prefetch: Annotated[int, stated(unit="messages", ge=1, le=MAX_PREFETCH)] | None = None
     durable: _Name | None = None
+    shared: bool = False
+    max_deliveries: (
+        Annotated[int, stated(unit="deliveries, 0 for any number", ge=0, le=MOST_DELIVERIES)] | None
+    ) = None
     lease_ms: Annotated[int, stated(unit="ms", ge=MIN_LEASE_MS, le=MAX_LEASE_MS)] | None = None
     snapshot_key: _Key | None = None
     resume: Annotated[str, stated(max_length=8_192)] | None = None
@@ -294,6 +300,10 @@ def _check(command: Command) -> None:
 
 _GAP_WITHOUT_RATE = ("rate_max_gap", "rate_max_gap is an option of rate.", "Give a rate such as 2X.")
 
+_NOT_OF_SHARED = (
+    ("on_gap", "durability", "rate", "rate_max_gap", "paused", "conflation", "managed", "received", "snapshot_key", "resume")
+)  # fmt: skip
+
 
 def _bad(field: str, sentence: str, fix: str) -> ClientError:
     return ClientError("bad_command", sentence, fix, field=field)
@@ -315,6 +325,21 @@ def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
     if command.durable is not None and (command.bookmark or "")[:1] in ("[", "("):
         sentence = "A durable subscription has no end, so it can't have a range."
         yield "bookmark", sentence, "Give one bookmark, or leave durable out."
+    if command.shared and command.durable is None:
+        yield (
+            "shared",
+            "shared is an option of durable subscriptions.",
+            "Give their common name as `durable`.",
+        )
+    if command.max_deliveries is not None and not command.shared:
+        sentence = "max_deliveries is an option of shared subscriptions."
+        yield "max_deliveries", sentence, 'Add "shared":true, or leave max_deliveries out.'
+    for field in _NOT_OF_SHARED if command.shared else ():
+        if getattr(command, field):
+            sentence = (
+                f"{field} is of one's own way through the log, and a shared subscription has one for all."
+            )
+            yield field, sentence, f"Leave {field} or shared out."
     if command.prefetch is not None and command.ack in (None, "none"):
         sentence = "prefetch is an option of subscriptions with ack."
         yield "prefetch", sentence, 'Add "ack":"client", or leave prefetch out.'

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from broker_core.batch import Rows
+import numpy as np
+import numpy.typing as npt
+
+from broker_core.batch import Batch, Rows
 from broker_core.bookmark import Bookmark
 from broker_core.delivery.account import Account, Cause
 from broker_core.delivery.backlog import Backlog, Ending
@@ -16,7 +19,7 @@ from broker_core.delivery.shared import Shared
 from broker_core.journal.held import Pin
 from broker_core.protocols import commands, replies
 from broker_core.replay.cursor import Cursor, Reading
-from broker_core.replay.kept import ManagedReplay
+from broker_core.replay.kept import Durable, ManagedReplay
 from broker_core.replay.pacer import Rate
 from broker_core.replay.trail import Trail
 from broker_core.subscriptions.subscription import Subscription
@@ -55,6 +58,31 @@ class Served(Protocol):
         """The subscription goes; what was read for it is read again when it goes on."""
 
 
+class Sharer(Protocol):
+    """What a consumer has its records of, and others theirs: `sharing.SharedSubscription`."""
+
+    kept: Durable
+
+    @property
+    def consumers(self) -> int:
+        """How many there are."""
+
+    def close(self) -> None:
+        """Nobody consumes it any more."""
+
+    def leave(self, target: ClientSubscription) -> None:
+        """It goes. While its backlog still knows what it has."""
+
+    def acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
+        """It is done with these."""
+
+    def returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
+        """It couldn't do anything with these; `for_good`: nobody can."""
+
+    def had_before(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
+        """For each record whether somebody may have had it before; None: none of them."""
+
+
 @dataclass(slots=True, eq=False)
 class ClientSubscription:
     """Satisfies `delivery.ports.Recipient`, and the registry's receiver."""
@@ -73,6 +101,8 @@ class ClientSubscription:
     """Up to which sequence the client was told that it may resume (`persisted`)."""
     durable: str = ""
     """Name of the durable subscription it is; "" for others."""
+    shared: Sharer | None = None
+    """Of whom it has its records, where it shares them with others."""
     snapshot_key: str | None = None
     """The key expression by which its state is made, and what waits for it conflated."""
     lease_ms: int = 0
@@ -100,6 +130,10 @@ class ClientSubscription:
     @property
     def stream(self) -> int:
         return self.subscription.stream
+
+    @property
+    def shares(self) -> bool:
+        return self.shared is not None
 
     @property
     def journaled_only(self) -> bool:

@@ -1,31 +1,48 @@
-"""Durable subscriptions: named, kept while their client is away, as a position in the journal (`kept_positions`)."""
+"""Durable subscriptions: named, kept while their client is away, as a position in the journal (`kept_positions`).
+
+A shared one is kept for nobody in particular (`SHARED_OWNER`), and consumed by as many clients as subscribe to it (`sharing`).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from broker_core.config.preset_fields import MAX_DURABLES
 from broker_core.delivery.ports import Facilities
 from broker_core.documents.replays import DurableEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
-from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.client_subscription import ClientSubscription, Sharer
 from broker_core.replay.frontier import Frontier
-from broker_core.replay.kept import Durable
+from broker_core.replay.kept import SHARED_OWNER, Durable, Sharing
 from broker_core.replay.kept_positions import KeptPositions
+from broker_core.replay.sharing.shared_subscription import SharedSubscription
 
 
 class Durables:
-    """An instance's durable subscriptions, by client and name."""
+    """An instance's durable subscriptions, by client and name. `share` begins a shared one for its first consumer."""
 
-    def __init__(self, facilities: Facilities, frontier: Frontier, kept: KeptPositions) -> None:
+    def __init__(
+        self,
+        facilities: Facilities,
+        frontier: Frontier,
+        kept: KeptPositions,
+        share: Callable[[Durable], SharedSubscription],
+    ) -> None:
         self._clock, self._instance = facilities.clock, facilities.instance
         self._frontier = frontier
         self._kept = kept
         self._known = kept.durables
+        self._share = share
         self._active: dict[tuple[str, str], ClientSubscription] = {}
+        self._shared: dict[str, SharedSubscription] = {}
+        """Those that have consumers, by name."""
         self.sent_upto: dict[tuple[str, str], int] = {}
         """Of those whose messages say whether somebody had them before: the last sequence that was sent, since the start."""
 
     def connected(self, durable: Durable) -> bool:
+        if durable.sharing is not None:
+            return durable.name in self._shared
         return (durable.client, durable.name) in self._active
 
     async def claim(self, client: str, command: commands.Subscribe, position: int) -> Durable:
@@ -54,7 +71,10 @@ class Durables:
                 topic=found.topic,
                 filter=found.filter,
             )
-        if self.connected(found):
+        if command.shared and found.sharing is None:
+            # Kept by a release in which one client at a time had it.
+            found.sharing = Sharing(upto=found.position - 1)
+        if found.sharing is None and self.connected(found):
             raise ClientError(
                 "durable_in_use",
                 f"The durable subscription {found.name} is subscribed already.",
@@ -78,6 +98,7 @@ class Durables:
             position=position,
             created_at=now,
             seen_at=now,
+            sharing=Sharing(upto=position - 1) if command.shared else None,
         )
         self._kept.keep(durable)
         return durable
@@ -85,8 +106,28 @@ class Durables:
     def opened(self, target: ClientSubscription, name: str) -> None:
         self._active[target.peer.keeps_as(name), name] = target
 
+    def joined(self, target: ClientSubscription, name: str, max_deliveries: int | None) -> None:
+        """A client consumes a shared one that was claimed."""
+        shared = self._shared.get(name)
+        if shared is None:
+            shared = self._shared[name] = self._share(self._known[SHARED_OWNER, name])
+        if max_deliveries is not None:
+            shared.limit(max_deliveries)
+        target.shared = shared
+        shared.join(target)
+
+    def _left(self, target: ClientSubscription, shared: Sharer) -> None:
+        shared.leave(target)
+        if not shared.consumers:
+            if self._shared.get(shared.kept.name) is shared:
+                self._note(self._shared.pop(shared.kept.name))
+            shared.close()
+
     def closed(self, target: ClientSubscription) -> None:
         """The client has left, or has unsubscribed: from here on it is kept. Before its deliveries are forgotten."""
+        if target.shared is not None:
+            self._left(target, target.shared)
+            return
         key = (target.peer.keeps_as(target.durable), target.durable)
         if self._active.get(key) is target:
             self._move(key, target)
@@ -103,6 +144,8 @@ class Durables:
             )
         self._kept.drop(durable)
         self.sent_upto.pop((client, name), None)
+        if durable.sharing is not None:
+            self._shared.pop(name, None)  # its consumers go on with what it was, and it is kept no more
         subscribed = self._active.pop((client, name), None)
         if subscribed is not None:
             subscribed.durable = (
@@ -120,6 +163,13 @@ class Durables:
         """Note how far those that are subscribed have come. Once a second."""
         for key, target in self._active.items():
             self._move(key, target)
+        for shared in self._shared.values():
+            self._note(shared)
+
+    def _note(self, shared: SharedSubscription) -> None:
+        shared.kept.seen_at = self._clock.now_ns()
+        if shared.note() and self._known.get((shared.kept.client, shared.kept.name)) is shared.kept:
+            self._kept.note()
 
     def _move(self, key: tuple[str, str], target: ClientSubscription) -> None:
         durable = self._known.get(key)
@@ -133,6 +183,7 @@ class Durables:
 
     def listed(self) -> list[DurableEntry]:
         """All of them, for the control plane."""
+        shared = self._shared
         return [
             DurableEntry(
                 client=durable.client,
@@ -141,6 +192,11 @@ class Durables:
                 filter=durable.filter,
                 bookmark=f"{self._instance}|{durable.position - 1}|",
                 connected=self.connected(durable),
+                shared=durable.sharing is not None,
+                consumers=one.consumers
+                if (one := shared.get(durable.name)) is not None and one.kept is durable
+                else int(self.connected(durable)),
+                unacknowledged=one.unacknowledged if one is not None and one.kept is durable else 0,
                 behind=max(self._frontier.durable - durable.position + 1, 0),
                 created_at=durable.created_at // 1_000_000,
                 seen_at=durable.seen_at // 1_000_000,

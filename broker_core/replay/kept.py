@@ -5,13 +5,20 @@ Nothing of the records themselves is kept, for they are in the log. Moments are 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from broker_core.bookmark import MAX_SEQUENCE
 from broker_core.documents.replays import ReplayState
 from broker_core.replay.span import NEVER, Span
+
+SHARED_OWNER: Final = "shared:queues"
+"""As whose shared subscriptions are kept. No client can have a name with a colon."""
+FORMER_OWNER: Final = "stomp:queues"
+"""The same in releases in which only STOMP had them."""
+MAX_DELIVERIES: Final = 10
+"""How often consumers may fail with a record of a shared subscription, unless they say otherwise."""
 
 
 class Kept(msgspec.Struct, kw_only=True, eq=False, tag_field="kind"):
@@ -37,14 +44,28 @@ class Kept(msgspec.Struct, kw_only=True, eq=False, tag_field="kind"):
         return self.position
 
 
+class Sharing(msgspec.Struct, kw_only=True):
+    """Where a shared subscription stands behind its `position`: everything up to `upto` was taken from the log, and of that
+    these intervals are done. `tries`: how often consumers failed with a record, of which `max_deliveries` are allowed (0: any)."""
+
+    upto: int
+    done: list[tuple[int, int]] = []
+    tries: dict[int, int] = {}
+    max_deliveries: int = MAX_DELIVERIES
+
+
 class Durable(Kept, tag="durable"):
     """One durable subscription. `position` is the sequence of the first record that isn't acknowledged."""
 
     seen_at: int
     """When its client was last subscribed to it."""
+    sharing: Sharing | None = None
+    """Of one that several clients consume."""
 
     @property
     def owner(self) -> str:
+        if self.sharing is not None:
+            return f"shared subscription {self.name}"
         return f"durable subscription {self.name} of {self.client}"
 
 

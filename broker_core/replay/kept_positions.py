@@ -19,7 +19,7 @@ import structlog
 from broker_core.errors import JournalError
 from broker_core.journal.files import Files, replace_durably
 from broker_core.journal.held import Pin
-from broker_core.replay.kept import Durable, ManagedReplay
+from broker_core.replay.kept import FORMER_OWNER, SHARED_OWNER, Durable, ManagedReplay
 from broker_core.replay.kept_file import Earlier, Entry, encode, load
 
 log = structlog.get_logger("sluice.kept")
@@ -49,6 +49,8 @@ class KeptPositions:
         """Of the write that hasn't begun, for all who wait for it."""
         self._writer: asyncio.Task[None] | None = None
         for entry in load(self._files, path, earlier):
+            if entry.client == FORMER_OWNER:
+                entry.client = SHARED_OWNER
             self._enter(entry)
 
     def __iter__(self) -> Iterator[Entry]:

@@ -97,6 +97,11 @@ class ReplayControl:
             target.serving = replay
         replay.task = self._facilities.spawn(replay.run())
 
+    def end(self, target: ClientSubscription) -> None:
+        """Serve it no more."""
+        self._stop(target)
+        target.cursor.step(Step.END)
+
     def fall_back(self, target: ClientSubscription) -> bool:
         """A live subscription's client takes less than comes: what waits for it is read from the log instead, as far as
         that brings it back. It goes on being counted, and comes back when it has caught up."""

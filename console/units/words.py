@@ -95,6 +95,8 @@ CAUSES: Final[Mapping[Cause, str]] = {
     Cause.KEPT: "kept in the log",
     Cause.UNSUBSCRIBED: "it unsubscribed",
     Cause.CANCELLED: "its subscription was ended",
+    Cause.REFUSED: "it refused it",
+    Cause.RETURNED: "given back, for another consumer",
     Cause.REMOVED: "removed from the log",
 }
 OF_RULES: Final = {

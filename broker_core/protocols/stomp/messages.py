@@ -148,13 +148,9 @@ def _older(lines: bytes, version: Version) -> bytes:
     return "".join(f"{header_line(name, value, version)}\n" for name, value in decode(lines).items()).encode()
 
 
-def redelivered(tails: Sequence[bytes], batch: Batch, upto: int) -> list[bytes]:
-    """The same for somebody who takes the place of one that may have had the records up to that sequence."""
-    had = batch.sequences() <= upto
-    return [
-        tail.replace(_NEW, _HAD, 1) if before else tail
-        for tail, before in zip(tails, had.tolist(), strict=True)
-    ]
+def redelivered(tails: Sequence[bytes], had: Sequence[bool]) -> list[bytes]:
+    """The same, of which somebody may have `had` some before."""
+    return [tail.replace(_NEW, _HAD, 1) if before else tail for tail, before in zip(tails, had, strict=True)]
 
 
 def acknowledged_frames(

@@ -102,6 +102,9 @@ def asked_of(headers: Mapping[str, str], id: str, instance: str, newest: int, no
         fields["ack"] = "none"
     if durable:
         fields["durable"] = durable
+    if owner == "queue":
+        fields["shared"] = True
+        fields |= _number(headers, "x-sluice-max-deliveries", "max_deliveries")
     bookmark = _bookmark(headers, instance, newest, now_ns)
     if bookmark is None and owner == "queue":
         bookmark = EPOCH_TEXT  # what came before anybody asked for it waits in the queue
@@ -118,15 +121,21 @@ def _checked(fields: dict[str, Any]) -> commands.Subscribe:
 
 
 def _prefetch(headers: Mapping[str, str]) -> dict[str, int]:
-    text = headers.get("prefetch-count") or headers.get("activemq.prefetchSize") or "0"
+    header = "prefetch-count" if headers.get("prefetch-count") else "activemq.prefetchSize"
+    asked = _number(headers, header, "prefetch")
+    return {field: min(number, MAX_PREFETCH) for field, number in asked.items() if number}
+
+
+def _number(headers: Mapping[str, str], header: str, field: str) -> dict[str, int]:
+    """A header that is a number, as a field of the command; {} without it."""
+    text = headers.get(header)
+    if not text:
+        return {}
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ClientError(
-            "bad_command",
-            f"A prefetch of {text[:40]!r} isn't a number.",
-            "Give a number of messages.",
-            header="prefetch-count",
+            "bad_command", f"{header} {text[:40]!r} isn't a number.", "Give a whole number.", header=header
         )
-    return {"prefetch": min(int(text), MAX_PREFETCH)} if int(text) else {}
+    return {field: int(text)}
 
 
 def _bookmark(headers: Mapping[str, str], instance: str, newest: int, now_ns: int) -> str | None:

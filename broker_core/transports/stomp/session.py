@@ -19,7 +19,7 @@ from broker_core.connections.acknowledging import refuse
 from broker_core.connections.anteroom import Unfinished
 from broker_core.connections.inbox import Hold
 from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.sink import Sink
+from broker_core.delivery.sink import Line
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_subscription_id
@@ -32,8 +32,6 @@ from broker_core.protocols.stomp.answers import (
 )
 from broker_core.protocols.stomp.destinations import (
     Destination,
-    Kind,
-    not_supported,
     publish_to,
     temporary,
 )
@@ -58,6 +56,7 @@ from broker_core.protocols.stomp.messages import (
 )
 from broker_core.protocols.stomp.reading import beats, lines_of, needed
 from broker_core.protocols.stomp.subscribing import Asked, asked_of, durable_name, durable_of, is_multicast
+from broker_core.replay.client_subscription import Sharer
 from broker_core.transports.stomp.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -68,8 +67,6 @@ if TYPE_CHECKING:
 MOST_SENDS: Final = 128
 """SENDs of one read that become one batch."""
 MOST_SENT_BYTES: Final = 1024 * 1024
-QUEUE_OWNER: Final = "stomp:queues"
-"""As whom the places of queues are kept. No client can have a name with a colon."""
 _RECEIPT: Final = "receipt"
 """Of an answer to a frame that asked for one."""
 _PROCESS: Final = secrets.token_hex(3)
@@ -77,7 +74,7 @@ _PROCESS: Final = secrets.token_hex(3)
 _names = count(1)
 
 
-class Out(Sink, Protocol):
+class Out(Line, Protocol):
     """What carries a session."""
 
     def end(self) -> None:
@@ -95,7 +92,6 @@ class _Subscribed:
     named: bytes
     """Its id as a header's value."""
     acknowledges: bool
-    queue: bool
     kept_as: tuple[str, str] | None = None
     """Of a durable subscription: whose it is, and its name."""
     had_upto: int = 0
@@ -379,11 +375,8 @@ class Session:
                 self._end_subscription(own)
         asked = asked_of(headers, id, self._engine.instance, frontier, clock.now_ns())
         connection, durable = self.connection, asked.command.durable
-        if durable is not None:
-            if asked.owner == "user":
-                connection.durable_owners[durable] = self._user_owner
-            elif asked.owner == "queue":
-                connection.durable_owners[durable] = QUEUE_OWNER
+        if durable is not None and asked.owner == "user":
+            connection.durable_owners[durable] = self._user_owner
         if id in connection.subscriptions:
             raise ClientError(
                 "bad_command",
@@ -405,10 +398,8 @@ class Session:
         asked, receipt = self._subscribing.pop(reply.id or "")
         assert reply.stream is not None
         named = header_line("", asked.command.id, self.version).encode()[1:]
-        subscribed = self._streams[reply.stream] = _Subscribed(
-            asked.command.id, named, asked.ack != "auto", asked.destination.kind is Kind.QUEUE
-        )
-        if durable := asked.command.durable:
+        subscribed = self._streams[reply.stream] = _Subscribed(asked.command.id, named, asked.ack != "auto")
+        if (durable := asked.command.durable) and not asked.command.shared:
             subscribed.kept_as = (self.connection.keeps_as(durable), durable)
             subscribed.had_upto = self._sent_upto.get(subscribed.kept_as, 0)
         if receipt:
@@ -464,18 +455,13 @@ class Session:
             )
         if frame.command == "ACK":
             self.connection.carry_out(commands.Acknowledge(id=subscribed.id, upto=number))
-        elif subscribed.queue:
-            raise not_supported(
-                "NACKs of a queue",
-                "The message comes again to whoever subscribes to the queue next.",
-                header="id",
-            )
         else:
             refuse(
                 self.connection,
                 self.connection.services,
                 self.connection.subscriptions[subscribed.id],
                 number,
+                for_good=headers.get("requeue") == "false",
             )
 
     # What the broker says.
@@ -493,13 +479,20 @@ class Session:
             to.kept_as = None  # it was deleted, and goes on as any other
         if to.kept_as is not None and entry.batch.last_sequence:
             if entry.batch.first_sequence <= to.had_upto:
-                tails = redelivered(tails, entry.batch, to.had_upto)
+                tails = redelivered(tails, (entry.batch.sequences() <= to.had_upto).tolist())
             self._sent_upto[to.kept_as] = max(self._sent_upto.get(to.kept_as, 0), entry.batch.last_sequence)
+        sharer = self._sharer(to.id)
+        if sharer is not None and (had := sharer.had_before(entry.batch)) is not None:
+            tails = redelivered(tails, had.tolist())
         if not to.acknowledges:
             return shared_frames(to.named, tails)
         first = to.sent + 1
         to.sent += len(tails)
         return acknowledged_frames(to.named, entry.stream, first, tails, self.version)
+
+    def _sharer(self, id: str) -> Sharer | None:
+        target = self.connection.subscriptions.get(id)
+        return target.shared if target is not None else None
 
     def _is_durable(self, id: str) -> bool:
         target = self.connection.subscriptions.get(id)

@@ -83,6 +83,7 @@ class Subscriber:
     def __init__(self, stream: int) -> None:
         self.stream, self.id, self.topic = stream, f"s{stream}", "t"
         self.account = Account()
+        self.shares = False
 
     def first_needed(self, waiting: int) -> int:
         return waiting

@@ -119,6 +119,8 @@ RELATED = {
     ("logon", "version"),
     ("subscribe", "bookmark"),
     ("subscribe", "durability"),
+    ("subscribe", "shared"),
+    ("subscribe", "max_deliveries"),
     ("publish", "text"),
     ("publish", "data"),
     ("ack", "numbers"),

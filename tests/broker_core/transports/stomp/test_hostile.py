@@ -142,6 +142,11 @@ async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_co
         assert broker.engine.anteroom.held == 0
 
 
+async def test_heart_beats_of_a_millisecond_are_a_seconds(tmp_path: Path) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
+        assert (await client.connect(heart_beat="1,1")).headers["heart-beat"] == "1000,1000"
+
+
 async def test_heart_beats_of_a_second_are_kept_by_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,92 @@
+"""Intervals of sequences, apart from each other: what of a stretch of the log is done, or is still to be brought."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Ranges:
+    """Intervals in ascending order, joined where they touch. `most` of them at most; None: no bound of their own."""
+
+    __slots__ = ("_firsts", "_lasts", "_most")
+
+    def __init__(self, of: Iterable[tuple[int, int]] = (), most: int | None = None) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._most = most
+        for first, last in of:
+            self.add(first, last)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._firsts, self._lasts, strict=True)
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    @property
+    def first(self) -> int:
+        """The first that is noted; 0 for none."""
+        return self._firsts[0] if self._firsts else 0
+
+    @property
+    def upto(self) -> int:
+        """The last that is noted; 0 for none."""
+        return self._lasts[-1] if self._lasts else 0
+
+    def add(self, first: int, last: int) -> bool:
+        """Note these; False when there are too many intervals to note them."""
+        start, stop = bisect_left(self._lasts, first - 1), bisect_right(self._firsts, last + 1)
+        if start == stop and self._most is not None and len(self) >= self._most:
+            return False
+        if start < stop:
+            first, last = min(first, self._firsts[start]), max(last, self._lasts[stop - 1])
+        self._firsts[start:stop], self._lasts[start:stop] = [first], [last]
+        return True
+
+    def remove(self, first: int, last: int) -> None:
+        """Note nothing from `first` to `last` any more."""
+        start, stop = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
+        if start >= stop:
+            return
+        left = [(self._firsts[start], first - 1), (last + 1, self._lasts[stop - 1])]
+        kept = [(one, other) for one, other in left if one <= other]
+        self._firsts[start:stop] = [one for one, _ in kept]
+        self._lasts[start:stop] = [other for _, other in kept]
+
+    def drop_upto(self, sequence: int) -> None:
+        """Note nothing up to there any more."""
+        if self._firsts and self._firsts[0] <= sequence:
+            self.remove(self._firsts[0], sequence)
+
+    def between(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """What of `first` to `last` isn't noted."""
+        for start, stop in self:
+            if start > first:
+                yield first, min(start - 1, last)
+            first = max(first, stop + 1)
+            if first > last:
+                return
+        if first <= last:
+            yield first, last
+
+    def hold(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """For each sequence whether it is noted."""
+        if not self._firsts:
+            return np.zeros(len(sequences), np.bool_)
+        firsts, lasts = np.array(self._firsts, np.uint64), np.array(self._lasts, np.uint64)
+        at = np.searchsorted(firsts, sequences, side="right") - 1
+        held: npt.NDArray[np.bool_] = (at >= 0) & (sequences <= lasts[np.maximum(at, 0)])
+        return held
+
+
+def runs(sequences: npt.NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
+    """Ascending sequences as intervals."""
+    if len(sequences):
+        cuts = np.flatnonzero(np.diff(sequences) > 1) + 1
+        yield from zip(
+            sequences[np.r_[0, cuts]].tolist(), sequences[np.r_[cuts - 1, -1]].tolist(), strict=True
+        )

@@ -1,0 +1,144 @@
+"""Whose each record of a shared subscription is. Pure: records are sequences, and who has them is whatever can be a key.
+
+    took ──▶ here ──gave──▶ a holder ──acknowledged──▶ done
+               ▲                └─────returned─────┐
+               └────────brought──────── back ◀─────┘
+
+Everything from the low mark up to `upto` that is neither here, nor held, nor back is done, or was never for it. So what is
+done needs no list: it is what lies between those that are owed, whose number is bounded (`MOST_OWED`).
+
+Of a record that comes back it is known how often its holder failed with it (`tries`); those that somebody may have had are
+remembered until they are done (`again`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import chain
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from broker_core.ranges import Ranges, runs
+
+MOST_OWED: Final = 16_384
+"""Records that may be unacknowledged at once, by all holders together. Behind so many nothing new is taken from the log."""
+
+Holder = TypeVar("Holder", bound=Hashable)
+
+
+class Handout(Generic[Holder]):
+    """One shared subscription's. It begins where it was kept: everything up to `upto` that isn't `done` is back."""
+
+    def __init__(
+        self,
+        position: int,
+        upto: int,
+        done: Iterable[tuple[int, int]] = (),
+        tries: Mapping[int, int] | None = None,
+        most_tries: int = 0,
+    ) -> None:
+        self.most_tries = most_tries
+        """Who has failed with a record so often gives it up; 0: never."""
+        self.upto = upto
+        """The last record that was taken from the log."""
+        self.back = Ranges(Ranges(done).between(position, upto))
+        """What has to be brought from the log again before anything else; also what was never for it, as nobody knows yet."""
+        self.tries = dict(tries or {})
+        self.given_up = {number for number, times in self.tries.items() if 0 < most_tries <= times}
+        """Of what is back, what nobody should be given any more."""
+        self.again: set[int] = set()
+        self._here: dict[int, None] = {}
+        self._held: dict[Holder, dict[int, None]] = {}
+
+    def held(self, holder: Holder) -> Iterable[int]:
+        """What it has and hasn't acknowledged, in the order in which it was given."""
+        return self._held.get(holder, ())
+
+    @property
+    def owed(self) -> int:
+        """Records that are here or held; of what is back their number isn't known, so its intervals count."""
+        return len(self._here) + sum(map(len, self._held.values())) + len(self.back)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Records that somebody holds."""
+        return sum(map(len, self._held.values()))
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing new should be taken."""
+        return self.owed >= MOST_OWED
+
+    def took(self, sequences: Iterable[int]) -> None:
+        """These came from the log, for the first time."""
+        self._here.update(dict.fromkeys(sequences))
+        self.upto = max(self.upto, next(reversed(self._here), 0))
+
+    def brought(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """These were read again: which of them are back. They are here now; `back` is cleared by who has read all of a stretch."""
+        wanted = self.back.hold(sequences)
+        found = sequences[wanted].tolist()
+        self._here.update(dict.fromkeys(found))
+        self.again.update(found)
+        return wanted
+
+    def gave(self, holder: Holder, sequences: Iterable[int]) -> None:
+        """These are the holder's from now on."""
+        mine, here = self._held.setdefault(holder, {}), self._here
+        for sequence in sequences:
+            del here[sequence]
+            mine[sequence] = None
+
+    def acknowledged(self, holder: Holder, sequences: Iterable[int]) -> None:
+        """The holder is done with these. What it doesn't have is passed over: it was taken from it meanwhile."""
+        mine = self._held.get(holder, {})
+        for sequence in sequences:
+            if sequence in mine:
+                del mine[sequence]
+                self.tries.pop(sequence, None)
+                self.again.discard(sequence)
+                self.given_up.discard(sequence)
+
+    def returned(
+        self, holder: Holder, sequences: Iterable[int], failed: Iterable[int] = (), *, for_good: bool = False
+    ) -> None:
+        """The holder gives these back; with those of them that `failed` it couldn't do anything, and nobody can `for_good`."""
+        mine = self._held.get(holder, {})
+        back = sorted(sequence for sequence in sequences if mine.pop(sequence, self) is None)
+        for first, last in runs(np.array(back, np.uint64)):
+            self.back.add(first, last)
+        for sequence in set(failed).intersection(back):
+            times = self.tries[sequence] = self.tries.get(sequence, 0) + 1
+            if for_good or 0 < self.most_tries <= times:
+                self.given_up.add(sequence)
+
+    def spared(self, holder: Holder, sequences: Iterable[int]) -> None:
+        """What was given up can't be put away: it is back, and tried again."""
+        listed = list(sequences)
+        self.given_up.difference_update(listed)
+        for sequence in listed:
+            self.tries.pop(sequence, None)
+        self.returned(holder, listed)
+
+    def left(self, holder: Holder, failed: Iterable[int] = ()) -> None:
+        """The holder goes, and all that it has is back."""
+        self.returned(holder, list(self.held(holder)), failed)
+        self._held.pop(holder, None)
+
+    # What is kept of it.
+
+    def position(self, following: int) -> int:
+        """The first record that isn't done; `following` is the next one that may be taken."""
+        firsts = [self.back.first, *(min(one) for one in (self._here, *self._held.values()) if one)]
+        return min((first for first in firsts if first), default=max(following, self.upto + 1))
+
+    def done(self) -> list[tuple[int, int]]:
+        """What is done between the first record that isn't and `upto`."""
+        owed = Ranges(self.back)
+        listed = np.fromiter(chain(self._here, *self._held.values()), np.uint64)
+        listed.sort()
+        for first, last in runs(listed):
+            owed.add(first, last)
+        return list(owed.between(owed.first, self.upto)) if len(owed) else []

@@ -1,0 +1,271 @@
+"""The laws of a shared subscription over a real engine and journal, whatever its consumers and the process do:
+
+nothing is lost; nobody is given what another holds, or what was acknowledged (after a crash: when that was saved); what was
+given back goes out before anything new; and every consumer's account balances.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.batch import Batch, build
+from broker_core.clock import SystemClock
+from broker_core.config import default_policy
+from broker_core.connections.acknowledging import refuse
+from broker_core.connections.connection import Connection
+from broker_core.delivery.account import parts, total
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.engine.engine import Engine
+from broker_core.journal.journal import Journal, JournalOptions
+from broker_core.protocols import commands
+from broker_core.protocols.replies import Error, Reply
+from broker_core.replay.kept import SHARED_OWNER
+
+HUGE = 1 << 40
+KEY = SHARED_OWNER, "jobs"
+
+
+class Socket:
+    """A consumer's: what it was given and holds, by number."""
+
+    protocol, remote, text_mode = "tcp", "test", False
+    peer_names: frozenset[str] = frozenset()
+    flushed, lump_bytes, network_limited = True, 0, False
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.writable = True
+        self.handed_bytes = self.numbers = 0
+        self.holds: dict[int, int] = {}
+
+    def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        for entry in entries:
+            self.handed_bytes += entry.nbytes
+            for sequence in entry.batch.sequences().tolist():
+                self.numbers += 1
+                self.world.check_given(sequence)
+                self.holds[self.numbers] = sequence
+
+    def send_reply(self, reply: Reply) -> None:
+        assert not isinstance(reply, Error), reply
+
+    def taken_bytes(self) -> int:
+        return self.handed_bytes
+
+    def logged_on(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def close(self, code: str, message: str) -> None:
+        assert code == "shutting_down", (code, message)
+
+
+class World:
+    """A broker, its consumers, and what they know together."""
+
+    def __init__(self, home: Path, max_deliveries: int) -> None:
+        self.home, self.max_deliveries = home, max_deliveries
+        self.published: set[int] = set()
+        """Sequences of what is for the shared subscription."""
+        self.acked: set[int] = set()
+        self.saved: set[int] = set()
+        """What was acknowledged when it was last saved."""
+        self.consumers: list[tuple[Connection, Socket]] = []
+        self.lives = 0
+        self.start()
+
+    def start(self) -> None:
+        self.lives += 1
+        self.names = 0
+        options = JournalOptions(segment_size=64 * 1024, preallocated=1)
+        place = self.home / str(self.lives)
+        journal = Journal.open(place / "journal", "law-1", place / "archive", options)
+        self.engine = Engine(journal, default_policy("law-1"), place / "spool", HUGE, None, SystemClock())
+        self.publisher = self.client()[0]
+
+    def client(self) -> tuple[Connection, Socket]:
+        self.names += 1
+        socket = Socket(self)
+        connection = self.engine.connected("tcp", socket)
+        connection.carry_out(commands.Logon(name=f"c{self.names}"))
+        return connection, socket
+
+    def check_given(self, sequence: int) -> None:
+        assert sequence not in self.acked, "nobody is given what another has acknowledged"
+        holders = [socket for _, socket in self.consumers if sequence in socket.holds.values()]
+        assert not holders, "nobody is given what another holds"
+
+    async def do(self, operation: str, number: int) -> None:
+        consumer = self.consumers[number % len(self.consumers)] if self.consumers else None
+        if operation == "publish":
+            topics = [("queue.jobs", "other", "queue.jobs")[(number + row) % 3] for row in range(number)]
+            batch = Batch.parse(build("c1", topics, [b"x" * number] * number))
+            before = self.engine.frontier.durable
+            self.engine.dispatch.publish(self.publisher, batch, ())
+            await self.engine.dispatch.barrier()
+            self.published |= {before + 1 + row for row, topic in enumerate(topics) if topic != "other"}
+        elif operation == "turns":
+            await asyncio.sleep(number / 4_000)
+        elif operation == "join":
+            self.join(1 + number % 7)
+            await asyncio.sleep(0)
+        elif operation == "save":
+            await self.save()
+        elif operation == "crash":
+            await self.crash()
+        elif consumer is not None:
+            self.act(operation, *consumer, number)
+
+    def act(self, operation: str, connection: Connection, socket: Socket, number: int) -> None:
+        if operation == "leave":
+            self.consumers.remove((connection, socket))
+            connection.on_closed()
+            account = connection.account
+            assert account.matched == total(what for _, what in parts(account))
+            assert account.waiting.messages == account.in_flight.messages == 0
+        elif operation == "block":
+            socket.writable = not socket.writable
+            if socket.writable:
+                connection.on_writable()
+        elif socket.holds:
+            chosen = list(socket.holds)[number % len(socket.holds)]
+            sequence = socket.holds.pop(chosen)
+            if operation == "ack":
+                self.acked.add(sequence)
+                connection.carry_out(commands.Acknowledge(id="s", numbers=[(chosen, chosen)]))
+            else:
+                refuse(connection, self.engine.services, connection.subscriptions["s"], chosen)
+            account = connection.account
+            assert account.matched == total(what for _, what in parts(account))
+            assert min(account.waiting.messages, account.in_flight.messages) >= 0
+
+    def join(self, prefetch: int) -> None:
+        connection, socket = self.client()
+        self.consumers.append((connection, socket))
+        connection.carry_out(
+            commands.Subscribe(
+                id="s",
+                topic="queue.jobs",
+                durable="jobs",
+                shared=True,
+                bookmark="0",
+                ack="client-individual",
+                prefetch=prefetch,
+                max_deliveries=self.max_deliveries,
+            )
+        )
+
+    async def save(self) -> None:
+        saved = set(self.acked)
+        self.engine.durables.look()
+        await self.engine.kept.save()
+        self.saved = saved
+
+    async def crash(self) -> None:
+        """What is on the disk now is all that the next life has."""
+        await self.engine.dispatch.barrier()
+        shutil.copytree(self.home / str(self.lives), self.home / str(self.lives + 1))
+        self.consumers.clear()
+        await self.engine.close()
+        self.acked = set(self.saved)
+        self.start()
+
+    async def drain(self) -> None:
+        """Consumers that acknowledge everything get everything that is owed."""
+        for connection, socket in self.consumers:
+            socket.writable = True
+            connection.on_writable()
+        self.join(50)
+        async with asyncio.timeout(60):
+            while (owed := self.published - self.acked - self.buried()) or any(
+                s.holds for _, s in self.consumers
+            ):
+                assert owed >= {one for _, s in self.consumers for one in s.holds.values()}
+                for consumer in self.consumers:
+                    while consumer[1].holds:
+                        self.act("ack", *consumer, 0)
+                await asyncio.sleep(0.001)
+
+    def buried(self) -> set[int]:
+        """Sequences of what the dead letters say they are of."""
+        journal, found, at = self.engine.journal, set[int](), 1
+        while self.max_deliveries and (read := journal.read(at, 1 << 20, self.engine.frontier.durable)):
+            for batch in read:
+                for record in batch.records():
+                    if record.topic == "queue.dead.jobs":
+                        assert b"x-sluice-dead-letter-from:queue.jobs\n" in record.headers
+                        found.add(int(record.headers.rsplit(b"|", 2)[-2]))
+            at = read[-1].last_sequence + 1
+        return found
+
+
+OPERATIONS = st.tuples(
+    st.sampled_from(
+        [
+            "publish",
+            "publish",
+            "join",
+            "ack",
+            "ack",
+            "ack",
+            "ack",
+            "nack",
+            "leave",
+            "block",
+            "turns",
+            "turns",
+            "turns",
+            "save",
+            "crash",
+        ]
+    ),
+    st.integers(1, 20),
+)
+
+
+async def live_out(script: list[tuple[str, int]], home: Path, max_deliveries: int) -> None:
+    world = World(home, max_deliveries)
+    for operation, number in script:
+        await world.do(operation, number)
+    await world.drain()
+    assert world.published <= world.acked | world.buried()
+    await world.save()
+    kept = world.engine.kept.durables[KEY]
+    assert kept.sharing is not None and kept.sharing.done == [] and kept.sharing.tries == {}
+    assert kept.position == world.engine.frontier.durable + 1, "it holds nothing of the log any more"
+    await world.engine.close()
+
+
+def run(script: list[tuple[str, int]], max_deliveries: int) -> None:
+    home = Path(tempfile.mkdtemp(prefix="sluice-sharing-"))
+    try:
+        asyncio.run(live_out(script, home, max_deliveries))
+    finally:
+        shutil.rmtree(home)
+
+
+@given(st.lists(OPERATIONS, min_size=1, max_size=40), st.sampled_from([0, 0, 2]))
+@settings(max_examples=25, deadline=None)
+def test_nothing_is_lost_and_nobody_gets_what_another_has(
+    script: list[tuple[str, int]], max_deliveries: int
+) -> None:
+    run([("publish", 9), ("join", 3), ("turns", 9), *script], max_deliveries)
+
+
+def test_the_laws_hold_for_a_script_with_everything_in_it() -> None:
+    script = [
+        ("publish", 20),
+        ("join", 3),
+        ("join", 4),
+        ("turns", 20),
+        ("ack", 2),
+        ("nack", 1),
+        ("publish", 20),
+    ] * 4
+    run([*script, ("leave", 1), ("block", 2), ("save", 1), ("ack", 1), ("crash", 1), *script], 3)

@@ -1,0 +1,115 @@
+"""Queues: each message to one of the consumers, until one of them has acknowledged it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker_core.client import AsyncClient
+from broker_core.delivery.account import Cause
+from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.stomp_client import stomp_client, stomp_policy
+
+JOBS = "/queue/jobs"
+
+
+async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as publisher:
+        async with stomp_client(broker, client_id="b") as second:
+            async with stomp_client(broker, client_id="a") as first:
+                for client in (first, second):
+                    await client.asked(
+                        "SUBSCRIBE", id="1", destination=JOBS, ack="client-individual", prefetch_count=2
+                    )
+                for number in range(5):
+                    await publisher.asked("SEND", b"%d" % number, destination=JOBS)
+                mine = [await first.read() for _ in range(2)]
+                others = [await second.read() for _ in range(2)]
+                assert sorted(one.body for one in mine + others) == [b"0", b"1", b"2", b"3"]
+                (queue,) = await ask(broker, "durables")
+                assert (queue["shared"], queue["consumers"], queue["unacknowledged"]) == (True, 2, 4)
+                first.send("NACK", id=mine[0].headers["ack"])  # the first that comes again, before 4
+                again = await first.read()
+                assert (again.body, again.headers["redelivered"]) == (mine[0].body, "true")
+                accounts = [broker.engine.roster.clients[name].account for name in ("a", "b")]
+                assert accounts[0].gone[Cause.RETURNED].messages == 1
+                assert accounts[0].matched.messages == 3 and not accounts[0].lost.messages
+            await until(lambda: "a" not in broker.engine.roster.clients)
+            for one in others:
+                second.send("ACK", id=one.headers["ack"])
+            found = [await second.read() for _ in range(2)]
+            assert [one.headers["redelivered"] for one in found] == ["true", "true"], "before what nobody had"
+            assert [one.body for one in found] == sorted(one.body for one in mine)
+            second.send("ACK", id=found[0].headers["ack"])
+            assert ((last := await second.read()).body, last.headers["redelivered"]) == (b"4", "false")
+        await until(lambda: not any(one.connected for one in broker.engine.durables.listed()))
+        async with stomp_client(
+            broker
+        ) as third:  # what was acknowledged behind the first that wasn't is remembered
+            await third.asked("SUBSCRIBE", id="1", destination=JOBS)
+            rest = [await third.read() for _ in range(2)]
+            assert [one.body for one in rest] == [found[1].body, b"4"]
+
+
+async def test_a_message_that_nobody_can_do_anything_with_becomes_a_dead_letter(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        headers = {"id": "1", "destination": JOBS, "ack": "client", "x_sluice_max_deliveries": 2}
+        await client.asked("SEND", b"poison", destination=JOBS, color="red")
+        await client.asked("SEND", b"none", destination=JOBS)
+        await client.asked("SUBSCRIBE", **headers, prefetch_count=1)
+        for redelivered in ("false", "true"):
+            found = await client.read()
+            assert (found.body, found.headers["redelivered"]) == (b"poison", redelivered)
+            client.send("NACK", id=found.headers["ack"])
+        found = await client.read()
+        assert found.body == b"none"
+        client.send("NACK", id=found.headers["ack"], requeue="false")  # RabbitMQ's word for never again
+        await client.asked("SUBSCRIBE", id="2", destination="/queue/dead.jobs")
+        dead = [await client.read() for _ in range(2)]
+        assert [one.body for one in dead] == [b"poison", b"none"]
+        assert dead[0].headers.items() >= {
+            "destination": "/queue/dead.jobs", "color": "red", "x-sluice-dead-letter-from": "queue.jobs",
+            "x-sluice-dead-letter-of": "queue.jobs", "x-sluice-dead-letter-bookmark": "test-1|1|",
+        }.items()  # fmt: skip
+
+
+async def test_a_restart_brings_only_what_wasnt_acknowledged(tmp_path: Path) -> None:
+    headers = {"id": "1", "destination": JOBS, "ack": "client-individual"}
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        for number in range(6):
+            client.send("SEND", b"%d" % number, destination=(JOBS, "/topic/other")[number % 2])
+        await client.asked("SUBSCRIBE", **headers)
+        found = [await client.read() for _ in range(3)]
+        await client.asked("ACK", id=found[1].headers["ack"])
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        await client.asked("SEND", b"new", destination=JOBS)
+        await client.asked("SUBSCRIBE", **headers)
+        found = [await client.read() for _ in range(3)]
+        assert [(one.body, one.headers["redelivered"]) for one in found] == [
+            (b"0", "true"),
+            (b"4", "true"),
+            (b"new", "false"),
+        ]
+
+
+async def test_consumers_that_read_nothing_hold_nothing_up(tmp_path: Path) -> None:
+    """One acknowledges nothing; what it was given is all that it keeps from the other, native, one."""
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as idle:
+        await idle.asked("SUBSCRIBE", id="1", destination=JOBS, ack="client", prefetch_count=3)
+        async with (
+            AsyncClient(address_of(broker), "busy") as busy,
+            AsyncClient(address_of(broker), "p") as feed,
+        ):
+            mine = await busy.subscribe(
+                "queue.jobs", durable="queue.jobs", shared=True, ack="client", prefetch=50
+            )
+            await feed.publish_many("queue.jobs", [b"%d" % number for number in range(2_000)])
+            got: set[bytes] = set()
+            async with asyncio.timeout(60):
+                async for message in mine:
+                    got.add(message.body)
+                    mine.ack(message)
+                    if len(got) == 1_997:
+                        break
+            held = {(await idle.read()).body for _ in range(3)}
+            assert held | got == {b"%d" % number for number in range(2_000)} and not held & got
