@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from broker_core.access import Rights
@@ -32,6 +32,8 @@ class Publishes(Protocol):
 
     @property
     def messages(self) -> int: ...
+    @property
+    def topics(self) -> Mapping[str, int]: ...
     @property
     def uncommitted(self) -> int: ...
     def submitted(self) -> None: ...

@@ -17,6 +17,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "overview": ("**The overview**", "**What is wrong stands", "**Moments**"),
     "clients": ("**Two words for each client.**", TRAY),
     "client": ("**Two words for each client.**", "**A client's page**", TRAY),
+    "flow": ("**Flow**",),
     "decisions": ("**Decisions**",),
     "alerts": ("## Alerts",),
     "policies": ("## Policies", TRAY),

@@ -12,6 +12,7 @@ PAGES = (
     "/",
     "/clients/",
     "/clients/board-jfk/",
+    "/flow/",
     "/durables/",
     "/alerts/",
     "/decisions/",

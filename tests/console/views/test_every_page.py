@@ -17,6 +17,7 @@ PAGES = (
     "standing",
     "alerts",
     "clients",
+    "flow",
     "decisions",
     "policies",
     "policies_in_force",
