@@ -79,7 +79,11 @@ def what_they_may(request: HttpRequest) -> dict[str, Any]:
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
     """Render a page with what every page needs."""
-    return render(request, template, {"deliveries": list(Delivery), **context}, status=status)
+    kept = {
+        "sample_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS,
+        "minute_days": settings.SLUICE_MINUTE_RETENTION_DAYS,
+    }
+    return render(request, template, {"deliveries": list(Delivery), **kept, **context}, status=status)
 
 
 def own_instance() -> Instance | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,30 @@ def test_pages_without_a_session_and_addresses_that_arent_there_are_accessible(
         page.goto(path)
         page.evaluate(AXE.read_text(encoding="utf-8"))
         assert page.evaluate(RUN_AXE) == [], path
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_moment_that_is_over_is_accessible_fits_a_telephone_and_leads_back(page: Page, theme: str) -> None:
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    open_page(page, "/clients/board-jfk/")
+    page.get_by_label("Times by the clock of").select_option("utc")
+    page.locator(".top .at summary").click()
+    wanted = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    page.locator("#at").fill(wanted.strftime("%Y-%m-%dT%H:%M:%S"))
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url(lambda url: "at=" in url)
+    query = f"?at={wanted:%Y-%m-%dT%H:%M:%SZ}"
+    for path in ("/clients/board-jfk/", "/", "/clients/", "/policies/"):
+        page.goto(path + query.replace(":", "%3A"))
+        expect(page.locator(".past")).to_contain_text("As it was at")
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        assert page.evaluate(RUN_AXE) == [], path
+    page.set_viewport_size({"width": 400, "height": 800})
+    for path in ("/policies/", "/clients/"):
+        page.goto(path + query)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.get_by_role("link", name="Back to now").click()
+    page.wait_for_url("**/clients/")
 
 
 def test_moments_are_told_by_the_clock_that_one_chooses(page: Page) -> None:
