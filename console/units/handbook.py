@@ -26,6 +26,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "messages": ("## Messages",),
     "replays": ("## Managed replays",),
     "actions": ("## Actions",),
+    "settings": ("**Settings**",),
 }
 """By the beginning of a page's name: headings, of which everything up to the next one is taken, and beginnings of paragraphs."""
 ELSEWHERE: Final = (TRAY,)

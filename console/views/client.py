@@ -91,7 +91,8 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
         return common.page(request, "client_unknown.html", {"name": name}, 404)
     last = kept["samples"][-1]["at"] if kept["samples"] else None
-    chosen = overview.RANGES.get(request.GET.get("range", ""), overview.RANGES[USUAL_RANGE])
+    asked = request.GET.get("range") or common.preferences(request).range
+    chosen = overview.RANGES.get(asked, overview.RANGES[USUAL_RANGE])
     since = timezone.now() - chosen.span
     context = {
         "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "forecasts": _forecasts(found), "acts": _acts(name, found),

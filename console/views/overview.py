@@ -69,7 +69,8 @@ def seen(request: HttpRequest) -> HttpResponse:
 
 
 def _range(request: HttpRequest) -> read.Range:
-    return read.RANGES.get(request.GET.get("range", ""), read.RANGES[USUAL_RANGE])
+    asked = request.GET.get("range") or common.preferences(request).range
+    return read.RANGES.get(asked, read.RANGES[USUAL_RANGE])
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:

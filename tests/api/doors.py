@@ -145,6 +145,8 @@ DOORS = [
     Door("GET", "/login/oidc/", Open.EVERYONE),
     Door("GET", "/login/oidc/back/", Open.EVERYONE),
     Door("GET", "/account/", Open.OWN_ACCOUNT),
+    Door("GET", "/settings/", Open.OWN_ACCOUNT),
+    Door("POST", "/settings/save/", Open.OWN_ACCOUNT, {}, looks=True),
     Door("POST", "/account/password/", Open.OWN_ACCOUNT, {}),
     Door("POST", "/account/totp/begin/", Open.OWN_ACCOUNT, {}),
     Door("POST", "/account/totp/confirm/", Open.OWN_ACCOUNT, {"code": "1"}),

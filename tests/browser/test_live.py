@@ -240,3 +240,4 @@ def test_the_flow_singles_out_who_is_slow_and_leads_on(page: Page) -> None:
     expect(page.locator(".flow-band.on")).not_to_have_count(0)
     page.keyboard.press("Enter")
     page.wait_for_url("**/clients/board-jfk/")
+    expect(page.locator("#feed")).to_have_attribute("data-status", "live")

@@ -30,6 +30,7 @@ PAGES = (
     "actions_new",
     "actions_firings",
     "runs",
+    "settings",
     "runs_list",
 )
 CHANGES = (
