@@ -21,6 +21,7 @@ from broker_core.documents.columns import Kind
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.errors import OperatorError
 from broker_core.names import name_fits
+from console.queries.flow import METER, Flow, Rates, flow
 
 MOST_ROWS = 200
 Word = Annotated[str, Meta(max_length=255)]
@@ -31,7 +32,7 @@ _LEFT_OUT = frozenset(one.key for one in columns.CLIENT_COLUMNS if one.kind is K
 class Want(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tab looks at. `names` holds rows where they are, in this order, whatever the sort says."""
 
-    view: Literal["totals", "clients", "client"] = "totals"
+    view: Literal["totals", "clients", "client", "flow"] = "totals"
     search: Word = ""
     delivery: Word = ""
     health: Word = ""
@@ -46,7 +47,8 @@ _WANTS = msgspec.json.Decoder(Want)
 
 
 class Window(NamedTuple):
-    """What a tab holds. `total` is of the clients that fit, `order` the rows' names; rows are as they are sent."""
+    """What a tab holds. `total` is of the clients that fit, `order` the rows' names; rows are as they are sent. `flow` is made
+    where it is looked at."""
 
     at: int
     status: InstanceStatus
@@ -54,6 +56,7 @@ class Window(NamedTuple):
     total: int
     order: list[str]
     rows: dict[str, dict[str, Any]]
+    flow: Flow | None = None
 
 
 class Shared:
@@ -64,6 +67,8 @@ class Shared:
         self._ordered: dict[tuple[object, ...], list[ClientEntry]] = {}
         self._totals: dict[tuple[str, ...] | None, dict[str, Any]] = {}
         self._by_name: dict[str, ClientEntry] | None = None
+        self._rates: Rates | None = None
+        self._flows: dict[tuple[str, ...] | None, Flow] = {}
 
     def seen(self, patterns: Sequence[str] | None) -> list[ClientEntry]:
         """The clients whose names fit one of the patterns; None is all."""
@@ -96,6 +101,14 @@ class Shared:
             found = [one for one in self.seen(patterns) if _fits(one, want)]
             self._ordered[key] = in_order(found, want.sort or columns.DEFAULT_SORT)
         return self._ordered[key]
+
+    def flow(self, patterns: Sequence[str] | None) -> Flow:
+        """Who publishes what to whom; its rates are from the snapshots of the last seconds that were looked at so."""
+        key = None if patterns is None else tuple(patterns)
+        if key not in self._flows:
+            self._rates = self._rates or METER.rates(self.snapshot)
+            self._flows[key] = flow(self.snapshot, self._rates, patterns)
+        return self._flows[key]
 
     def named(self, name: str) -> ClientEntry | None:
         """One client."""
@@ -135,16 +148,17 @@ def window(shared: Shared, want: Want, patterns: Sequence[str] | None) -> Window
     whole = want.view == "client"
     return Window(
         snapshot.at, snapshot.status, shared.totals(patterns), total, [one.name for one in rows],
-        {one.name: _row(one, whole=whole) for one in rows},
+        {one.name: _row(one, whole=whole) for one in rows}, shared.flow(patterns) if want.view == "flow" else None,
     )  # fmt: skip
 
 
 def snapshot_of(held: Window) -> dict[str, Any]:
     """A window whole."""
-    return {
+    whole: dict[str, Any] = {
         "type": "snapshot", "at": held.at, "status": held.status, "totals": held.totals, "total": held.total,
         "order": held.order, "clients": list(held.rows.values()),
     }  # fmt: skip
+    return whole if held.flow is None else {**whole, "flow": held.flow}
 
 
 def delta_of(old: Window, new: Window) -> dict[str, Any]:
@@ -155,7 +169,7 @@ def delta_of(old: Window, new: Window) -> dict[str, Any]:
         made["status"] = status
     made |= {
         key: getattr(new, key)
-        for key in ("totals", "total", "order")
+        for key in ("totals", "total", "order", "flow")
         if getattr(old, key) != getattr(new, key)
     }
     changed = []
@@ -180,11 +194,13 @@ def apply(held: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     for name in change.get("removed", ()):
         del rows[name]
     order = change.get("order", held["order"])
-    return {
+    graph = change.get("flow", held.get("flow"))
+    whole = {
         "type": "snapshot", "at": change["at"], "status": {**held["status"], **change.get("status", {})},
         "totals": change.get("totals", held["totals"]), "total": change.get("total", held["total"]), "order": order,
         "clients": [rows[name] for name in order],
     }  # fmt: skip
+    return whole if graph is None else {**whole, "flow": graph}
 
 
 def _held(shared: Shared, want: Want, patterns: Sequence[str] | None) -> list[ClientEntry]:

@@ -31,6 +31,7 @@ urlpatterns = [
     path("tokens", access.TokensView.as_view(), name="tokens"),
     path("tokens/<int:token_id>", access.TokenView.as_view(), name="token"),
     path("live", live.LiveView.as_view(), name="live"),
+    path("flow", live.FlowView.as_view(), name="flow"),
     path("status", clients.StatusView.as_view(), name="status"),
     path("transports", policies.TransportsView.as_view(), name="transports"),
     path("transports/<str:name>", policies.TransportView.as_view(), name="transport"),

@@ -187,6 +187,7 @@ CODES: Final = MappingProxyType({
     "bad_option": ErrorCode("The pipeline job has no such option or value", _OPERATOR, _BAD),
     "bad_parameters": ErrorCode("The request's parameters can't be used", _OPERATOR, _BAD),
     "bad_policy": ErrorCode("The policy can't be used; `problems`", _OPERATOR, _BAD),
+    "bad_moment": ErrorCode("The moment can't be read, is to come, or is longer ago than anything is kept", _OPERATOR, _BAD),
     "bad_range": ErrorCode("`from` must be before `to`", _OPERATOR, _BAD),
     "bad_rollout": ErrorCode("The rollout can't begin", _OPERATOR, _BAD),
     "outside_roots": ErrorCode("A directory of the policy lies under none of SLUICE_DIRECTORY_ROOTS", _OPERATOR, _BAD),

@@ -141,6 +141,29 @@ class AuditResult(models.TextChoices):
     FAILED = "failed", "Failed"
 
 
+class Theme(models.TextChoices):
+    """Colours of the console."""
+
+    AUTO = "auto", "As the system"
+    LIGHT = "light", "Light"
+    DARK = "dark", "Dark"
+
+
+class Clock(models.TextChoices):
+    """By which clock moments are told."""
+
+    BROWSER = "browser", "The browser"
+    UTC = "utc", "UTC"
+    SITE = "site", "The site"
+
+
+class Density(models.TextChoices):
+    """How high rows are."""
+
+    COMPACT = "compact", "Compact"
+    COMFORTABLE = "comfortable", "Comfortable"
+
+
 class PlaceKind(models.TextChoices):
     """What is sampled beside clients."""
 

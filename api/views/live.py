@@ -9,12 +9,27 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from api import live_window
+from api.documents import plain, serializer_of
 from api.views.view import ApiView
 from console.choices import Permission
 from console.queries import live
+from console.queries.flow import Flow
 from console.services.actors import access_of_request
+
+
+class FlowView(ApiView):
+    """Who publishes what to whom."""
+
+    needs = {"GET": Permission.VIEW}
+
+    @extend_schema(responses=serializer_of(Flow))
+    def get(self, request: Request) -> Response:
+        """Publishers, topics and clients with messages a second; a second request, some seconds later, has the rates."""
+        patterns = access_of_request(request).client_patterns(settings.SLUICE_INSTANCE)
+        return Response(plain(live_window.Shared(live.snapshot()).flow(patterns)))
 
 
 class LiveView(ApiView):
@@ -24,7 +39,7 @@ class LiveView(ApiView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("view", enum=["totals", "clients", "client"]),
+            OpenApiParameter("view", enum=["totals", "clients", "client", "flow"]),
             *(OpenApiParameter(name) for name in ("search", "delivery", "health", "sort", "client")),
             *(OpenApiParameter(name, OpenApiTypes.INT) for name in ("offset", "limit")),
         ],

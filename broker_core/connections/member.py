@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from broker_core.access import Rights
@@ -33,6 +33,8 @@ class Publishes(Protocol):
     @property
     def messages(self) -> int: ...
     @property
+    def topics(self) -> Mapping[str, int]: ...
+    @property
     def uncommitted(self) -> int: ...
     def submitted(self) -> None: ...
     def committed(self, number: int) -> None: ...
@@ -45,7 +47,6 @@ class Member(Peer, Protocol):
     """One of the roster. Its name is "" and its rights say nothing until it has logged on."""
 
     transport: str
-    sink: Sink
     user: str
     identity: Identity | None
     rights: Rights
@@ -64,6 +65,8 @@ class Member(Peer, Protocol):
     last_stream: int
     """The number of its newest subscription."""
 
+    @property
+    def sink(self) -> Sink: ...
     @property
     def logged_on(self) -> bool: ...
     @property

@@ -285,6 +285,7 @@ class Statistics:
             offlined_since=backlog.offlined_at // _MS if backlog.offlined_at else None,
             delivered_bytes=account.delivered.nbytes,
             published_messages=connection.publishing.messages,
+            published_topics=dict(connection.publishing.topics),
             rate_out_messages=self._rates.get(connection.name, 0.0),
             write_blocked_ms=age_ms(backlog.blocked_since, now),
             pool=pool.name,

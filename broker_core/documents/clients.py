@@ -173,6 +173,10 @@ class ClientEntry(Standing, frozen=True, kw_only=True):
     offlined_since: MomentOrNone
     delivered_bytes: Bodies
     published_messages: int
+    published_topics: Annotated[
+        dict[str, int],
+        Meta(description="The same by topic; of one that publishes to many, also by pattern, as `prices.>`."),
+    ]
     rate_out_messages: Annotated[float, Meta(description="Messages handed over in the last second.")]
     write_blocked_ms: Annotated[int, Meta(description="How long its socket has taken nothing.")]
     pool: str

@@ -91,6 +91,7 @@ CLIENT_COLUMNS: tuple[Column, ...] = (
     Column("delivered_messages", "Delivered", "Messages handed over", Kind.COUNT),
     Column("delivered_bytes", "Delivered, bytes", "Bytes of their bodies", Kind.BYTES),
     Column("published_messages", "Published", "Messages it published", Kind.COUNT),
+    Column("published_topics", "Published, by topic", "Messages it published, by topic", Kind.NESTED, sortable=False),
     Column("rate_out_messages", "Out /s", "Messages handed over to it each second", Kind.RATE, shown=True),
     Column("write_blocked_ms", "Socket blocked", "How long its socket has taken nothing", Kind.MS),
     Column("window_full_ms", "Window full", "How long a window of its subscriptions has been full", Kind.MS),

@@ -13,6 +13,7 @@ from console.models.identity import Identity
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
 from console.models.ledger import Loss
 from console.models.policy import BrokerUser, Entitlement, PolicyEntry
+from console.models.preferences import Preferences
 from console.models.replay import ManagedReplay
 from console.models.revision import PolicyRevision, RevisionReport
 from console.models.run import ActionRun
@@ -46,6 +47,7 @@ __all__ = [
     "PolicyRevision",
     "PolicyRollout",
     "PoolPolicy",
+    "Preferences",
     "RevisionReport",
     "RunHold",
     "Transport",

@@ -141,6 +141,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "console.views.common.what_they_may",
+                "console.views.common.what_they_prefer",
                 "console.views.tray.context",
             ],
         },

@@ -14,17 +14,19 @@ from markdown_it import MarkdownIt
 GUIDE: Final = Path("docs") / "operators-guide.md"
 TRAY: Final = "### The tray"
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "overview": ("**The overview**", "**What is wrong stands", "**Moments**"),
-    "clients": ("**Two words for each client.**", TRAY),
-    "client": ("**Two words for each client.**", "**A client's page**", TRAY),
+    "overview": ("**The overview**", "**As it was.**", "**What is wrong stands", "**Moments**"),
+    "clients": ("**Two words for each client.**", "**As it was.**", TRAY),
+    "client": ("**Two words for each client.**", "**A client's page**", "**As it was.**", TRAY),
+    "flow": ("**Flow**",),
     "decisions": ("**Decisions**",),
     "alerts": ("## Alerts",),
-    "policies": ("## Policies", TRAY),
+    "policies": ("## Policies", "**As it was.**", TRAY),
     "drafts": ("**Drafts**", "**Preview**", "**Publish**", "**Staged rollout.**"),
     "journals": ("## Journals", TRAY),
     "messages": ("## Messages",),
     "replays": ("## Managed replays",),
     "actions": ("## Actions",),
+    "settings": ("**Settings**",),
 }
 """By the beginning of a page's name: headings, of which everything up to the next one is taken, and beginnings of paragraphs."""
 ELSEWHERE: Final = (TRAY,)

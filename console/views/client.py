@@ -23,7 +23,7 @@ from console.services import audit
 from console.services import tray as service
 from console.units import words
 from console.units.format import number, size
-from console.views import common, tray
+from console.views import common, past, tray
 
 DECISIONS = 20
 MOST_FORECASTS = 8
@@ -35,6 +35,7 @@ STEPS_S = {"15m": 1, "3h": 10, "24h": 60, "7d": 600, "14d": 1_800}
 
 @common.permitted(Permission.VIEW, client="name")
 @require_GET
+@past.with_past(past.client)
 def client(request: HttpRequest, name: str) -> HttpResponse:
     """A client's page; also of one that has logged off, as long as its history is kept."""
     return _show(request, name)
@@ -90,7 +91,8 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
         return common.page(request, "client_unknown.html", {"name": name}, 404)
     last = kept["samples"][-1]["at"] if kept["samples"] else None
-    chosen = overview.RANGES.get(request.GET.get("range", ""), overview.RANGES[USUAL_RANGE])
+    asked = request.GET.get("range") or common.preferences(request).range
+    chosen = overview.RANGES.get(asked, overview.RANGES[USUAL_RANGE])
     since = timezone.now() - chosen.span
     context = {
         "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "forecasts": _forecasts(found), "acts": _acts(name, found),

@@ -8,7 +8,7 @@ from django.views.decorators.http import require_GET
 from broker_core.documents import columns
 from broker_core.documents.clients import Delivery, Health
 from console.choices import Permission
-from console.views import common
+from console.views import common, past
 
 FIRST = ("health", "name", "delivery")
 """What stands at the left of the table, in this order."""
@@ -17,6 +17,7 @@ FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(Del
 
 @common.permitted(Permission.VIEW)
 @require_GET
+@past.with_past(past.clients)
 def clients(request: HttpRequest) -> HttpResponse:
     """Everyone who is logged on. `columns` are keys of those to show besides the usual ones."""
     shown = columns.drawn(frozenset(request.GET.get("columns", "").split(",")))

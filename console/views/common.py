@@ -18,10 +18,11 @@ from broker_core.documents.clients import Delivery
 from broker_core.errors import OperatorError, SluiceError
 from console.access.rights import Need, Open
 from console.choices import Permission
-from console.models import Instance
+from console.models import Instance, Preferences
 from console.queries import policies
 from console.services import access
 from console.services.actors import access_of_request, actor_of
+from console.services.preferences import preferences_of
 
 __all__ = ["actor_of", "allow", "in_force", "may", "own_instance", "page", "patterns", "permitted", "tell"]
 
@@ -77,9 +78,28 @@ def what_they_may(request: HttpRequest) -> dict[str, Any]:
     return {"may": SimpleLazyObject(lambda: may(request))}
 
 
+def preferences(request: HttpRequest) -> Preferences:
+    """How the person wants the console; read once a request."""
+    kept: Preferences | None = getattr(request, "_preferences", None)
+    if kept is None:
+        user = getattr(request, "user", None)
+        kept = preferences_of(user.pk if user is not None else None)
+        request._preferences = kept  # type: ignore[attr-defined]
+    return kept
+
+
+def what_they_prefer(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: `prefers` in every template."""
+    return {"prefers": SimpleLazyObject(lambda: preferences(request))}
+
+
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
     """Render a page with what every page needs."""
-    return render(request, template, {"deliveries": list(Delivery), **context}, status=status)
+    kept = {
+        "sample_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS,
+        "minute_days": settings.SLUICE_MINUTE_RETENTION_DAYS,
+    }
+    return render(request, template, {"deliveries": list(Delivery), **kept, **context}, status=status)
 
 
 def own_instance() -> Instance | None:

@@ -15,7 +15,7 @@ from console.choices import Permission
 from console.queries import history
 from console.queries import overview as read
 from console.services import audit, handover
-from console.views import common
+from console.views import common, past
 
 NEWEST_DECISIONS = 5
 USUAL_RANGE = "3h"
@@ -23,6 +23,7 @@ USUAL_RANGE = "3h"
 
 @common.permitted(Permission.VIEW)
 @require_GET
+@past.with_past(past.overview)
 def overview(request: HttpRequest) -> HttpResponse:
     """The first page."""
     instance, patterns = common.own_instance(), common.patterns(request)
@@ -68,7 +69,8 @@ def seen(request: HttpRequest) -> HttpResponse:
 
 
 def _range(request: HttpRequest) -> read.Range:
-    return read.RANGES.get(request.GET.get("range", ""), read.RANGES[USUAL_RANGE])
+    asked = request.GET.get("range") or common.preferences(request).range
+    return read.RANGES.get(asked, read.RANGES[USUAL_RANGE])
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:

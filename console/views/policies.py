@@ -25,7 +25,7 @@ from console.services import audit
 from console.services import policies as service
 from console.services import tray as tray_service
 from console.units import words
-from console.views import common, tray
+from console.views import common, past, tray
 from console.views.rollouts import rollout_shown
 
 REVISIONS = 30
@@ -33,6 +33,7 @@ REVISIONS = 30
 
 @common.permitted(Permission.VIEW)
 @require_GET
+@past.with_past(past.policies)
 def policies(request: HttpRequest) -> HttpResponse:
     """What is wanted, what runs, and how it came to be."""
     return _show(request)

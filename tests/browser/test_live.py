@@ -224,3 +224,20 @@ def test_what_is_shown_can_be_exported(page: Page) -> None:
     with page.expect_download() as begun:
         page.get_by_role("link", name="Export").click()
     assert len(begun.value.path().read_text().splitlines()) == 2
+
+
+def test_the_flow_singles_out_who_is_slow_and_leads_on(page: Page) -> None:
+    open_page(page, "/flow/")
+    slow = page.locator('.flow-clients[data-name="board-jfk"]')
+    expect(slow).to_have_class(re.compile(r"\bstalled\b"))
+    expect(page.locator('.flow-clients[data-name="carrier-*"]')).to_have_count(1)
+    expect(page.locator("#flow-note")).to_contain_text("over the last")
+    feeding = page.locator('.flow-publishers[data-name="feed-publisher"] .flow-rate')
+    expect(feeding).to_have_text(re.compile(r"[1-9][\d,]* /s"))
+    page.get_by_text("The same as tables").click()
+    expect(page.locator("#flow-handed tbody")).to_contain_text("Stalled")
+    slow.focus()
+    expect(page.locator(".flow-band.on")).not_to_have_count(0)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/clients/board-jfk/")
+    expect(page.locator("#feed")).to_have_attribute("data-status", "live")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ PAGES = (
     "/",
     "/clients/",
     "/clients/board-jfk/",
+    "/flow/",
     "/durables/",
     "/alerts/",
     "/decisions/",
@@ -26,6 +28,7 @@ PAGES = (
     "/runs/",
     "/audit/",
     "/access/",
+    "/settings/",
 )
 AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
 RUN_AXE = """async () => {
@@ -63,6 +66,30 @@ def test_pages_without_a_session_and_addresses_that_arent_there_are_accessible(
         page.goto(path)
         page.evaluate(AXE.read_text(encoding="utf-8"))
         assert page.evaluate(RUN_AXE) == [], path
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_moment_that_is_over_is_accessible_fits_a_telephone_and_leads_back(page: Page, theme: str) -> None:
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    open_page(page, "/clients/board-jfk/")
+    page.get_by_label("Times by the clock of").select_option("utc")
+    page.locator(".top .at summary").click()
+    wanted = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    page.locator("#at").fill(wanted.strftime("%Y-%m-%dT%H:%M:%S"))
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url(lambda url: "at=" in url)
+    query = f"?at={wanted:%Y-%m-%dT%H:%M:%SZ}"
+    for path in ("/clients/board-jfk/", "/", "/clients/", "/policies/"):
+        page.goto(path + query.replace(":", "%3A"))
+        expect(page.locator(".past")).to_contain_text("As it was at")
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        assert page.evaluate(RUN_AXE) == [], path
+    page.set_viewport_size({"width": 400, "height": 800})
+    for path in ("/policies/", "/clients/"):
+        page.goto(path + query)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.get_by_role("link", name="Back to now").click()
+    expect(page.locator("#feed")).to_have_attribute("data-status", "live")
 
 
 def test_moments_are_told_by_the_clock_that_one_chooses(page: Page) -> None:
@@ -111,6 +138,26 @@ def test_the_theme_follows_the_system_until_one_is_chosen(page: Page) -> None:
     page.reload()
     expect(html).to_have_attribute("data-theme", "dark")
     expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+
+
+def test_settings_hold_until_a_switch_of_this_browser_and_again_when_saved(context: BrowserContext) -> None:
+    from tests.browser.conftest import log_in
+
+    context.clear_cookies()
+    page = context.new_page()
+    log_in(page, "viewer")  # nobody else looks by this account's settings
+    html = page.locator("html")
+    for theme, other in (("Dark", "Light"), ("Light", "Dark")):
+        open_page(page, "/settings/")
+        page.get_by_label("Theme", exact=True).select_option(theme)
+        page.get_by_label("Times by the clock of").last.select_option("utc")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("#messages")).to_contain_text("Saved")
+        expect(html).to_have_attribute("data-theme", theme.lower())
+        expect(page.locator("#zone")).to_have_value("utc")
+        page.get_by_role("button", name=other).click()
+        open_page(page, "/flow/")
+        expect(html).to_have_attribute("data-theme", other.lower())
 
 
 def test_the_keyboard_leads_everywhere(page: Page) -> None:

@@ -29,6 +29,7 @@ REQUESTS = msgspec.json.Decoder(Union[tuple(Request.__subclasses__())])  # noqa:
 CARRIERS = ("AA", "AS", "B6", "DL", "EV", "F9", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV")
 
 
+_FLIGHTS = [f"flights.{code}" for code in CARRIERS[:5]]
 AMOUNTS = {
     f"{part}_{unit}": 0 for part in ("matched", "acknowledged", "in_flight", "waiting") for unit in ("messages", "bytes")
 } | {"gone": {}, "gone_bytes": 0, "lost_messages": 0, "unacked_messages": 0}  # fmt: skip
@@ -68,7 +69,7 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
         "outbox_bytes": 0 if spooled else lag * 412, "outbox_messages": 0 if spooled else lag,
         "spool_bytes": lag * 40 if spooled else 0, "spool_messages": lag if spooled else 0,
         "offlined_since": now - 95_000 if spooled else None, "delivered_messages": 1_204_331,
-        "delivered_bytes": 496_184_000, "published_messages": 0, "rate_out_messages": 0.0 if state == "offlined" else 5210.4,
+        "delivered_bytes": 496_184_000, "published_messages": 0, "published_topics": {}, "rate_out_messages": 0.0 if state == "offlined" else 5210.4,
         "write_blocked_ms": 95_400 if state == "offlined" else 0, "pool": "instance",
         "memory_percent": min(50.0, lag / 20_000), "disk_percent": lag / 500_000 if spooled else 0.0, "revision": 1,
         "window_full_ms": 0, "held_bytes": 0, "forecast": None, "why_slow": None, "last_decision": None,
@@ -111,7 +112,7 @@ def some_clients() -> list[ClientEntry]:
         make_client("board-jfk", "offlined", 184_220, user="ops"),
         make_client("delay-mailer", "draining", 20_411),
         make_client("lake-loader", "replaying", 92_000, transport="websocket"),
-        make_client("feed-publisher", published_messages=336_776, rate_out_messages=0.0, subscriptions=[]),
+        make_client("feed-publisher", published_messages=336_775, published_topics=dict.fromkeys(_FLIGHTS, 67_355), rate_out_messages=0.0, subscriptions=[]),
         *(make_client(f"carrier-{code.lower()}", "live", 3 if code == "UA" else 0, transport="websocket" if code < "F" else "tcp")
           for code in CARRIERS),
     ]  # fmt: skip
@@ -247,6 +248,12 @@ class FakeBroker:
                 one, lag_messages=lag, lag_bytes=lag * 412, lag_ms=age, seconds_behind=age / 1_000, waiting_messages=lag,
                 spool_bytes=lag * 40 if one.delivery in ("offlined", "draining") else 0,
                 delivered_messages=one.delivered_messages + int(one.rate_out_messages),
+                published_messages=one.published_messages + 1_000 * len(one.published_topics),
+                published_topics={topic: number + 1_000 for topic, number in one.published_topics.items()},
+                subscriptions=[
+                    structs.replace(of, delivered_messages=of.delivered_messages + int(one.rate_out_messages))
+                    for of in one.subscriptions
+                ],
             )  # fmt: skip
 
     def do_status(self, request: dict[str, Any]) -> dict[str, Any]:

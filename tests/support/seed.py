@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from django.conf import settings
 from django.utils import timezone
 
-from console.choices import ActorKind, RunKind, RunState
-from console.models import ActionRun, ClientSample, Decision, Instance
+from console.choices import ActorKind, PlaceKind, RunKind, RunState
+from console.models import ActionRun, ClientSample, Decision, Instance, PlaceSample
 from console.services import policies
 from console.services.actors import Actor
 
@@ -25,6 +25,7 @@ def seed_history(instance_name: str = "sluice-1") -> Instance:
     instance = policies.ensure_instance(instance_name)
     seed_revisions()
     seed_samples(instance)
+    seed_places(instance)
     seed_decisions(instance)
     seed_runs(instance)
     seed_hours(instance)
@@ -83,6 +84,44 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
             )
         )
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def seed_places(instance: Instance, hours: int = 6) -> None:
+    """The instance and its pool, each ten seconds."""
+    now = timezone.now().replace(microsecond=0)
+    rows = []
+    for number in range(6, hours * 360):
+        at, wave = now - timedelta(seconds=10 * number), math.sin(number / 40)
+        figures = {
+            "at": at,
+            "memory_used": int((1_200 + 400 * wave) * 2**20),
+            "memory_limit": 2_458 * 2**20,
+            "disk_used": 2**27,
+            "disk_limit": 2_458 * 2**20,
+        }
+        rates = {
+            "messages_in": 5_200 + 900 * wave,
+            "messages_out": 61_000 + 9_000 * wave,
+            "bytes_in": 2_142_000 + 370_000 * wave,
+            "bytes_out": 25_100_000.0,
+        }
+        rows.append(
+            PlaceSample(
+                instance=instance,
+                kind=PlaceKind.INSTANCE,
+                name=instance.name,
+                clients=18,
+                offlined=1,
+                **figures,
+                **rates,
+            )
+        )
+        rows.append(
+            PlaceSample(
+                instance=instance, kind=PlaceKind.POOL, name="instance", clients=18, offlined=1, **figures
+            )
+        )
+    PlaceSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 
 
 def seed_decisions(instance: Instance) -> None:

@@ -9,7 +9,7 @@ const STALE_MS = 5000;
 const BACKOFF_MS = [500, 1000, 2000, 5000, 10_000];
 const REFUSED = new Set([4401, 4403, 1008]);
 const POLL_AFTER = 3, POLL_MS = 3000;
-const NOTHING = { clients: new Map(), order: [], totals: null, total: 0, broker: null, at: null };
+const NOTHING = { clients: new Map(), order: [], totals: null, total: 0, broker: null, at: null, flow: null };
 
 export class Feed extends EventTarget {
   constructor(path, instance) {
@@ -34,6 +34,7 @@ export class Feed extends EventTarget {
   get total() { return (this.frozen ?? this.newest).total; }
   get totals() { return (this.frozen ?? this.newest).totals; }
   get broker() { return (this.frozen ?? this.newest).broker; }
+  get flow() { return (this.frozen ?? this.newest).flow; }
   get at() { return (this.frozen ?? this.newest).at; }
 
   start() {
@@ -42,7 +43,7 @@ export class Feed extends EventTarget {
     addEventListener("pagehide", () => this.memory.save());
   }
 
-  /** Say what this tab looks at: {view: "totals"}, {view: "client", client}, or {view: "clients", search, …, offset, limit, names}. */
+  /** Say what this tab looks at: {view: "totals"}, {view: "flow"}, {view: "client", client}, or {view: "clients", search, …, offset, limit, names}. */
   look(want) {
     if (JSON.stringify(want) === JSON.stringify(this.want)) return;
     this.want = want;
@@ -79,7 +80,7 @@ export class Feed extends EventTarget {
     this.sequence = message.seq ?? this.sequence;
     this.newest = {
       clients: new Map(clients.map((client) => [client.name, client])), order: message.order ?? clients.map((client) => client.name),
-      totals: message.totals ?? null, total: message.total ?? clients.length, broker: message.status ?? null, at: this.newest.at,
+      totals: message.totals ?? null, total: message.total ?? clients.length, broker: message.status ?? null, at: this.newest.at, flow: message.flow ?? null,
     };
   }
 
@@ -88,7 +89,7 @@ export class Feed extends EventTarget {
     if (message.status) newest.broker = { ...newest.broker, ...message.status };
     for (const client of message.changed ?? []) newest.clients.set(client.name, { ...newest.clients.get(client.name), ...client });
     for (const name of message.removed ?? []) newest.clients.delete(name);
-    for (const key of ["order", "totals", "total"]) if (message[key] !== undefined) newest[key] = message[key];
+    for (const key of ["order", "totals", "total", "flow"]) if (message[key] !== undefined) newest[key] = message[key];
   }
 
   #follows(message) {

@@ -3,6 +3,7 @@ import { all, one, setAttribute, setText, typing } from "./dom.js";
 import { Feed } from "./feed.js";
 import { ago, clock, duration, moment } from "./format.js";
 import { palette } from "./palette.js";
+import { picker } from "./past.js";
 import { watchStanding } from "./standing.js";
 import { choice, choices, choose, dayAndTime, zoneWord } from "./zone.js";
 
@@ -130,7 +131,7 @@ function copying() {
   });
 }
 
-themes(); menu(); badge(); clocks(); dialogs(); keyboard(pause()); times(); copying(); focusOnWrong(); palette();
+themes(); menu(); badge(); clocks(); dialogs(); keyboard(pause()); times(); copying(); focusOnWrong(); palette(); picker();
 watchStanding(feed);
 setInterval(times, 10_000);
 for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());

@@ -1,13 +1,15 @@
-// By which clock moments are told: the browser's, UTC, or the site's. One choice for pages and plots, kept in this browser.
+// By which clock moments are told: the browser's, UTC, or the site's. One choice for pages and plots: the person's setting, or this browser's.
 const KEY = "sluice.zone";
 const BROWSER = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 const ZONES = { browser: BROWSER, utc: "UTC", site: document.body?.dataset.siteZone || "UTC" };
+
+const ofPerson = document.documentElement.dataset.clockKept in ZONES ? document.documentElement.dataset.clockKept : "browser";
 
 let chosen = read();
 let parts = formatter(), shortNames = names();
 
 function read() {
-  try { const kept = localStorage.getItem(KEY); return kept in ZONES ? kept : "browser"; } catch { return "browser"; }
+  try { const kept = localStorage.getItem(KEY); return kept in ZONES ? kept : ofPerson; } catch { return ofPerson; }
 }
 function formatter() {
   return new Intl.DateTimeFormat("en-GB", { timeZone: ZONES[chosen], hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" });

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from broker_core.batch import build
 from broker_core.broker import Broker
-from broker_core.connections.publisher import MOST_UNCOMMITTED
-from broker_core.protocols.native import encode_command
+from broker_core.connections.publisher import MOST_TOPICS, MOST_UNCOMMITTED
+from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 from tests.support.brokers import running_broker, until
 from tests.support.raw import RawClient
 
@@ -88,3 +89,19 @@ async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(t
         busy.heard_at -= 60_000
         broker.engine.tick()
         assert (await client.until("closing"))["code"] == "heartbeat_timeout"
+
+
+async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their_first_word(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "busy")
+        topics = [f"prices.{number}" for number in range(2 * MOST_TOPICS)] + ["prices.0", "plain"]
+        batch = build("busy", topics, [b"x"] * len(topics))
+        client.write(encode_frame_header(PUBLISH, 0, len(batch)) + batch + publish(1) + flush("all"))
+        assert (await client.until("completed"))["id"] == "all"
+        found = broker.engine.roster.clients["busy"].publishing
+        assert found.messages == len(topics) + 1 == broker.engine.dispatch.messages_in
+        assert found.topics["prices.0"] == 2 and found.topics["prices.>"] == MOST_TOPICS
+        assert found.topics[">"] == 2, "a word alone is no prefix of others"
+        client.close()

@@ -17,6 +17,7 @@ PAGES = (
     "standing",
     "alerts",
     "clients",
+    "flow",
     "decisions",
     "policies",
     "policies_in_force",
@@ -29,6 +30,7 @@ PAGES = (
     "actions_new",
     "actions_firings",
     "runs",
+    "settings",
     "runs_list",
 )
 CHANGES = (

@@ -1,0 +1,29 @@
+"""The form of one's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from console.choices import Clock, Density, Theme
+from console.forms.fields import dress
+from console.queries.overview import RANGES
+
+
+class PreferencesForm(forms.Form):
+    """Theme, clock, density, range."""
+
+    theme = forms.ChoiceField(label="Theme", choices=Theme.choices)
+    clock = forms.ChoiceField(label="Times by the clock of", choices=Clock.choices)
+    density = forms.ChoiceField(label="Rows", choices=Density.choices)
+    range = forms.ChoiceField(
+        label="Range of plots",
+        choices=[(one.key, one.label) for one in RANGES.values()],
+        help_text="Of the overview and of a client, where the address names none.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, auto_id="settings_%s", **kwargs)
+        for field in self.fields.values():
+            dress(field)

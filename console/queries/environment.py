@@ -1,0 +1,39 @@
+"""What of this installation is set from outside, with where each value comes from. Secrets are said to be set, no more."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from django.conf import settings
+
+
+class Setting(NamedTuple):
+    """A value from the environment."""
+
+    name: str
+    word: str
+    value: str
+    origin: str
+
+
+def installation() -> list[Setting]:
+    """Those that explain what the console shows and keeps."""
+    days = settings.SLUICE_AUDIT_RETENTION_DAYS
+    rows = (
+        ("SLUICE_INSTANCE", "Instance", settings.SLUICE_INSTANCE),
+        ("SLUICE_TIME_ZONE", "The site’s clock", str(settings.SLUICE_LOCAL_ZONE)),
+        ("SLUICE_SAMPLE_RETENTION_HOURS", "Samples of ten seconds", f"{settings.SLUICE_SAMPLE_RETENTION_HOURS} h"),
+        ("SLUICE_MINUTE_RETENTION_DAYS", "The worst of each minute", f"{settings.SLUICE_MINUTE_RETENTION_DAYS} days"),
+        ("SLUICE_DECISION_RETENTION_DAYS", "Decisions and losses", f"{settings.SLUICE_DECISION_RETENTION_DAYS} days"),
+        ("SLUICE_AUDIT_RETENTION_DAYS", "Audit events", f"{days['*']} days, logins {days['login']}"),
+        ("SLUICE_SESSION_HOURS", "A session ends after", f"{settings.SESSION_COOKIE_AGE // 3600} h"),
+        ("SLUICE_SESSION_IDLE_MINUTES", "or unused for", f"{settings.SLUICE_SESSION_IDLE_MINUTES} min"),
+        ("SLUICE_REQUIRE_TOTP", "Second factor", "everybody’s" if settings.SLUICE_REQUIRE_TOTP else "whose wants one"),
+        ("SLUICE_WEBHOOK_HOSTS", "Hosts of webhooks", ", ".join(settings.SLUICE_WEBHOOK_HOSTS) or "none"),
+        ("SLUICE_SMTP_URL", "Mail of alerts", "set" if settings.SLUICE_SMTP_URL else "none is sent"),
+    )  # fmt: skip
+    return [
+        Setting(name, word, value, "environment" if os.environ.get(name) else "default")
+        for name, word, value in rows
+    ]

@@ -1,0 +1,345 @@
+"""Publishers → topics → clients, with messages a second on each way: what the accounts of two snapshots differ by.
+
+Nothing is counted here. What a client published by topic, and what each subscription was handed, stand in the broker's snapshot
+as totals; a rate is how much they grew between a look some seconds ago and this one. Names that are many are grouped by how they
+begin, so that five hundred clients are a few dozen boxes; clients that ask for an act are never in a group with others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
+
+from broker_core.documents.base import Document, Moment
+from broker_core.documents.clients import ClientEntry, Health
+from broker_core.documents.instance import Snapshot
+from broker_core.names import name_fits
+from console.access.rights import topic_within
+
+MOST_PUBLISHERS: Final = 12
+MOST_TOPICS: Final = 12
+MOST_SLOW: Final = 12
+MOST_GROUPS: Final = 14
+LOOKS: Final = 6
+LEAST_MS, MOST_MS = 900, 12_000
+"""How far two looks are apart: nearer ones say too little, and what is longer ago isn't now."""
+OTHERS: Final = "others"
+ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
+_SEPARATORS: Final = "-._"
+
+
+class FlowNode(Document, frozen=True, kw_only=True):
+    """A publisher, a topic or a client, or a group of them."""
+
+    name: Annotated[
+        str, Meta(description="Its name; of a group what its names begin with and `*`, or `others`.")
+    ]
+    members: Annotated[int, Meta(description="How many it stands for.")]
+    rate: Annotated[float, Meta(description="Messages a second: published, or handed over.")]
+    rate_in: Annotated[float, Meta(description="Of a topic: messages a second that are published to it.")] = (
+        0.0
+    )
+    health: Annotated[str, Meta(description="Of a client that asks for an act; empty for all others.")] = ""
+    lag_ms: Annotated[int, Meta(description="Of such a client: its lag.")] = 0
+
+
+class FlowLink(Document, frozen=True, kw_only=True):
+    """Messages a second from one to another, by their places in the lists."""
+
+    source: int
+    target: int
+    rate: float
+
+
+class Flow(Document, frozen=True, kw_only=True):
+    """Who publishes what to whom, now."""
+
+    at: Moment
+    span_ms: Annotated[
+        int | None,
+        Meta(description="Over how long rates were taken; null: not known yet, ask again in a second."),
+    ]
+    publishers: list[FlowNode]
+    topics: list[FlowNode]
+    clients: list[FlowNode]
+    published: Annotated[list[FlowLink], Meta(description="From publishers to topics.")]
+    handed: Annotated[list[FlowLink], Meta(description="From topics to clients.")]
+
+
+Key = tuple[str, int, str]
+"""A client's name, since when it is connected, and a topic or a subscription."""
+
+
+class Look(NamedTuple):
+    """Totals of the accounts at one moment: published by client and topic, handed over by client and subscription."""
+
+    at: int
+    published: Mapping[Key, int]
+    handed: Mapping[Key, int]
+
+
+class Rates(NamedTuple):
+    """Messages a second, by the same keys. `span_ms` is None while there is nothing to compare with."""
+
+    span_ms: int | None
+    published: Mapping[Key, float]
+    handed: Mapping[Key, float]
+
+
+def look_at(snapshot: Snapshot) -> Look:
+    """The totals of a snapshot."""
+    published: dict[Key, int] = {}
+    handed: dict[Key, int] = {}
+    for one in snapshot.clients:
+        for topic, number in one.published_topics.items():
+            published[one.name, one.connected_at, topic] = number
+        for subscription in one.subscriptions:
+            handed[one.name, one.connected_at, subscription.id] = subscription.delivered_messages
+    return Look(snapshot.at, published, handed)
+
+
+class Meter:
+    """The last looks of this process, made only while somebody asks. A rate is over the longest span that they have."""
+
+    def __init__(self) -> None:
+        self._looks: deque[Look] = deque(maxlen=LOOKS)
+
+    def rates(self, snapshot: Snapshot) -> Rates:
+        """How fast the accounts grew until this snapshot."""
+        now, looks = look_at(snapshot), self._looks
+        while looks and not 0 <= now.at - looks[0].at <= MOST_MS:
+            looks.popleft()
+        first = looks[0] if looks else None
+        if not looks or now.at - looks[-1].at >= LEAST_MS:
+            looks.append(now)
+        if first is None or (span := now.at - first.at) < LEAST_MS:
+            return Rates(None, dict.fromkeys(now.published, 0.0), dict.fromkeys(now.handed, 0.0))
+        return Rates(
+            span, _grown(first.published, now.published, span), _grown(first.handed, now.handed, span)
+        )
+
+
+def _grown(before: Mapping[Key, int], now: Mapping[Key, int], span_ms: int) -> dict[Key, float]:
+    """What wasn't there before began within the span; a subscription that was made anew under its id begins at nothing."""
+    return {key: max(0, number - before.get(key, 0)) * 1_000 / span_ms for key, number in now.items()}
+
+
+class Box(NamedTuple):
+    """A group in the making: its name, what belongs to it, and its place in the order."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+def flow(snapshot: Snapshot, rates: Rates, patterns: Sequence[str] | None) -> Flow:
+    """The graph of the clients whose names fit one of the patterns; None is all."""
+    clients = [
+        one
+        for one in snapshot.clients
+        if patterns is None or any(name_fits(pattern, one.name) for pattern in patterns)
+    ]
+    publishing = [one for one in clients if one.published_topics]
+    subscribing = [one for one in clients if one.subscriptions]
+    topics, at_topic = _topics(publishing, subscribing, rates)
+    publishers, at_publisher = _boxed(_grouped([one.name for one in publishing], MOST_PUBLISHERS))
+    slow = sorted(
+        (one for one in subscribing if one.health in ASKS), key=lambda one: (ASKS.index(one.health), -one.seconds_behind, one.name)
+    )  # fmt: skip
+    singled = {one.name: one for one in slow[:MOST_SLOW]}
+    more = tuple(one.name for one in slow[MOST_SLOW:])
+    usual = [one.name for one in subscribing if one.health not in ASKS]
+    groups = [Box(name, (name,)) for name in singled]
+    groups += [Box("more slow", more)] if more else []
+    receivers, at_receiver = _boxed([*groups, *_grouped(usual, MOST_GROUPS)])
+
+    incoming, published = [0.0] * len(topics), dict[tuple[int, int], float]()
+    for one in publishing:
+        for topic in one.published_topics:
+            rate = rates.published.get((one.name, one.connected_at, topic), 0.0)
+            for place, share in at_topic(topic, incoming):
+                way = at_publisher[one.name], place
+                published[way] = published.get(way, 0.0) + rate * share
+    for (_, place), rate in published.items():
+        incoming[place] += rate
+    handed: dict[tuple[int, int], float] = {}
+    for one in subscribing:
+        for subscription in one.subscriptions:
+            rate = rates.handed.get((one.name, one.connected_at, subscription.id), 0.0)
+            for place, share in at_topic(subscription.topic, incoming):
+                way = place, at_receiver[one.name]
+                handed[way] = handed.get(way, 0.0) + rate * share
+    outgoing = _sums(handed, len(topics), 0)
+    return Flow(
+        at=snapshot.at,
+        span_ms=rates.span_ms,
+        publishers=_nodes(publishers, _sums(published, len(publishers), 0)),
+        topics=[
+            FlowNode(name=box.name, members=len(box.members), rate=_short(outgoing[at]), rate_in=_short(incoming[at]))
+            for at, box in enumerate(topics)
+        ],
+        clients=_nodes(receivers, _sums(handed, len(receivers), 1), singled),
+        published=_links(published),
+        handed=_links(handed),
+    )  # fmt: skip
+
+
+def _nodes(
+    boxes: Sequence[Box], rates: Sequence[float], singled: Mapping[str, ClientEntry] | None = None
+) -> list[FlowNode]:
+    made = []
+    for box, rate in zip(boxes, rates, strict=True):
+        one = (singled or {}).get(box.name)
+        asks = {"health": str(one.health), "lag_ms": round(1_000 * one.seconds_behind)} if one else {}
+        if box.name == "more slow":
+            asks = {"health": str(Health.FALLING_BEHIND)}
+        made.append(FlowNode(name=box.name, members=len(box.members), rate=_short(rate), **asks))  # type: ignore[arg-type]
+    return made
+
+
+def _links(ways: Mapping[tuple[int, int], float]) -> list[FlowLink]:
+    return [FlowLink(source=way[0], target=way[1], rate=_short(rate)) for way, rate in sorted(ways.items())]
+
+
+def _sums(ways: Mapping[tuple[int, int], float], number: int, end: int) -> list[float]:
+    found = [0.0] * number
+    for way, rate in ways.items():
+        found[way[end]] += rate
+    return found
+
+
+def _short(rate: float) -> float:
+    """Three digits are enough for a picture, and change less often."""
+    return float(f"{rate:.3g}")
+
+
+# Topics.
+
+
+class _Places:
+    """Which boxes a topic or a pattern belongs to, and how its messages are divided between them."""
+
+    def __init__(self, boxes: Sequence[Box]) -> None:
+        self._boxes = boxes
+        self._own = {member: place for place, box in enumerate(boxes) for member in (box.name, *box.members)}
+        self._found: dict[str, list[int]] = {}
+
+    def __call__(self, topic: str, weights: Sequence[float]) -> list[tuple[int, float]]:
+        """Its boxes with shares that sum to one: as what comes on each, since a subscription to many isn't counted apart."""
+        places = self._found.get(topic)
+        if places is None:
+            places = self._found[topic] = self._look(topic)
+        if len(places) == 1:
+            return [(places[0], 1.0)]
+        whole = sum(weights[place] for place in places)
+        return [(place, weights[place] / whole if whole else 1 / len(places)) for place in places]
+
+    def _look(self, topic: str) -> list[int]:
+        own = self._own.get(topic)
+        if own is not None:
+            return [own]
+        return [
+            place for place, box in enumerate(self._boxes) if any(_meet(topic, one) for one in box.members)
+        ]
+
+
+def _topics(
+    publishing: Iterable[ClientEntry], subscribing: Iterable[ClientEntry], rates: Rates
+) -> tuple[list[Box], _Places]:
+    """The boxes of topics: those that are published to, and patterns subscribed to that none of them meets."""
+    weights: dict[str, float] = {}
+    for one in publishing:
+        for topic in one.published_topics:
+            rate = rates.published.get((one.name, one.connected_at, topic), 0.0)
+            weights[topic] = weights.get(topic, 0.0) + rate
+    if len(weights) > 4 * MOST_TOPICS:
+        weights = _by_first_word(weights)
+    known = tuple(weights)
+    wanted = {subscription.topic for one in subscribing for subscription in one.subscriptions}
+    for pattern in sorted(wanted):
+        if pattern not in weights and not any(_meet(pattern, topic) for topic in known):
+            weights[pattern] = 0.0
+    members = {topic: (topic,) for topic in weights}
+    if len(weights) > MOST_TOPICS:
+        members = {}
+        for topic in weights:
+            word = _first_word(topic)
+            members[word] = (*members.get(word, ()), topic)
+        weights = _by_first_word(weights)
+    names = sorted(weights, key=lambda topic: (-weights[topic], topic))
+    boxes = [Box(name, members[name]) for name in sorted(names[: MOST_TOPICS - 1])]
+    rest = names[MOST_TOPICS - 1 :]
+    if rest:
+        one = len(rest) == 1
+        boxes.append(
+            Box(rest[0] if one else OTHERS, tuple(topic for name in rest for topic in members[name]))
+        )
+    return boxes, _Places(boxes)
+
+
+def _by_first_word(weights: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for topic, weight in weights.items():
+        word = _first_word(topic)
+        found[word] = found.get(word, 0.0) + weight
+    return found
+
+
+def _first_word(topic: str) -> str:
+    word, dot, _ = topic.partition(".")
+    return topic if not dot or topic.startswith("~") else f"{word}.>"
+
+
+@lru_cache(maxsize=65_536)
+def _meet(pattern: str, other: str) -> bool:
+    """Whether a topic or pattern and another one name something in common, one within the other."""
+    return pattern == other or topic_within(pattern, other) or topic_within(other, pattern)
+
+
+# Names.
+
+
+def _boxed(boxes: list[Box]) -> tuple[list[Box], dict[str, int]]:
+    return boxes, {member: place for place, box in enumerate(boxes) for member in box.members}
+
+
+def _grouped(names: Sequence[str], most: int) -> list[Box]:
+    """Each by itself while they are few, else by how they begin: the finest way that makes no more than so many groups."""
+    if len(names) <= most:
+        return [Box(name, (name,)) for name in sorted(names)]
+    groups: dict[str, list[str]] = {}
+    for cut in (_before_last, _before_first):
+        groups = {}
+        for name in names:
+            groups.setdefault(cut(name), []).append(name)
+        if len(groups) <= most:
+            break
+    largest = sorted(groups, key=lambda key: (-len(groups[key]), key))
+    boxes = [_box(key, groups[key]) for key in largest[: most if len(largest) <= most else most - 1]]
+    if len(largest) > most:
+        boxes.append(Box(OTHERS, tuple(name for key in largest[most - 1 :] for name in groups[key])))
+    return boxes
+
+
+def _box(key: str, names: list[str]) -> Box:
+    return Box(names[0], (names[0],)) if len(names) == 1 else Box(f"{key}*", tuple(sorted(names)))
+
+
+def _before_last(name: str) -> str:
+    """ "desk-eu-12" begins with "desk-eu-", "node7" with "node"."""
+    stem = name.rstrip("0123456789")
+    if stem != name and stem:
+        return stem
+    return name[: max(name.rfind(one) for one in _SEPARATORS) + 1] or name
+
+
+def _before_first(name: str) -> str:
+    places = [at for at in (name.find(one) for one in _SEPARATORS) if at > 0]
+    return name[: min(places) + 1] if places else (name.rstrip("0123456789") or name)
+
+
+METER: Final = Meter()
+"""This process's."""

@@ -1,0 +1,173 @@
+"""The state at a moment that is over, from what was recorded: samples of clients and places, decisions, revisions.
+
+Samples are each ten seconds and kept a day; of a client at rest each minute. After that the worst of each minute is left. What wasn't
+recorded (health, subscriptions, the reason why somebody was slow) isn't guessed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.conf import settings
+
+from broker_core.errors import OperatorError
+from console.choices import PlaceKind
+from console.models import (
+    ClientMinute,
+    ClientSample,
+    Decision,
+    Instance,
+    PlaceSample,
+    PolicyRevision,
+    RevisionReport,
+)
+from console.queries.scoping import visible
+
+BUSY: Final = timedelta(seconds=25)
+"""A client for which something waits is sampled each ten seconds: one without a sample for so long had left."""
+RESTING: Final = timedelta(seconds=75)
+"""A client at rest is sampled each minute."""
+AROUND: Final = timedelta(minutes=15)
+MOST_DECISIONS: Final = 20
+NUMBERS: Final = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+
+
+class Moment(NamedTuple):
+    """A moment that is over. `minutes`: only the worst of each minute is left of it."""
+
+    at: datetime
+    minutes: bool
+
+    @property
+    def resolution_s(self) -> int:
+        """How far its samples are apart."""
+        return 60 if self.minutes else 10
+
+    @property
+    def query(self) -> str:
+        """For links that stay in it."""
+        return f"?at={self.text}"
+
+    @property
+    def text(self) -> str:
+        """As addresses have it."""
+        return self.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(text: str, now: datetime) -> Moment:
+    """What an address asks for; without a zone it is UTC. Raises OperatorError bad_moment."""
+    fix = "Write at=2026-11-22T13:45:00Z, at most as long ago as minutes are kept."
+    try:
+        at = datetime.fromisoformat(text.strip())
+        at = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise OperatorError("bad_moment", f"{text[:40]!r} is no moment.", fix) from None
+    if at > now:
+        raise OperatorError("bad_moment", "That moment is still to come.", fix)
+    if at < now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):
+        raise OperatorError("bad_moment", "Nothing is kept of clients of that time any more.", fix)
+    return Moment(at, at < now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS))
+
+
+def clients(
+    instance: Instance, when: Moment, patterns: Sequence[str] | None, search: str = ""
+) -> list[dict[str, Any]]:
+    """The clients that were logged on, the longest lag first: the newest sample of each."""
+    rows = _samples(instance, when, patterns).filter(at__gt=when.at - RESTING, at__lte=when.at)
+    if search:
+        rows = rows.filter(client__icontains=search)
+    newest: dict[str, dict[str, Any]] = {}
+    for row in rows.order_by("at").values("client", "at", "state", *NUMBERS).iterator(2_000):
+        newest[row["client"]] = row
+    there = [one for one in newest.values() if when.minutes or _idle(one) or one["at"] > when.at - BUSY]
+    return sorted(there, key=lambda one: (-one["lag_ms"], -one["lag_messages"], one["client"]))
+
+
+def client(instance: Instance, when: Moment, name: str) -> list[dict[str, Any]]:
+    """A client's samples of the quarter of an hour until then, the newest first."""
+    rows = _samples(instance, when, None).filter(client=name, at__gt=when.at - AROUND, at__lte=when.at)
+    return list(rows.order_by("-at").values("client", "at", "state", *NUMBERS)[:120])
+
+
+def by_minute(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The worst of each minute, the newest first."""
+    found: dict[datetime, dict[str, Any]] = {}
+    for one in samples:
+        minute = one["at"].replace(second=0, microsecond=0)
+        known = found.get(minute)
+        if known is None or (one["lag_ms"], one["lag_messages"]) > (known["lag_ms"], known["lag_messages"]):
+            found[minute] = one
+    return list(found.values())
+
+
+def there_then(when: Moment, samples: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The sample that holds at the moment; None: it wasn't logged on, or nothing was recorded."""
+    for one in samples[:1]:
+        if one["at"] > when.at - (RESTING if when.minutes or _idle(one) else BUSY):
+            return one
+    return None
+
+
+def by_delivery(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
+    """How many were in each delivery state that asks to be said."""
+    count = Counter(one["state"] for one in rows)
+    return [
+        (state, count[state]) for state in ("offlined", "draining", "replaying", "paused") if count[state]
+    ]
+
+
+def places(instance: Instance, when: Moment) -> dict[str, list[PlaceSample]]:
+    """The instance, transports and pools as they were last recorded; nothing where the broker didn't report."""
+    step = 60 if when.minutes else 10
+    rows = PlaceSample.objects.filter(
+        instance=instance, seconds=step, at__gt=when.at - timedelta(seconds=3 * step), at__lte=when.at
+    )
+    newest: dict[tuple[str, str], PlaceSample] = {(one.kind, one.name): one for one in rows.order_by("at")}
+    found: dict[str, list[PlaceSample]] = {str(kind): [] for kind in PlaceKind}
+    for (kind, _), one in sorted(newest.items()):
+        found[kind].append(one)
+    return found
+
+
+def decisions(
+    instance: Instance, when: Moment, patterns: Sequence[str] | None, name: str = ""
+) -> list[Decision]:
+    """The newest until then."""
+    rows = visible(Decision.objects.filter(instance=instance, at__lte=when.at), patterns)
+    return list((rows.filter(client=name) if name else rows).select_related("instance")[:MOST_DECISIONS])
+
+
+class Policy(NamedTuple):
+    """Which revision was wanted then, and which the broker ran; None where that isn't known."""
+
+    wanted: PolicyRevision | None
+    running: PolicyRevision | None
+
+
+def policy(instance: Instance, when: Moment) -> Policy:
+    """Of revisions, which are kept for good, and of what the broker reported."""
+    revisions = PolicyRevision.objects.filter(instance=instance)
+    reports = RevisionReport.objects.filter(instance=instance, reported_at__lte=when.at, seen_at__gte=when.at)
+    report = reports.order_by("-reported_at").first()
+    running = revisions.filter(number=report.number).first() if report is not None else None
+    return Policy(revisions.filter(created_at__lte=when.at).order_by("-number").first(), running)
+
+
+def revisions(instance: Instance, when: Moment, most: int) -> list[PolicyRevision]:
+    """Those that were there, the newest first."""
+    return list(
+        PolicyRevision.objects.filter(instance=instance, created_at__lte=when.at).order_by("-number")[:most]
+    )
+
+
+def _samples(instance: Instance, when: Moment, patterns: Sequence[str] | None) -> Any:
+    model = ClientMinute if when.minutes else ClientSample
+    return visible(model._default_manager.filter(instance=instance), patterns)
+
+
+def _idle(row: dict[str, Any]) -> bool:
+    """As samples are taken: at rest is live with nothing waiting."""
+    return bool(row["state"] == "live" and not any(row[name] for name in NUMBERS if name != "lag_bytes"))

@@ -1,0 +1,19 @@
+"""How somebody wants the console."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from console.models import Preferences
+from console.services.actors import Actor
+
+
+def preferences_of(user_id: int | None) -> Preferences:
+    """Theirs; the defaults for whoever never saved any."""
+    found = Preferences.objects.filter(user_id=user_id).first() if user_id is not None else None
+    return found if found is not None else Preferences()
+
+
+def save(actor: Actor, wanted: Mapping[str, str]) -> None:
+    """Keep them, in place of those before."""
+    Preferences.objects.update_or_create(user_id=actor.user_id, defaults=dict(wanted))

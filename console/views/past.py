@@ -1,0 +1,153 @@
+"""Four pages as they were at a moment: `?at=` on the overview, clients, a client and policies. Nothing moves and nothing can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from itertools import pairwise
+from typing import Any
+
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils import timezone
+
+from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
+from broker_core.config.vocabulary import Mode
+from broker_core.errors import OperatorError
+from console.models import Instance, PolicyRevision
+from console.queries import past as read
+from console.queries.document_diff import changes
+from console.units import words
+from console.views import common
+
+PAGE = 100
+WORST = 12
+REVISIONS = 10
+STEPS = (
+    ("1 h earlier", -3_600),
+    ("10 min earlier", -600),
+    ("1 min earlier", -60),
+    ("1 min later", 60),
+    ("10 min later", 600),
+)
+
+Context = dict[str, Any]
+
+
+def with_past(then: Callable[..., HttpResponse]) -> Callable[[common.View], common.View]:
+    """For a page that also has a past: `then(request, instance, moment, …)` shows it where the address says `?at=`."""
+
+    def declare(view: common.View) -> common.View:
+        @wraps(view)
+        def looking(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            asked, instance = request.GET.get("at", "").strip(), common.own_instance()
+            if not asked or instance is None:
+                return view(request, *args, **kwargs)
+            try:
+                when = read.moment(asked, timezone.now())
+            except OperatorError as problem:
+                common.tell(request, problem)
+                return redirect(request.path)
+            return then(request, instance, when, *args, **kwargs)
+
+        return looking
+
+    return declare
+
+
+def overview(request: HttpRequest, instance: Instance, when: read.Moment) -> HttpResponse:
+    """How many were logged on, who was furthest behind, pools and rates, what had been decided."""
+    patterns = common.patterns(request)
+    rows = read.clients(instance, when, patterns)
+    return _page(request, instance, when, "past_overview.html", {
+        "total": len(rows), "by_delivery": read.by_delivery(rows), "behind": sum(one["lag_ms"] >= 1_000 for one in rows),
+        "worst": [one for one in rows if one["lag_ms"] or one["state"] != "live"][:WORST],
+        "decisions": read.decisions(instance, when, patterns)[:WORST],
+    })  # fmt: skip
+
+
+def clients(request: HttpRequest, instance: Instance, when: read.Moment) -> HttpResponse:
+    """Who was logged on, the longest lag first."""
+    search = request.GET.get("q", "").strip()[:64]
+    rows = read.clients(instance, when, common.patterns(request), search)
+    query = request.GET.copy()
+    query.pop("page", None)
+    return _page(request, instance, when, "past_clients.html", {
+        "page": Paginator(rows, PAGE).get_page(request.GET.get("page")), "total": len(rows), "search": search,
+        "by_delivery": read.by_delivery(rows), "query": f"{query.urlencode()}&" if query else "",
+    })  # fmt: skip
+
+
+def client(request: HttpRequest, instance: Instance, when: read.Moment, name: str) -> HttpResponse:
+    """What one client's figures were, the quarter of an hour before, and what had been decided about it."""
+    samples = read.client(instance, when, name)
+    return _page(request, instance, when, "past_client.html", {
+        "name": name, "then": read.there_then(when, samples), "samples": read.by_minute(samples),
+        "decisions": read.decisions(instance, when, None, name),
+    })  # fmt: skip
+
+
+def policies(request: HttpRequest, instance: Instance, when: read.Moment) -> HttpResponse:
+    """The revision that was in force, with its limits and rules, and those before it."""
+    found = read.policy(instance, when)
+    shown = found.running or found.wanted
+    listed = read.revisions(instance, when, REVISIONS + 1)
+    before = dict(pairwise(listed))
+    return _page(request, instance, when, "past_policies.html", {
+        "shown": shown, **(_parts(shown) if shown is not None else {}),
+        "revisions": [
+            {"revision": one, "changes": changes(before[one].document, one.document) if one in before else []}
+            for one in listed[:REVISIONS]
+        ],
+    })  # fmt: skip
+
+
+def _parts(revision: PolicyRevision) -> Context:
+    """Limits of the instance and of transports that have their own, and rules as sentences."""
+    document = revision.document
+    limits = []
+    for name, part in (("", document), *((one["name"], one) for one in document["transports"])):
+        values = {**part["pool"], **part["client_policy"]}
+        cells = [
+            {
+                "word": words.setting(f"amps.{field}"),
+                "value": words.setting_value(f"amps.{field}", values.get(field)),
+            }
+            for field in (*AMPS_POOL, *AMPS_CLIENT)
+            if values.get(field) is not None
+        ]
+        if cells or not name:
+            limits.append({"name": name, "cells": cells})
+    rules = [
+        {
+            "sentence": words.rule_sentence(rule),
+            "recorded_only": str(rule.get("mode") or Mode.SHADOW) == Mode.SHADOW,
+        }
+        for rule in document.get("rules") or []
+    ]
+    return {"limits": limits, "rules": rules}
+
+
+def _page(
+    request: HttpRequest, instance: Instance, when: read.Moment, template: str, context: Context
+) -> HttpResponse:
+    places = read.places(instance, when)
+    now = timezone.now()
+    steps = [
+        (word, _stepped(request, when, seconds))
+        for word, seconds in STEPS
+        if (now - when.at).total_seconds() > seconds
+    ]
+    return common.page(request, template, {
+        "past": when, "keep": when.query, "steps": steps, "now_path": request.path, "policy_then": read.policy(instance, when),
+        "instance_then": next(iter(places["instance"]), None), "pools": places["pool"], **context,
+    })  # fmt: skip
+
+
+def _stepped(request: HttpRequest, when: read.Moment, seconds: int) -> str:
+    query = request.GET.copy()
+    query.pop("page", None)
+    query["at"] = read.Moment(when.at + timedelta(seconds=seconds), when.minutes).text
+    return f"?{query.urlencode()}"

@@ -1,0 +1,43 @@
+"""Settings: one's own, which are kept for the person, and the installation's, which are set from outside and shown."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from console.access.rights import Open
+from console.forms.preferences import PreferencesForm
+from console.queries import environment
+from console.services import audit
+from console.services import preferences as service
+from console.views import common
+
+FIELDS = tuple(PreferencesForm.base_fields)
+
+
+@common.permitted(Open.OWN_ACCOUNT)
+@require_GET
+def settings(request: HttpRequest) -> HttpResponse:
+    """Both."""
+    kept = service.preferences_of(request.user.pk)
+    return _show(request, PreferencesForm(initial={name: getattr(kept, name) for name in FIELDS}))
+
+
+@common.permitted(Open.OWN_ACCOUNT)
+@require_POST
+def save(request: HttpRequest) -> HttpResponse:
+    """Keep one's own."""
+    audit.changes_nothing(request)
+    form = PreferencesForm(request.POST)
+    if not form.is_valid():
+        return _show(request, form, 422)
+    service.save(common.actor_of(request), form.cleaned_data)
+    messages.success(request, "Saved. It holds in every browser in which you log in.")
+    return redirect("settings")
+
+
+def _show(request: HttpRequest, form: PreferencesForm, status: int = 200) -> HttpResponse:
+    shown = environment.installation() if common.may(request)["view"] else []
+    return common.page(request, "settings.html", {"form": form, "installation": shown}, status)

@@ -1,0 +1,38 @@
+"""Settings: kept for the person, used on every page, and the installation's with where each comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.test import Client
+
+from tests.support.fake_broker import FakeBroker
+
+WANTED = {"theme": "dark", "clock": "utc", "density": "comfortable", "range": "24h"}
+
+
+def test_what_one_saves_holds_on_every_page_and_for_nobody_else(
+    browser: Client, onlooker: Client, broker: FakeBroker
+) -> None:
+    assert browser.post("/settings/save/", WANTED).status_code == 302
+    page = browser.get("/").content.decode()
+    for told in ('data-theme-kept="dark"', 'data-clock-kept="utc"', 'data-density="comfortable"'):
+        assert told in page
+    assert '?range=24h" aria-current="true"' in page
+    assert '?range=3h" aria-current="true"' in browser.get("/?range=3h").content.decode(), (
+        "the address comes first"
+    )
+    assert 'data-theme-kept="auto"' in onlooker.get("/").content.decode()
+
+
+def test_what_isnt_a_choice_is_refused_and_nothing_is_kept(browser: Client, broker: FakeBroker) -> None:
+    assert browser.post("/settings/save/", {**WANTED, "range": "9y"}).status_code == 422
+    assert 'data-theme-kept="auto"' in browser.get("/settings/").content.decode()
+
+
+def test_the_installations_values_say_whether_they_are_set(
+    browser: Client, broker: FakeBroker, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("SLUICE_SMTP_URL", "smtp://user:secret@host")
+    page = browser.get("/settings/").content.decode()
+    assert "SLUICE_SMTP_URL" in page and ">environment<" in page and "secret@" not in page
