@@ -103,6 +103,9 @@ class TrayKind(models.TextChoices):
     STOP = "stop", "Stop the rollout"
     DRAFT_DELETE = "draft_delete", "Delete draft"
     ALERT_DELETE = "alert_delete", "Delete alert"
+    ACCOUNT_CLOSE = "account_close", "Close account"
+    GRANT_REVOKE = "grant_revoke", "Take role away"
+    TOKEN_REVOKE = "token_revoke", "Revoke token"
 
 
 class AlertAbout(models.TextChoices):

@@ -43,6 +43,6 @@ class SeriesSerializer(serializers.Serializer[Any]):
 
     of = serializers.CharField()
     name = serializers.CharField()
-    source = serializers.ChoiceField(["seconds", "samples", "minutes"])
+    source = serializers.ChoiceField(["seconds", "samples", "minutes", "hours"])
     step = serializers.IntegerField()
     points = PointSerializer(many=True)

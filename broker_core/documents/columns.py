@@ -1,6 +1,6 @@
 """The columns of the clients' table: one list from which the API's sort fields, the CSV, the page and its scripts draw.
 
-A column is a field of `ClientEntry`, but for the one that a page draws of its own samples (`Kind.TREND`). Add a row here, and
+A column is a field of `ClientEntry`, but for the one that a page draws of its own samples (`Kind.TREND`) and those it reads out of the forecast. Add a row here, and
 it can be sorted by, is in the CSV, and can be shown.
 """
 
@@ -29,9 +29,14 @@ class Kind(StrEnum):
     """An object or a list: in the CSV as JSON."""
     TREND = "trend"
     """Drawn by the page: no field."""
+    LIMIT = "limit"
+    """Of `forecast`: how full the limit is that it comes to first."""
+    THEN = "then"
+    """Of `forecast`: what happens at that limit, and in how long."""
 
 
-_TEXTS: Final = {Kind.NAME, Kind.TEXT, Kind.DELIVERY, Kind.HEALTH, Kind.NESTED, Kind.TREND}
+_DRAWN: Final = {Kind.TREND, Kind.LIMIT, Kind.THEN}
+_TEXTS: Final = {Kind.NAME, Kind.TEXT, Kind.DELIVERY, Kind.HEALTH, Kind.NESTED, *_DRAWN}
 
 
 class Column(NamedTuple):
@@ -52,7 +57,7 @@ class Column(NamedTuple):
     @property
     def is_field(self) -> bool:
         """Whether an entry has it."""
-        return self.kind is not Kind.TREND
+        return self.kind not in _DRAWN
 
 
 CLIENT_COLUMNS: tuple[Column, ...] = (
@@ -66,9 +71,11 @@ CLIENT_COLUMNS: tuple[Column, ...] = (
     Column("user", "User", "As whom it logged on", Kind.TEXT),
     Column("seconds_behind", "Lag", "Age of the oldest record it hasn't been sent", Kind.SECONDS, shown=True),
     Column("lag_messages", "Messages", "Records it isn't sent yet, of its subscription furthest behind", Kind.COUNT, shown=True),
-    Column("lag_bytes", "Bytes", "Bytes that wait, of its subscription with most", Kind.BYTES, shown=True),
+    Column("lag_bytes", "Bytes", "Bytes that wait, of its subscription with most", Kind.BYTES),
     Column("lag_ms", "Waiting for", "Age of its oldest message that waits", Kind.MS),
     Column("trend", "Trend", "Messages behind over the last two minutes of this tab", Kind.TREND, shown=True, sortable=False),
+    Column("limit", "Nearest limit", "How full the limit is that it comes to first", Kind.LIMIT, shown=True, sortable=False),
+    Column("then", "Then it is", "What the policy does at that limit, and when at this slope", Kind.THEN, shown=True, sortable=False),
     Column("caught_up_in_s", "Caught up in", "As it goes now; nothing while it doesn't get nearer", Kind.SECONDS, shown=True),
     Column("waiting_messages", "Waiting", "Messages not handed over yet", Kind.COUNT),
     Column("waiting_bytes", "Waiting, bytes", "Bytes of their bodies", Kind.BYTES),
@@ -81,11 +88,11 @@ CLIENT_COLUMNS: tuple[Column, ...] = (
     Column("lost_messages", "Lost", "Messages in the loss ledger", Kind.COUNT),
     Column("gone", "Gone", "Messages it will not get, by cause", Kind.NESTED, sortable=False),
     Column("gone_bytes", "Gone, bytes", "Bytes of their bodies", Kind.BYTES),
-    Column("memory_percent", "Memory", "Its share of the pool's memory limit", Kind.PERCENT, shown=True),
+    Column("memory_percent", "Memory", "Its share of the pool's memory limit", Kind.PERCENT),
     Column("disk_percent", "Disk", "Its share of the pool's disk limit", Kind.PERCENT),
     Column("outbox_bytes", "Outbox", "Bytes it takes of the pool's memory", Kind.BYTES),
     Column("outbox_messages", "Outbox, messages", "Messages in memory", Kind.COUNT),
-    Column("spool_bytes", "Spool", "Bytes of its spool on disk", Kind.BYTES, shown=True),
+    Column("spool_bytes", "Spool", "Bytes of its spool on disk", Kind.BYTES),
     Column("spool_messages", "Spool, messages", "Messages in its spool", Kind.COUNT),
     Column("offlined_since", "Offlined", "How long ago it was offlined", Kind.AGE),
     Column("delivered_messages", "Delivered", "Messages handed over", Kind.COUNT),

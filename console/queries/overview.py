@@ -15,12 +15,14 @@ from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.journals import SegmentEntry
 from broker_core.errors import SluiceError
 from console.models import ActionRun, ClientMinute, ClientSample, Decision, Instance, PolicyRevision
-from console.queries import live
+from console.queries import live, pipeline_history
 from console.queries.clients import Clients
 from console.queries.scoping import visible
 from console.queries.standing import restarts
 
 HEAT_ROWS: Final = 24
+REST_S: Final = 75
+"""A client at rest is sampled once a minute."""
 MOST_MARKS: Final = 40
 SLOW_MS: Final = (100, 1_000, 5_000)
 """Up to the first a cell is the lightest grey, then darker; beyond the last it is the darkest."""
@@ -45,6 +47,7 @@ RANGES: Final = {
         Range("24h", "24 h", timedelta(hours=24), 900, "minute", minutes=False),
         Range("7d", "7 d", timedelta(days=7), 7_200, "hour", minutes=True),
         Range("14d", "14 d", timedelta(days=14), 14_400, "hour", minutes=True),
+        Range("90d", "90 d", timedelta(days=90), 86_400, "day", minutes=True),
     )
 }
 ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
@@ -93,10 +96,13 @@ def heat(instance: Instance, chosen: Range, now: datetime, patterns: Sequence[st
     start = end - int(chosen.span.total_seconds())
     number = (end - start) // chosen.step_s
     clients = Clients(patterns=patterns)[0:HEAT_ROWS]
-    found = _cells(instance, chosen, [one.name for one in clients], start, end)
+    names = [one.name for one in clients]
+    found = _cells(instance, chosen, names, start, end)
+    if chosen.unit == "day":
+        _add_hours(found, instance, names, start, chosen.step_s)
     return {
         "from": start, "to": end, "cells": number,
-        "rows": [_row(one, found.get(one.name, {}), number) for one in clients],
+        "rows": [_row(one, found.get(one.name, {}), number, max(1, REST_S // chosen.step_s)) for one in clients],
         "marks": marks(instance, datetime.fromtimestamp(start, UTC)),
     }  # fmt: skip
 
@@ -127,7 +133,25 @@ def _cells(
     return found
 
 
-def _row(client: ClientEntry, cells: Mapping[int, tuple[int, bool]], number: int) -> dict[str, Any]:
+def _add_hours(
+    found: dict[str, dict[int, tuple[int, bool]]],
+    instance: Instance,
+    names: list[str],
+    start: int,
+    step_s: int,
+) -> None:
+    """Days whose minutes are no longer kept: of the hours that the pipeline computed, if it did."""
+    for row in pipeline_history.hours_of(names, instance.name, 92):
+        cell = (int(row["at"]) // 1_000 - start) // step_s
+        if cell >= 0:
+            cells = found.setdefault(row["client"], {})
+            lag, disk = cells.get(cell, (0, False))
+            cells[cell] = (max(lag, row["lag_ms_max"]), disk or row["offline_ms"] > 0)
+
+
+def _row(
+    client: ClientEntry, cells: Mapping[int, tuple[int, bool]], number: int, holds: int
+) -> dict[str, Any]:
     levels: list[tuple[int, bool]] = []
     known: tuple[int, int, bool] | None = None
     for cell in range(number):
@@ -135,7 +159,7 @@ def _row(client: ClientEntry, cells: Mapping[int, tuple[int, bool]], number: int
             lag, disk = cells[cell]
             known = (cell, sum(lag > least for least in SLOW_MS), disk)
         # A client at rest is sampled once a minute: what was last heard holds on until then, and no longer.
-        levels.append((known[1], known[2]) if known is not None and cell - known[0] <= 7 else (-1, False))
+        levels.append((known[1], known[2]) if known is not None and cell - known[0] <= holds else (-1, False))
     if client.health in ASKS:
         colour = 5 if client.health is Health.STALLED else 4
         for cell in reversed(range(number)):

@@ -7,14 +7,19 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
+from django.conf import settings
+
 from broker_core.errors import OperatorError
 from console.choices import PlaceKind
 from console.live import ring
 from console.models import ClientMinute, ClientSample, Instance, PlaceSample
+from console.queries import pipeline_history
 
 MAX_POINTS = 2_000
 KINDS = ("client", *(str(kind) for kind in PlaceKind))
 SAMPLES_KEPT = timedelta(hours=24)
+MOST_DAYS = 92
+"""Of hours; more are never read at once."""
 _CLIENT = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 
 
@@ -53,7 +58,27 @@ def series(
         found, source, least = _rows(instance, of, name, start, end, 10), "samples", max(least, 10)
     else:
         found, source, least = _rows(instance, of, name, start, end, 60), "minutes", max(least, 60)
+        if of == "client" and start < now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):
+            minutes = list(found)
+            before = minutes[0]["at"] if minutes else end
+            if hours := _hours(instance, name, start, min(before, end), now):
+                found, source = [*hours, *minutes], "hours"
     return {"of": of, "name": name, "source": source, "step": least, "points": thin(found, least)}
+
+
+def _hours(
+    instance: Instance, name: str, start: datetime, end: datetime, now: datetime
+) -> list[Mapping[str, Any]]:
+    """What the pipeline computed of a client's hours before its minutes begin. What was held in them isn't known."""
+    days = (now - start).days + 2
+    return [
+        {
+            "at": row["hour"], "state": "offlined" if row["offline_ms"] else "live", "lag_messages": row["lag_messages_max"],
+            "lag_bytes": row["lag_bytes_max"], "lag_ms": row["lag_ms_max"],
+        }
+        for row in pipeline_history.client_hours(name, instance=instance.name, days=min(days, MOST_DAYS))
+        if start <= row["hour"] and row["hour"] + timedelta(hours=1) <= end
+    ]  # fmt: skip
 
 
 def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
@@ -70,7 +95,7 @@ def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
             if key == "state":
                 point[key] = value if value != "live" else point[key]
             elif key != "at":
-                point[key] = max(point[key], value)
+                point[key] = max(point.get(key, value), value)
     return points
 
 

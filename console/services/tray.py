@@ -223,6 +223,7 @@ def _allowed(actor: Actor, kind: TrayKind, instance: str, target: str) -> None:
     act = ACTS[kind]
     client = target.partition("/")[0] if act.about_a_client else ""
     topic = target if act.about_a_topic else ""
+    instance = "" if act.about_everything else instance
     access.require(actor, act.permission, instance=instance, client=client, topic=topic)
 
 

@@ -24,6 +24,7 @@ from console.queries import replays as replay_queries
 from console.queries.document_diff import GONE, Change, gathered
 from console.services import clients, drafts, journals, messages, policies, replays
 from console.services.actors import Actor
+from console.services.tray_access_acts import ACCESS_ACTS
 from console.services.tray_control_acts import CONTROL_ACTS, rollout_plan
 from console.services.tray_told import Act, Told, plain
 from console.units import words
@@ -368,5 +369,6 @@ ACTS: Mapping[TrayKind, Act] = {
     TrayKind.COMPRESS: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     TrayKind.REMOVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     **CONTROL_ACTS,
+    **ACCESS_ACTS,
 }
 """One row for each kind."""

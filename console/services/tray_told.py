@@ -36,13 +36,15 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A kind. `about_a_client`: its target begins with a client's name; `about_a_topic`: it is one."""
+    """A kind. `about_a_client`: its target begins with a client's name; `about_a_topic`: it is one;
+    `about_everything`: the right must be held over the whole installation."""
 
     permission: Permission
     told: Callable[[TrayItem, list[str] | None], Told]
     do: Callable[[Actor, TrayItem, str], str]
     about_a_client: bool = False
     about_a_topic: bool = False
+    about_everything: bool = False
 
 
 def plain(sentence: str, kind: str = "act") -> effect.Line:

@@ -13,9 +13,11 @@ from django.utils.safestring import SafeString
 
 from broker_core.config.vocabulary import Mode
 from broker_core.documents.clients import Delivery, Health
+from console.models import Decision
+from console.queries.saving import Saving, saving
 from console.queries.standing import standings as standings_now
 from console.units import handbook, words
-from console.units.format import size
+from console.units.format import epoch_ms, size
 
 register = template.Library()
 
@@ -149,6 +151,12 @@ def standings() -> SafeString:
 def site_zone() -> str:
     """The installation's own zone."""
     return str(settings.SLUICE_LOCAL_ZONE)
+
+
+@register.simple_tag
+def saving_of(decision: Decision) -> Saving | None:
+    """The smallest change that would have spared its client."""
+    return saving({**decision.details, "at": epoch_ms(decision.at)})
 
 
 @register.simple_tag

@@ -19,7 +19,16 @@ for plain in (
     formats.as_json, formats.in_words, formats.share, formats.moment_in,
 ):  # fmt: skip
     register.filter(plain)
-for code in (words.signal, words.reason, words.cause, words.mode, words.pool, words.setting, words.path):
+for code in (
+    words.signal,
+    words.reason,
+    words.cause,
+    words.mode,
+    words.pool,
+    words.setting,
+    words.path,
+    words.event,
+):
     register.filter(f"{code.__name__}_word", code)
 
 
@@ -30,6 +39,12 @@ register.filter(words.unit_of)
 def act_does(code: object) -> str:
     """An action as the operator chooses it: "offline it"."""
     return words.act(code).does
+
+
+@register.filter
+def act_done(code: object) -> str:
+    """An action as what has been done, within a sentence: "offlined"."""
+    return words.act(code).done.lower()
 
 
 @register.filter

@@ -127,5 +127,5 @@ def share(used: float | None, limit: float | None) -> float:
 
 
 def moment_in(value: datetime, zone: ZoneInfo) -> str:
-    """A moment by the clock of a zone, with its offset: "Sat 2026-11-21 00:30 +0100"."""
-    return value.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %z")
+    """A moment by the clock of a zone, with the zone's short name: "Sat 21 Nov 2026, 00:30 CET"."""
+    return value.astimezone(zone).strftime("%a %-d %b %Y, %H:%M %Z")

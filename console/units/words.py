@@ -105,6 +105,7 @@ OF_RULES: Final = {
     "cooldown_ms": "quiet for, after it acted", "mode": "mode", "signal": "signal", "shape": "compared", "ladder": "does",
     "choose": "chooses", "protected": "never these clients", "confirm_delete": "deletion confirmed",
 }  # fmt: skip
+_HALVES: Final = {"memory": "memory", "disk": "spool"}
 _BYTES = ("_limit", "_bytes", "journal_size")
 
 
@@ -144,9 +145,11 @@ def pool(name: object) -> str:
 def setting(path: object) -> str:
     """A setting by its own system's word: `amps.client_max_capacity` is "ClientMaxCapacity"."""
     group, _, field = str(path).rpartition(".")
-    row = PRESETS.get(group, {}).get(field)
+    row = PRESETS.get(group, {}).get(field) or PRESETS.get(group, {}).get(f"{field}_ms")
     if row is not None:
         return row.word or _plain(field)
+    if field in _HALVES and group:  # one setting that is two rules
+        return f"{setting(group)} ({_HALVES[field]})"
     return f"{group}: {OF_RULES.get(field, _plain(field))}" if field in OF_RULES else str(path)
 
 
@@ -204,6 +207,13 @@ def rule_sentence(rule: Mapping[str, Any]) -> str:
     said += [f"for {duration(rule['hold_ms'])}"] if rule.get("hold_ms") else []
     does = [_rung(rung) for rung in rule.get("ladder") or ()]
     return f"{' '.join(said)}, {', then '.join(does) or 'tell the operators'}"
+
+
+def event(code: object) -> str:
+    """What an audit event is about: `policy.change` is "Policy: change"."""
+    about, _, what = str(code or NONE).partition(".")
+    said = f"{_plain(about)}: {_plain(what.replace('.', ' '))}" if what else _plain(about)
+    return said[:1].upper() + said[1:]
 
 
 def _measured(value: float, unit: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -29,7 +30,8 @@ DECISIONS = 20
 MOST_FORECASTS = 8
 LOSSES = 20
 USUAL_RANGE = "3h"
-STEPS_S = {"15m": 1, "3h": 10, "24h": 60, "7d": 600, "14d": 1_800}
+MOST_BACK = timedelta(days=92)
+STEPS_S = {"15m": 1, "3h": 10, "24h": 60, "7d": 600, "14d": 1_800, "90d": 10_800}
 """Seconds between two points of a timeline."""
 
 
@@ -93,7 +95,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     last = kept["samples"][-1]["at"] if kept["samples"] else None
     asked = request.GET.get("range") or common.preferences(request).range
     chosen = overview.RANGES.get(asked, overview.RANGES[USUAL_RANGE])
-    since = timezone.now() - chosen.span
+    since = _since(request, timezone.now(), chosen.span)
     context = {
         "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "forecasts": _forecasts(found), "acts": _acts(name, found),
         "hourly": hourly, **kept,
@@ -102,6 +104,13 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
         "marks": overview.marks(instance, since, name) if instance is not None else [],
     }  # fmt: skip
     return common.page(request, "client.html", context)
+
+
+def _since(request: HttpRequest, now: datetime, span: timedelta) -> datetime:
+    """From when marks are wanted: an address that was passed on may show a part from before its range."""
+    text = request.GET.get("from", "")
+    asked = int(text) if text.isdecimal() and len(text) <= 10 else 0
+    return max(min(now - span, datetime.fromtimestamp(asked, UTC)) if asked else now - span, now - MOST_BACK)
 
 
 def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:

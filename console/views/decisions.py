@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from broker_core.config.vocabulary import Action, Reason
+from broker_core.errors import SluiceError
 from console.choices import Permission
-from console.models import Decision
+from console.models import Decision, Instance
 from console.queries import history, incidents
+from console.queries.clients import Clients
 from console.queries.filters import DecisionFilter
+from console.queries.standing import restarts
 from console.units import words
 from console.views import common
 
 PAGE = 50
 MOST_INCIDENTS = 20
+MOST_CLIENTS = 10_000
 ACTIONS = tuple((action.value, words.act(action).done) for action in Action)
 REASONS = tuple(reason.value for reason in Reason)
 
@@ -30,15 +36,29 @@ def decisions(request: HttpRequest) -> HttpResponse:
     found = Decision.objects.none()
     if instance is not None:
         found = DecisionFilter(chosen, history.decisions(instance, patterns=common.patterns(request))).qs
-    now = timezone.now()
+    now, patterns = timezone.now(), common.patterns(request)
     newest = list(found.filter(at__gte=now - incidents.SPAN).order_by("-at")[: incidents.MOST_READ])
     context = {
+        "storms": _storms(instance, chosen["client"], patterns, newest, now),
         "incidents": incidents.incidents(newest)[:MOST_INCIDENTS], "cells": incidents.timeline(newest, now), "of_a_day": len(newest),
         "most_read": incidents.MOST_READ, "begin": now - incidents.SPAN,
         "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "actions": ACTIONS,
         "reasons": REASONS, "filtered": any(chosen.values()), "query": query_of(chosen),
     }  # fmt: skip
     return common.page(request, "decisions.html", context)
+
+
+def _storms(
+    instance: Instance | None, client: str, patterns: list[str] | None, newest: list[Decision], now: datetime
+) -> list[incidents.Storm]:
+    """None while the broker is away, which stands at the top of the page, and none where one client is looked for."""
+    if instance is None or client:
+        return []
+    try:
+        everyone = Clients(patterns=patterns, sort="-connected_at")[0:MOST_CLIENTS]
+    except SluiceError:
+        return []
+    return incidents.storms(everyone, restarts(instance, now - incidents.SPAN), newest, now)[:MOST_INCIDENTS]
 
 
 def query_of(chosen: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from broker_core.slow_clients.rules.worst_case import Act, worst_cases
 from console.forms.journaled_topics import write_line
 from console.forms.rule import signals_of, written
 from console.models import PolicyDraft
-from console.services.draft_parts import listed
+from console.services.draft_parts import about_transport, listed
 from console.units.format import duration, size
 
 _TITLES = {
@@ -36,6 +36,7 @@ def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
     found = [*presets, _rules(draft, acts["rules"]), _users(draft), _entitlements(draft), _quotas(draft)]
     for table in found:  # on a telephone each cell carries its heading
         for row in table["rows"]:
+            row["secret"] = table["part"] == "users"
             row["cells"] = list(zip(table["columns"], row["cells"], strict=True))
     return found
 
@@ -46,11 +47,20 @@ def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
         {
             **transport,
             "limits": _limits(transport),
+            "for_it_alone": _alone(draft, transport["name"]),
             "tls": transport.get("tls"),
             "authentication": transport.get("authentication") or "none",
         }
         for transport in draft.document.get("transports") or []
     ]
+
+
+def _alone(draft: PolicyDraft, name: str) -> list[str]:
+    """What goes with a transport; nothing is said of a draft whose values aren't of their types."""
+    try:
+        return about_transport(draft.document, name)
+    except (AttributeError, TypeError):
+        return []
 
 
 def limits(draft: PolicyDraft) -> list[tuple[str, str]]:

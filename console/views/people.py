@@ -17,13 +17,13 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ROLE_PERMISSIONS, Permission, Role
+from console.choices import ROLE_PERMISSIONS, Permission, Role, TrayKind
 from console.forms.people import GrantForm, PersonForm, TokenForm
 from console.models import ApiToken, Grant
 from console.services import operators, second_factor
 from console.services import people as service
 from console.units.ages import parse_age
-from console.views import common
+from console.views import common, tray
 
 PAGE = 50
 manages = common.permitted(Permission.MANAGE_ACCESS, whole_installation=True)
@@ -71,11 +71,12 @@ def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
 @manages
 @require_POST
 def active(request: HttpRequest, name: str) -> HttpResponse:
-    """Close an account, or open it again."""
-    opens = request.POST.get("active") == "yes"
+    """Open an account again; closing it goes into the tray."""
+    if request.POST.get("active") != "yes":
+        return tray.plan(request, TrayKind.ACCOUNT_CLOSE, name)
     return _done(
-        request, lambda: service.set_active(common.actor_of(request), service.person_named(name), opens),
-        f"{name} can log in again." if opens else f"The account of {name} is closed; its sessions and tokens have ended.",
+        request, lambda: service.set_active(common.actor_of(request), service.person_named(name), True),
+        f"{name} can log in again.",
     )  # fmt: skip
 
 
@@ -97,9 +98,9 @@ def grant(request: HttpRequest) -> HttpResponse:
 @manages
 @require_POST
 def revoke_grant(request: HttpRequest, grant_id: int) -> HttpResponse:
-    """Take a role away."""
-    found = get_object_or_404(Grant.objects.select_related("user", "instance"), pk=grant_id)
-    return _done(request, lambda: service.revoke(common.actor_of(request), found), "The role is taken away.")
+    """Put taking a role away into the tray."""
+    get_object_or_404(Grant, pk=grant_id)
+    return tray.plan(request, TrayKind.GRANT_REVOKE, str(grant_id))
 
 
 @manages
@@ -128,11 +129,9 @@ def make_token(request: HttpRequest) -> HttpResponse:
 @manages
 @require_POST
 def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
-    """End a token at once, whoever's it is."""
-    found = get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
-    return _done(
-        request, lambda: operators.revoke_token(common.actor_of(request), found), "The token is revoked."
-    )
+    """Put ending a token into the tray, whoever's it is."""
+    get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
+    return tray.plan(request, TrayKind.TOKEN_REVOKE, str(token_id))
 
 
 def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpResponse:

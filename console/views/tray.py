@@ -10,6 +10,7 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import Resolver404, resolve
 from django.utils.functional import SimpleLazyObject
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
@@ -17,6 +18,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
 from console.choices import Permission, TrayKind
+from console.models import PolicyDraft
 from console.services import audit
 from console.services import tray as service
 from console.views import common
@@ -83,7 +85,17 @@ def apply(request: HttpRequest) -> HttpResponse:
         return redirect(back(request))
     for outcome in outcomes:
         (messages.success if outcome.done else messages.error)(request, outcome.sentence)
-    return redirect(back(request))
+    there = back(request)
+    return redirect("policies" if _of_a_draft_that_went(there) else there)
+
+
+def _of_a_draft_that_went(address: str) -> bool:
+    """Whether it is a draft's page, and the draft was published or deleted by what was just done."""
+    try:
+        number = resolve(urlsplit(address).path).kwargs.get("draft_id")
+    except Resolver404:
+        return False
+    return number is not None and not PolicyDraft.objects.filter(pk=int(number)).exists()
 
 
 def plan(

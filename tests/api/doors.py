@@ -251,11 +251,11 @@ DOORS = [
     Door("GET", "/access/", P.MANAGE_ACCESS),
     Door("POST", "/access/people/", P.MANAGE_ACCESS, {"username": "nina"}),
     Door("POST", "/access/people/vera/password/", P.MANAGE_ACCESS),
-    Door("POST", "/access/people/vera/active/", P.MANAGE_ACCESS, {"active": "no"}),
+    Door("POST", "/access/people/vera/active/", P.MANAGE_ACCESS, {"active": "no"}, looks=True),
     Door("POST", "/access/grants/", P.MANAGE_ACCESS, {"person": "vera", "role": "viewer"}),
-    Door("POST", "/access/grants/1/revoke/", P.MANAGE_ACCESS),
+    Door("POST", "/access/grants/1/revoke/", P.MANAGE_ACCESS, looks=True),
     Door("POST", "/access/tokens/", P.MANAGE_ACCESS, {"name": "ci"}),
-    Door("POST", "/access/tokens/1/revoke/", P.MANAGE_ACCESS),
+    Door("POST", "/access/tokens/1/revoke/", P.MANAGE_ACCESS, looks=True),
 ]
 READS = [door for door in DOORS if door.method == "GET"]
 WRITES = [door for door in DOORS if door.method != "GET"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from rest_framework.test import APIClient
 
 from console.live import ring
 from console.live.places import Place
-from console.models import Instance, PlaceSample
+from console.models import ClientMinute, Instance, PlaceSample
+from tests.support.seed import seed_hours
 
 OVERVIEW = "/api/v1/statistics?of=instance&step=1"
 
@@ -55,3 +57,20 @@ def test_while_the_ring_is_empty_samples_answer_and_then_the_ring(
         ring.write(instance.name, now - 1, [("instance", place)], link)
         found: dict[str, Any] = api.get(OVERVIEW).data
     assert (found["source"], [point["messages_in"] for point in found["points"]]) == ("seconds", [7.0])
+
+
+def test_before_its_minutes_a_clients_hours_answer(
+    instance: Instance, api: APIClient, settings: Any, tmp_path: Path
+) -> None:
+    settings.SLUICE_LAKE_DIRECTORY, settings.SLUICE_MINUTE_RETENTION_DAYS = str(tmp_path), 1
+    now = timezone.now()
+    minute = ClientMinute.objects.create(
+        instance=instance, client="board-jfk", at=now - timedelta(hours=20), state="live", lag_ms=7
+    )
+    seed_hours(instance, hours=48)
+    start = (now - timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = api.get(f"/api/v1/statistics?of=client&name=board-jfk&step=3600&from={start}").data
+    moments = [point["at"] for point in found["points"]]
+    assert found["source"] == "hours" and moments == sorted(moments) and len(moments) > 20
+    assert found["points"][-1]["lag_ms"] == 7 and moments[-1] <= minute.at.timestamp()
+    assert "offlined" in {point["state"] for point in found["points"]}

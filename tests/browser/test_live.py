@@ -97,6 +97,26 @@ def test_rows_stay_under_the_pointer_while_numbers_go_on(page: Page) -> None:
     expect(page.get_by_text("Rows held")).to_be_hidden()
 
 
+def test_a_part_of_a_plot_stands_in_the_url_and_can_be_gone_back_from(page: Page) -> None:
+    open_page(page, "/clients/board-jfk/?range=3h")
+    over = page.locator("#lane-lag .u-over")
+    expect(over).to_be_visible()
+    box = over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 20, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"range=3h&from=\d+&to=\d+$"))
+    whole = page.get_by_role("button", name="Whole range")
+    expect(whole).to_be_visible()
+    page.reload()
+    expect(whole).to_be_visible()
+    page.go_back()
+    expect(page).to_have_url(re.compile(r"range=3h$"))
+    expect(whole).to_be_hidden()
+
+
 def test_pausing_keeps_what_is_shown(page: Page) -> None:
     open_page(page, "/clients/")
     page.keyboard.press("p")
@@ -195,7 +215,7 @@ def test_the_overview_begins_with_a_verdict_and_shows_lag_by_client(page: Page) 
     expect(first).to_have_attribute("href", "/clients/board-jfk/")
     expect(first.locator(".runs i").last).to_have_class(re.compile("cell-5"))
     page.get_by_role("link", name="24 h").click()
-    assert page.url.endswith("/?range=24h")
+    assert page.url.endswith("/?range=3h")
 
 
 def test_what_one_has_seen_isnt_told_again(page: Page) -> None:

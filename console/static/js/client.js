@@ -6,7 +6,8 @@ import { feed } from "./shell.js";
 import { chip, wordOf } from "./states.js";
 
 const name = one("#head").dataset.client, lanes = one("#lanes");
-const RANGE_S = Number(lanes.dataset.seconds), STEP_S = Number(lanes.dataset.step), REFRESH_MS = 10_000;
+const RANGE_S = Number(lanes.dataset.seconds), STEP_S = Number(lanes.dataset.step), REFRESH_MS = 10_000, POINTS = 600;
+const MINUTES_S = 14 * 86_400; // beyond it only the pipeline's hours are kept
 const REST_S = 75; // a client at rest is sampled once a minute: a longer silence is a hole
 
 const FIGURES = {
@@ -19,6 +20,7 @@ const FIGURES = {
 };
 
 let state = one("#state [data-state]")?.dataset.state, health = one("#health [data-state]")?.dataset.state ?? "", shape = "";
+let source = "samples", step = STEP_S;
 let samples = data("samples", []), marks = data("marks", []);
 
 function update() {
@@ -56,15 +58,34 @@ function subscriptions(list) {
     make("div", { class: "muted" }, `${s.id} · ${count(s.delivered_messages)} delivered · ${count(s.lag_messages)} behind${s.bookmark ? ` · from bookmark ${s.bookmark}` : ""}`))));
 }
 
+// A part of the range that was drawn with the pointer stands in the address: it can be gone back from, and passed on.
+const readZoom = () => {
+  const query = new URLSearchParams(location.search), [from, to] = [Number(query.get("from")), Number(query.get("to"))];
+  return from > 0 && to > from ? [from, to] : null;
+};
+let zoom = readZoom();
+const span = () => zoom ?? [Date.now() / 1000 - RANGE_S, Date.now() / 1000];
+
+function zoomTo(wanted) {
+  if (!wanted && !zoom) return;
+  const query = new URLSearchParams(location.search);
+  query.set("range", lanes.dataset.range);
+  for (const [key, index] of [["from", 0], ["to", 1]]) if (wanted) query.set(key, wanted[index]); else query.delete(key);
+  history.pushState(null, "", `${location.pathname}?${query}`);
+  zoom = wanted;
+  refresh(true);
+}
+
 // The lanes share one range and one cursor; what a range has no figures of isn't shown.
-const shared = { height: 104, sync: "client", marks: () => marks, range: () => [Date.now() / 1000 - RANGE_S, Date.now() / 1000] };
-const lag = timePlot(one("#lane-lag"), [{ label: "Lag", colour: "--data-1", scale: "time", format: duration }], { ...shared, axes: false });
+const shared = { height: 104, sync: "client", marks: () => marks, range: span, zoomed: zoomTo };
+const lag = timePlot(one("#lane-lag"), [{ label: "Lag", colour: "--data-1", scale: "time", format: duration }], { ...shared, axes: false, labels: true });
 const held = timePlot(one("#lane-held"), [{ label: "Memory", colour: "--data-2", scale: "bytes", format: bytes }, { label: "Spool", colour: "--data-1", scale: "bytes", format: bytes }], shared);
 let rates = null;
 
 function draw() {
   const none = samples.length === 0;
   one("#history-none").hidden = !none;
+  note();
   one("#history-table").hidden = none;
   lanes.hidden = none;
   if (none) return;
@@ -81,8 +102,19 @@ function draw() {
     make("td", { class: "num" }, count(s.lag_messages)), make("td", { class: "num" }, bytes(s.lag_bytes)))));
 }
 
+/** What the marks are, and from when on anything is kept: a line that begins late is no client that came late. */
+function note() {
+  const [from] = span(), late = samples.length && samples[0].at - from > Math.max(600, 0.02 * (span()[1] - from));
+  const kept = source === "hours" ? "by the minute for 14 days, before that the hours that the pipeline computed" : Date.now() / 1000 - from > MINUTES_S ? "kept for 14 days; longer only as hours that the pipeline’s job client-history computes" : "";
+  setText(one("#timeline-note"), [late ? `nothing is known of it from before ${clock(samples[0].at * 1000)}` : "", kept].filter(Boolean).join("; ") || "marks: decisions, revisions, restarts");
+  one("#zoom-out").hidden = !zoom;
+}
+
+// The pipeline's hours leave out those in which the broker had nothing to say.
+const hole = () => Math.max(source === "hours" ? 2 * 3600 : REST_S, 2 * step);
+
 /** Columns for a plot; a hole longer than a rest means that it was not connected, so the line breaks there. */
-export function columns(rows, keys, gap = Math.max(REST_S, 2 * STEP_S)) {
+export function columns(rows, keys, gap = hole()) {
   const found = [[], ...keys.map(() => [])];
   let before = null;
   for (const row of rows) {
@@ -95,7 +127,7 @@ export function columns(rows, keys, gap = Math.max(REST_S, 2 * STEP_S)) {
 }
 
 /** Spans of one delivery state, for the lowest lane: [from, to, state]. */
-export function spans(rows, gap = Math.max(REST_S, 2 * STEP_S)) {
+export function spans(rows, gap = hole()) {
   const found = [];
   for (const row of rows) {
     const last = found.at(-1);
@@ -106,9 +138,9 @@ export function spans(rows, gap = Math.max(REST_S, 2 * STEP_S)) {
 }
 
 function drawStates() {
-  const to = Date.now() / 1000, from = to - RANGE_S, root = one("#lane-states");
-  root.replaceChildren(...spans(samples).map(([start, end, what]) => {
-    const left = (100 * (Math.max(start, from) - from)) / RANGE_S, width = Math.max(0.15, (100 * (Math.min(end, to) - Math.max(start, from))) / RANGE_S);
+  const [from, to] = span(), root = one("#lane-states");
+  root.replaceChildren(...spans(samples).filter(([start, end]) => end >= from && start <= to).map(([start, end, what]) => {
+    const left = (100 * (Math.max(start, from) - from)) / (to - from), width = Math.max(0.15, (100 * (Math.min(end, to) - Math.max(start, from))) / (to - from));
     const part = make("span", { class: `state-span span-${what}`, title: `${wordOf("delivery", what).word}, ${clock(start * 1000)} to ${clock(end * 1000)}` }, width > 9 ? wordOf("delivery", what).word : "");
     part.style.left = `${left}%`;
     part.style.width = `${width}%`;
@@ -116,12 +148,16 @@ function drawStates() {
   }));
 }
 
-async function refresh() {
-  if (feed.paused || document.visibilityState !== "visible") return;
+async function refresh(now = false) {
+  if (!now && (feed.paused || document.visibilityState !== "visible")) return;
+  const asked = zoom, [from, to] = span().map((seconds) => new Date(1000 * seconds).toISOString());
+  const wanted = zoom ? Math.max(1, Math.round((zoom[1] - zoom[0]) / POINTS)) : STEP_S;
   try {
-    const from = new Date(Date.now() - 1000 * RANGE_S).toISOString();
-    const answer = await fetch(`/api/v1/statistics?of=client&name=${encodeURIComponent(name)}&from=${from}&step=${STEP_S}`, { headers: { Accept: "application/json" } });
-    if (answer.ok) { samples = (await answer.json()).points; draw(); }
+    const answer = await fetch(`/api/v1/statistics?of=client&name=${encodeURIComponent(name)}&from=${from}&to=${to}&step=${wanted}`, { headers: { Accept: "application/json" } });
+    const found = answer.ok ? await answer.json() : null;
+    if (!found || asked !== zoom) return; // zoomed meanwhile: another answer is on its way
+    ({ points: samples, source, step } = found);
+    draw();
   } catch { /* the frame says that the console doesn't answer */ }
 }
 
@@ -135,11 +171,13 @@ function hourly() {
 
 feed.look({ view: "client", client: name });
 draw(); hourly(); refresh();
-setInterval(refresh, REFRESH_MS);
+setInterval(() => refresh(), REFRESH_MS);
+one("#zoom-out").addEventListener("click", () => zoomTo(null));
+addEventListener("popstate", () => { zoom = readZoom(); refresh(true); });
 feed.addEventListener("change", update);
 feed.addEventListener("decision", (event) => {
   if (event.detail.client !== name) return;
-  marks = [...marks, { at: event.detail.at / 1000, kind: "decision", mode: event.detail.mode }];
+  marks = [...marks, { at: event.detail.at / 1000, kind: "decision", label: event.detail.action, mode: event.detail.mode }];
   setText(one("#decisions-title"), "Drop dossier (a new decision: reload to read it)");
 });
 document.addEventListener("sluice:zone", draw);

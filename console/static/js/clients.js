@@ -1,11 +1,11 @@
 // The clients page: a window of rows over the server's list. Rows are keyed by name and changed in place; the rows that are shown stay
 // where they are while the pointer or the keyboard is among them, so that nothing slides under a hand. Filter and order live in
 // the URL, to be pasted. Only the rows in sight are in the page; what is above and below is empty space of their height.
-import { all, make, named, one, setAttribute, setText } from "./dom.js";
-import { count } from "./format.js";
+import { all, icon, make, named, one, setAttribute, setText, svg, UNCUT } from "./dom.js";
+import { count, duration, percent } from "./format.js";
 import { feed } from "./shell.js";
 import { sparkline, trend } from "./sparkline.js";
-import { chip } from "./states.js";
+import { chip, does } from "./states.js";
 import { COLUMNS, DRAWN, readView, textOf, wantOf, writeView } from "./clients_view.js";
 
 const ROWS = 100, EDGE = 20; // in the page at once; so near its edge the window moves on
@@ -13,7 +13,9 @@ const narrow = matchMedia("(max-width: 45rem)"), NARROW_ROWS = 25;
 const body = one("#clients tbody"), above = make("tr", { class: "spacer", "aria-hidden": "true" }, make("td", { colspan: DRAWN.length + 1 })), below = above.cloneNode(true);
 const rows = new Map(), chosen = new Set();
 const FILTERS = all("[data-filter]");
-const OPTIONAL = new Set(["text", "percent", "rate", "age", "trend"]); // left out where there is little room
+const OPTIONAL = new Set(["text", "percent", "rate", "age", "trend", "limit"]); // left out where there is little room
+// What fills up, in one word: the table has no room for more.
+const SIGNAL_WORDS = { outbound_bytes: "memory", outbound_messages: "memory", pool_memory: "pool", pool_disk: "pool’s disk", spool_bytes: "spool", spool_age: "offlined", oldest_age: "age", conflation_bytes: "conflation", backlog_bytes: "backlog", backlog_messages: "backlog", drain_rate: "rate", write_blocked: "blocked", window_full: "window", unacked_messages: "unacked", unacked_age: "unacked", ack_silence: "unacked" };
 let view = readView(location.search), offset = 0, held = false, order = [];
 
 const limit = () => (narrow.matches ? NARROW_ROWS : ROWS);
@@ -30,10 +32,16 @@ function makeRow(client) {
 function cell(column, client, line) {
   if (column.kind === "name") {
     const href = `/clients/${encodeURIComponent(client.name)}/`;
-    return make("td", { class: "first" }, make("a", { class: "name", "data-row-link": "", href }, named(client.name)));
+    return make("td", { class: "first" }, make("a", { class: "name", "data-row-link": "", href }, named(client.name)), copy(client.name));
   }
   const classes = [column.numeric ? "num" : "", OPTIONAL.has(column.kind) ? "optional" : ""].join(" ").trim();
   return make("td", { class: classes || null, "data-cell": column.key, "data-label": column.label }, column.kind === "trend" ? line.root : null);
+}
+
+/** Beside a name that may be cut: the whole of it. */
+function copy(name) {
+  if (name.length <= UNCUT) return null;
+  return make("button", { class: "copy", type: "button", "data-copy": name }, icon("copy"), make("span", { class: "visually-hidden" }, "Copy the name"));
 }
 
 function fill(entry, client) {
@@ -43,10 +51,29 @@ function fill(entry, client) {
     const at = entry.cells[column.key], value = client[column.key];
     if (column.kind === "delivery" || column.kind === "health") {
       if (entry.chips[column.key] !== value) { entry.chips[column.key] = value; at.replaceChildren(value ? chip(value, column.kind) : ""); }
-    } else if (at && column.kind !== "trend") setText(at, textOf(column, client, now));
+    } else if (column.kind === "limit" || column.kind === "then") forecast(entry, at, column.kind, client.forecast);
+    else if (at && column.kind !== "trend") setText(at, textOf(column, client, now));
   }
   const values = feed.memory.lagsOf(client.name).map((sample) => sample[1]);
   entry.line.draw(values, `lag ${trend(values)} over the last ${values.length} samples`);
+}
+
+/** The limit it comes to first, and what happens there. Fullness alone is no alarm: colour is for an act that will be carried out soon. */
+function forecast(entry, at, kind, found) {
+  const near = found && found.percent >= 1, fires = found?.fires_in_ms ?? null;
+  const text = kind === "limit" ? (near ? `${percent(found.percent)} ${SIGNAL_WORDS[found.signal] ?? ""}` : "none near") : fires === null ? "–" : `${does(found.action, found.mode)} in ${duration(fires)}`;
+  const tone = fires === null || found.mode === "shadow" ? "" : fires < 600_000 ? "red" : "amber";
+  const said = `${text} ${tone}`;
+  setAttribute(at, "title", text);
+  if (entry.chips[kind] === said) return;
+  entry.chips[kind] = said;
+  const bar = kind === "limit" && near ? [fullness(found.percent, tone)] : [];
+  at.replaceChildren(...bar, make("span", { class: kind === "then" && tone ? `${tone} strong` : near && kind === "limit" ? "" : "muted" }, text));
+}
+
+function fullness(share, tone) {
+  const fill = svg("rect", { width: Math.min(100, share), height: 8 });
+  return svg("svg", { class: `bar small ${tone === "red" ? "bad" : tone === "amber" ? "warn" : ""}`, viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" }, fill);
 }
 
 function update() {

@@ -46,11 +46,12 @@ export function data(id, fallback = null) {
 export const typing = (target) => Boolean(target?.closest?.("input, textarea, select, [contenteditable], dialog"));
 
 const NAME_TAIL = 6;
+export const UNCUT = 3 * NAME_TAIL;
 
 /** A name from outside: isolated from the direction around it, and cut in its middle where it is too long (as templatetags/shell.py). */
 export function named(text) {
   const whole = String(text);
-  if (whole.length <= 3 * NAME_TAIL) return make("bdi", {}, whole);
+  if (whole.length <= UNCUT) return make("bdi", {}, whole);
   return make("bdi", { class: "mid", title: whole }, make("span", {}, whole.slice(0, -NAME_TAIL)), make("span", {}, whole.slice(-NAME_TAIL)));
 }
 

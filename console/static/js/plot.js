@@ -37,12 +37,12 @@ function axis(label, format, side) {
  * live: the newest two minutes at least are on the axis, and nothing can be zoomed away. hours: a bar an hour
  * for the first series and points for the others, since hours without a word are left out. bands(): [[fromSeconds, toSeconds, colourName]] paints spans behind the lines, such as the time offlined.
  */
-export function timePlot(element, series, { height = 240, bands = () => [], marks = () => [], live = false, hours = false, sync = null, range = undefined, axes = true } = {}) {
+export function timePlot(element, series, { height = 240, bands = () => [], marks = () => [], live = false, hours = false, sync = null, range = undefined, axes = true, zoomed = null, labels = false } = {}) {
   const scales = [...new Set(series.map((one) => one.scale))];
   const options = {
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone()),
     width: Math.max(200, element.clientWidth), height, padding: [10, 8, 0, 0],
-    cursor: { points: { size: 6 }, drag: { x: !live, y: false }, ...(sync ? { sync: { key: sync } } : {}) }, legend: { live: true, isolate: true },
+    cursor: { points: { size: 6 }, drag: { x: !live, y: false, setScale: zoomed === null }, ...(zoomed ? { bind: { dblclick: () => () => { zoomed(null); return null; } } } : {}), ...(sync ? { sync: { key: sync } } : {}) }, legend: { live: true, isolate: true },
     scales: { x: { time: true, range: range ?? RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
     axes: [
       { stroke: () => colour("--ink-3"), size: axes ? 34 : 4, grid: { show: false }, ticks: { stroke: () => colour("--line"), size: 4 }, font: AXIS_FONT, space: 70,
@@ -57,7 +57,7 @@ export function timePlot(element, series, { height = 240, bands = () => [], mark
         points: { show: hours && index > 0, size: 6 }, paths: hours ? (index === 0 ? uPlot.paths.bars({ size: [0.7, 24] }) : () => null) : undefined, value: (plot, value) => (value === null || value === undefined ? "–" : one.format(value)),
       })),
     ],
-    hooks: { drawClear: [(plot) => paintBands(plot, bands())], draw: [(plot) => paintMarks(plot, marks())] },
+    hooks: { drawClear: [(plot) => paintBands(plot, bands())], draw: [(plot) => paintMarks(plot, marks(), labels)], setSelect: zoomed ? [(plot) => select(plot, zoomed)] : [] },
   };
   const plot = new uPlot(options, [[], ...series.map(() => [])], element);
   const newest = () => { if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: lastKnown(plot) }, false); };
@@ -69,6 +69,19 @@ export function timePlot(element, series, { height = 240, bands = () => [], mark
   return plot;
 }
 
+const ONE_GESTURE_MS = 250;
+let selectedAt = -ONE_GESTURE_MS;
+
+/** A span that was drawn with the pointer, in seconds; a shaky click is none. Plots with one cursor tell the same gesture each. */
+function select(plot, zoomed) {
+  const { left, width } = plot.select, now = performance.now();
+  if (width < 8 || now - selectedAt < ONE_GESTURE_MS) return;
+  selectedAt = now;
+  const span = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")].map(Math.round);
+  plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  if (span[1] > span[0]) zoomed(span);
+}
+
 /** The last moment for which the first line has a value: what the legend says while nobody points. */
 function lastKnown(plot) {
   const values = plot.data[1] ?? [];
@@ -77,15 +90,22 @@ function lastKnown(plot) {
 }
 
 /** A dashed line for each moment: restarts and revisions grey, decisions darker; what was only recorded dotted. */
-function paintMarks(plot, marks) {
-  const { ctx, bbox } = plot;
+function paintMarks(plot, marks, labels) {
+  const { ctx, bbox } = plot, ratio = devicePixelRatio || 1;
+  let free = -1; // labels that would lie on one another are left out
   ctx.save();
+  ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   for (const mark of marks) {
     const x = Math.round(plot.valToPos(mark.at, "x", true)) + 0.5;
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     ctx.strokeStyle = colour(mark.kind === "decision" ? "--ink-2" : "--ink-3");
     ctx.setLineDash(mark.mode === "shadow" ? [1, 3] : [4, 3]);
     ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+    if (!labels || !mark.label || x < free) continue;
+    const width = ctx.measureText(mark.label).width, left = Math.min(x + 4 * ratio, bbox.left + bbox.width - width);
+    ctx.fillStyle = colour("--ink-3");
+    ctx.fillText(mark.label, left, bbox.top + 10 * ratio);
+    free = left + width + 8 * ratio;
   }
   ctx.restore();
 }

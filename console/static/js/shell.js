@@ -1,7 +1,7 @@
 // What every page has: theme switch, menu, keyboard, feed badge, times. The live feed runs on every page.
 import { all, one, setAttribute, setText, typing } from "./dom.js";
 import { Feed } from "./feed.js";
-import { ago, clock, duration, moment } from "./format.js";
+import { ago, clock, count, duration, moment } from "./format.js";
 import { palette } from "./palette.js";
 import { picker } from "./past.js";
 import { watchStanding } from "./standing.js";
@@ -49,6 +49,15 @@ function badge() {
   feed.addEventListener("change", age);
   setInterval(age, 1000);
   show();
+}
+
+/** Beside the instance's name what its broker runs, and how many clients there are. */
+function sidebar() {
+  feed?.addEventListener("change", () => {
+    const revision = feed.broker?.revision;
+    setText(one("#instance-note"), revision === undefined ? "" : `runs revision ${revision}`);
+    setText(one("#count-clients"), feed.totals ? count(feed.totals.clients) : "");
+  });
 }
 
 function clocks() {
@@ -131,7 +140,7 @@ function copying() {
   });
 }
 
-themes(); menu(); badge(); clocks(); dialogs(); keyboard(pause()); times(); copying(); focusOnWrong(); palette(); picker();
+themes(); menu(); badge(); sidebar(); clocks(); dialogs(); keyboard(pause()); times(); copying(); focusOnWrong(); palette(); picker();
 watchStanding(feed);
 setInterval(times, 10_000);
 for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());

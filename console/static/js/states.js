@@ -22,3 +22,9 @@ export function act(action, mode) {
   if (mode !== "shadow") return [make("span", { class: "state", "data-state": action }, icon(told.icon), told.done)];
   return [make("span", { class: "state would", "data-state": action }, icon(told.icon), told.would), " ", make("span", { class: "tag shadow" }, "recorded only")];
 }
+
+/** What will be done to a client at its limit: "disconnected"; a limit that only records says "would be". */
+export function does(action, mode) {
+  const told = WORDS.acts?.[action];
+  return (mode === "shadow" ? told?.would : told?.done)?.toLowerCase() ?? action;
+}

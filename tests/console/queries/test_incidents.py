@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.models import Decision
-from console.queries.incidents import GAP, LEAST, incidents, timeline
+from console.queries.incidents import GAP, LEAST, incidents, storms, timeline
+from tests.support.fake_broker import make_client
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -71,3 +72,18 @@ def test_the_picture_has_a_cell_for_each_quarter_with_acts() -> None:
         (950.0, 40.0, True),
     ]
     assert timeline([], NOW) == []
+
+
+def test_logons_at_once_are_one_storm_with_what_they_share() -> None:
+    at = int(NOW.timestamp() * 1_000) - 600_000
+    crowd = [
+        make_client(f"web-{n}", connected_at=at + 900 * n, transport="websocket", remote=f"10.0.0.9:{n}")
+        for n in range(30)
+    ]
+    others = [make_client(f"desk-{n}", connected_at=at - 60_000 * (n + 2)) for n in range(20)]
+    cut = [act(11, "web-3"), act(11, "web-4", mode="shadow"), act(11, "desk-1")]
+    (storm,) = storms([*others, *crowd], [NOW - timedelta(hours=3)], cut, NOW)
+    assert (len(storm.clients), storm.restart, storm.cut_off) == (30, None, 1)
+    assert ("address", "10.0.0.9") in storm.shared and ("transport", "websocket") in storm.shared
+    (storm,) = storms(crowd, [NOW - timedelta(minutes=11)], [], NOW)
+    assert storm.restart == NOW - timedelta(minutes=11)

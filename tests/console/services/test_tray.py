@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from broker_core.errors import OperatorError
-from console.access.rights import Access
-from console.choices import TrayKind
-from console.models import Instance, PolicyDraft, TrayItem
-from console.services import drafts, tray
+from console.access.rights import Access, Right
+from console.choices import Permission, Role, TrayKind
+from console.models import Grant, Instance, PolicyDraft, TrayItem
+from console.services import drafts, operators, people, tray
 from console.services.actors import Actor, access_of
 from console.services.rollouts import Plan
 from console.services.tray_acts import beyond_the_machine
@@ -113,3 +114,29 @@ def test_a_change_laid_over_a_draft_keeps_for_whom_it_is(
     assert one.told.what == "carefully, for desk-* first"
     tray.clear(maria)
     assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # the tray didn't begin it
+
+
+def test_taking_access_away_is_told_and_then_done(maria: Actor, operator: Any, instance: Instance) -> None:
+    vera = people.create(maria, "vera")[0]
+    people.grant(maria, vera, Role.VIEWER)
+    role = Grant.objects.get(user=vera)
+    token, _ = operators.create_token(
+        maria, operator, "ci", scope=[Permission.VIEW], lifetime=timedelta(days=1)
+    )
+    tray.put(maria, TrayKind.GRANT_REVOKE, str(role.pk))
+    tray.put(maria, TrayKind.TOKEN_REVOKE, str(token.pk))
+    tray.put(maria, TrayKind.ACCOUNT_CLOSE, "vera")
+    held = tray.look(maria)
+    assert "vera has no other role" in str(held.planned[0].told.lines)
+    assert {one for one, _ in held.headlines} == {"1 role taken away", "1 token revoked", "1 account closed"}
+    assert all(one.done for one in tray.apply(maria, "left", confirmed=True, plan=held.digest))
+    vera.refresh_from_db()
+    token.refresh_from_db()
+    assert not vera.is_active and token.revoked_at is not None and not Grant.objects.filter(user=vera)
+
+
+def test_access_is_taken_away_by_whoever_holds_it_everywhere(maria: Actor, instance: Instance) -> None:
+    here = dataclasses.replace(maria, access=Access((Right(frozenset(Permission), instance.name),)))
+    with pytest.raises(OperatorError) as caught:
+        tray.put(here, TrayKind.ACCOUNT_CLOSE, "vera")
+    assert caught.value.code == "not_allowed"

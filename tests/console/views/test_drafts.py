@@ -65,7 +65,8 @@ def test_a_draft_is_made_previewed_and_published(
     assert "<html" not in preview
     send(browser, draft, "plan/", whom="all")
     assert policies.newest_of(instance).number == 1  # not before the tray is applied
-    apply(browser, "they asked", confirmed="on")
+    browser.defaults["HTTP_REFERER"] = f"http://testserver{at(draft)}"  # where there is no draft afterwards
+    assert apply(browser, "they asked", confirmed="on").redirect_chain[-1][0] == "/policies/"
     assert policies.newest_of(instance).reason == "they asked"
 
 

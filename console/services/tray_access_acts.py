@@ -1,0 +1,104 @@
+"""Acts in a tray that take somebody's access away: a closed account, a role, a token. See tray_acts.
+
+They ask for the right over the whole installation: accounts belong to no instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.utils import timezone
+
+from broker_core.errors import OperatorError
+from console.choices import Permission, TrayKind
+from console.models import ApiToken, Grant, TrayItem
+from console.services import operators, people
+from console.services.actors import Actor
+from console.services.tray_told import Act, Told, plain
+
+YOU: Final = "This is you: afterwards you may not be able to undo it."
+
+
+def _account(item: TrayItem, _: list[str] | None) -> Told:
+    user: Any = people.person_named(item.target)
+    tokens = _in_force().filter(user=user).count()
+    lines = [
+        plain(f"{item.target} is logged out everywhere at once, and can’t log in until the account is opened again."),
+        plain(f"{tokens} token{'' if tokens == 1 else 's'} of it in force can’t be used meanwhile; roles stay as they are."),
+    ]  # fmt: skip
+    blocked = [] if user.is_active else [f"The account of {item.target} is closed already."]
+    warnings = [YOU] if user.pk == item.owner_id else []
+    return Told(
+        f"Close the account of {item.target}", "1 account closed", lines, warnings, blocked, severe=True
+    )
+
+
+def _do_account(actor: Actor, item: TrayItem, _: str) -> str:
+    people.set_active(actor, people.person_named(item.target), False)
+    return f"The account of {item.target} is closed; its sessions and tokens have ended."
+
+
+def _grant(item: TrayItem, _: list[str] | None) -> Told:
+    found = _grant_numbered(item.target)
+    name = found.user.get_username()
+    others = Grant.objects.filter(user=found.user).exclude(pk=found.pk).count()
+    left = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
+    lines = [
+        plain(left if others else f"{name} has no other role: they may log in, and no more. So it is with their tokens.")
+    ]  # fmt: skip
+    warnings = [YOU] if found.user_id == item.owner_id else []
+    what = f"Take {found.get_role_display()} {found.scope_text} from {name}"
+    return Told(what, "1 role taken away", lines, warnings, severe=True)
+
+
+def _do_grant(actor: Actor, item: TrayItem, _: str) -> str:
+    found = _grant_numbered(item.target)
+    said = f"{found.user.get_username()} is no longer {found.get_role_display().lower()} {found.scope_text}."
+    people.revoke(actor, found)
+    return said
+
+
+def _token(item: TrayItem, _: list[str] | None) -> Told:
+    found = _token_numbered(item.target)
+    used = f"last used {found.used_at:%Y-%m-%d %H:%M} UTC" if found.used_at else "never used"
+    lines = [
+        plain(f"Whatever uses it is refused from its next request on ({used}). It can’t be brought back.")
+    ]
+    return Told(
+        f"Revoke the token {found.name} of {found.user.get_username()}",
+        "1 token revoked",
+        lines,
+        severe=found.used_at is not None,
+    )
+
+
+def _do_token(actor: Actor, item: TrayItem, _: str) -> str:
+    found = _token_numbered(item.target)
+    operators.revoke_token(actor, found)
+    return f"The token {found.name} is revoked."
+
+
+def _in_force() -> Any:
+    return ApiToken.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now())
+
+
+def _grant_numbered(number: str) -> Grant:
+    found = Grant.objects.select_related("user", "instance").filter(pk=int(number)).first()
+    if found is None:
+        raise OperatorError("unknown_entry", "This role has been taken away already.", "Load the page again.")
+    return found
+
+
+def _token_numbered(number: str) -> ApiToken:
+    found = ApiToken.objects.select_related("user").filter(pk=int(number), revoked_at__isnull=True).first()
+    if found is None:
+        raise OperatorError("unknown_entry", "This token is revoked already.", "Load the page again.")
+    return found
+
+
+ACCESS_ACTS: Mapping[TrayKind, Act] = {
+    TrayKind.ACCOUNT_CLOSE: Act(Permission.MANAGE_ACCESS, _account, _do_account, about_everything=True),
+    TrayKind.GRANT_REVOKE: Act(Permission.MANAGE_ACCESS, _grant, _do_grant, about_everything=True),
+    TrayKind.TOKEN_REVOKE: Act(Permission.MANAGE_ACCESS, _token, _do_token, about_everything=True),
+}
