@@ -39,10 +39,10 @@ class PointSerializer(serializers.Serializer[Any]):
 
 
 class SeriesSerializer(serializers.Serializer[Any]):
-    """Figures over time. `source` says how fine they were kept: seconds, samples (10 s) or minutes."""
+    """Figures over time. `source` says how fine they were kept: seconds, samples (10 s), minutes or hours."""
 
     of = serializers.CharField()
     name = serializers.CharField()
-    source = serializers.ChoiceField(["seconds", "samples", "minutes"])
+    source = serializers.ChoiceField(["seconds", "samples", "minutes", "hours"])
     step = serializers.IntegerField()
     points = PointSerializer(many=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
+from django.conf import settings
+
 from broker_core.errors import OperatorError
 from console.choices import PlaceKind
 from console.live import ring
-from console.models import ClientMinute, ClientSample, Instance, PlaceSample
+from console.models import ClientHour, ClientMinute, ClientSample, Instance, PlaceSample
 
 MAX_POINTS = 2_000
 KINDS = ("client", *(str(kind) for kind in PlaceKind))
@@ -51,8 +53,10 @@ def series(
         source = "seconds"
     elif start >= now - SAMPLES_KEPT and least < 60:
         found, source, least = _rows(instance, of, name, start, end, 10), "samples", max(least, 10)
-    else:
+    elif start >= now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):
         found, source, least = _rows(instance, of, name, start, end, 60), "minutes", max(least, 60)
+    else:
+        found, source, least = _hours(instance, of, name, start, end), "hours", -(-least // 3600) * 3600
     return {"of": of, "name": name, "source": source, "step": least, "points": thin(found, least)}
 
 
@@ -74,11 +78,22 @@ def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
     return points
 
 
+def _hours(
+    instance: Instance, of: str, name: str, start: datetime, end: datetime
+) -> Iterator[Mapping[str, Any]]:
+    """Hours as far as there are any, and minutes behind them: the newest hour isn't over, or the lake has it not yet."""
+    edge = start
+    for row in _rows(instance, of, name, start, end, 3600):
+        edge = row["at"] + timedelta(hours=1)
+        yield row
+    yield from _rows(instance, of, name, edge, end, 60)
+
+
 def _rows(
     instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int
 ) -> Iterable[Mapping[str, Any]]:
     if of == "client":
-        model = ClientSample if seconds == 10 else ClientMinute
+        model = {10: ClientSample, 60: ClientMinute, 3600: ClientHour}[seconds]
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)
         return rows.order_by("at").values("at", "state", *_CLIENT).iterator(2_000)
     places = PlaceSample.objects.filter(
