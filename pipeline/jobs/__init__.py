@@ -29,6 +29,7 @@ JOBS = {
     "audit": "pipeline.jobs.audit",
     "state": "pipeline.jobs.state",
     "backtest": "pipeline.jobs.backtest",
+    "capacity": "pipeline.jobs.capacity",
 }
 NEEDED = ("HELP", "add_arguments", "run")
 
