@@ -208,6 +208,8 @@ PIPELINE_JOBS: dict[str, tuple[str, ...]] = {
     "audit": ("start", "end", "strict"),
     "state": ("at", "since", "topics", "key", "durable", "skip-gaps"),
     "backtest": ("policy", "grid", "save", "start", "end", "host-memory", "durable", "skip-gaps"),
+    "anomalies": ("days", "recent", "threshold"),
+    "report": ("days",),
     "capacity": ("policy", "start", "end", "host-memory", "durable", "skip-gaps"),
 }
 
