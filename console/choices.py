@@ -202,7 +202,7 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 # Jobs of `python -m pipeline NAME`, and the options that the API takes for each. Directories and Spark's master aren't
 # among them: where a job reads and writes is the installation's matter.
 PIPELINE_JOBS: dict[str, tuple[str, ...]] = {
-    "lake": ("start", "end", "durable", "skip-gaps", "adopt"),
+    "lake": ("start", "end", "durable", "skip-gaps", "adopt", "delta"),
     "lake-check": ("start", "end", "quick"),
     "client-history": ("all", "durable", "skip-gaps"),
     "audit": ("start", "end", "strict"),
