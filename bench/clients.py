@@ -64,6 +64,12 @@ class Nowhere:
     def close(self, code: str, message: str) -> None:
         """Closed."""
 
+    def drop(self) -> None:
+        """Closed."""
+
+    def forget(self) -> None:
+        """There was no connection."""
+
 
 def crowd(broker: Broker, number: int, behind: int) -> None:
     """Log that many clients on, each with a subscription; the first `behind` of them take nothing."""

@@ -294,6 +294,7 @@ CODES: Final = MappingProxyType({
     "master_unreachable": ErrorCode("Spark can't be started on that master; `master`", _OPERATOR),
     "no_archive": ErrorCode("The instance has no archive directory", _OPERATOR, _CONFLICT),
     "no_file_system": ErrorCode("A directory can't be looked at", _OPERATOR, _CONFLICT),
+    "no_history": ErrorCode("Hours of clients are asked for, and client-history hasn't written any", _OPERATOR),
     "no_journal": ErrorCode(
         "There is no such journal or archive directory, or no journal of that instance in it", _OPERATOR
     ),

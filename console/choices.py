@@ -228,12 +228,15 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 # Jobs of `python -m pipeline NAME`, and the options that the API takes for each. Directories and Spark's master aren't
 # among them: where a job reads and writes is the installation's matter.
 PIPELINE_JOBS: dict[str, tuple[str, ...]] = {
-    "lake": ("start", "end", "durable", "skip-gaps", "adopt"),
+    "lake": ("start", "end", "durable", "skip-gaps", "adopt", "delta"),
     "lake-check": ("start", "end", "quick"),
     "client-history": ("all", "durable", "skip-gaps"),
     "audit": ("start", "end", "strict"),
     "state": ("at", "since", "topics", "key", "durable", "skip-gaps"),
     "backtest": ("policy", "grid", "save", "start", "end", "host-memory", "durable", "skip-gaps"),
+    "anomalies": ("days", "recent", "threshold"),
+    "report": ("days",),
+    "capacity": ("policy", "start", "end", "host-memory", "durable", "skip-gaps"),
 }
 
 

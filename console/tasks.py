@@ -7,7 +7,18 @@ from typing import Any
 from celery import shared_task
 from django.utils import timezone
 
-from console.services import alerts, audit, audit_export, execution, ledger, operators, policies, rollup, runs
+from console.services import (
+    alerts,
+    audit,
+    audit_export,
+    client_hours,
+    execution,
+    ledger,
+    operators,
+    policies,
+    rollup,
+    runs,
+)
 from console.services.actions import schedules
 
 
@@ -19,12 +30,13 @@ def execute_run(run_id: str) -> None:
 
 @shared_task(name="console.tasks.tick")
 def tick() -> None:
-    """Each minute: start what is due, find lost runs, tell brokers that run another revision, forget old samples, note used tokens."""
+    """Each minute: start what is due, find lost runs, tell brokers that run another revision, take in new hours of the lake, forget old samples, note used tokens."""
     now = timezone.now()
     runs.find_lost(now)
     schedules.fire_due(now)
     policies.reconcile()
     rollup.roll_up(now)
+    client_hours.take_in(now)
     rollup.forget_old(now)
     ledger.forget_old(now)
     audit.forget_expired(now)

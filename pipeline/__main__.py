@@ -41,6 +41,9 @@ class Lines:
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
         print(f"{title}: {table.num_rows} rows", flush=True)
 
+    def page(self, html: str) -> None:
+        """It is in the run's record."""
+
     def result(self, result: dict[str, Any]) -> None:
         print(", ".join(f"{key} {value}" for key, value in result.items()), flush=True)
 
@@ -59,6 +62,9 @@ class JsonLines:
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
         """It is in the run's record."""
+
+    def page(self, html: str) -> None:
+        """As the tables."""
 
     def result(self, result: dict[str, Any]) -> None:
         self._say({"event": "result", **result})

@@ -37,6 +37,7 @@ KEPT: Final = 500
 MOST_ROWS: Final = 1_000_000
 """Of one table."""
 MOST_LINES: Final = 1_000
+PAGE: Final = "page.html"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PLAIN = (str, int, float, bool, type(None))
 _LEFT_OUT = frozenset({"json", "name", "home", "journal", "archive", "lake", "master", "instance"})
@@ -79,6 +80,8 @@ class KeptRun(msgspec.Struct, frozen=True, kw_only=True):
     tables: list[KeptTable] = []
     lines: list[str] = []
     """What it said."""
+    page: bool = False
+    """There is a document beside, PAGE."""
 
 
 @dataclass(slots=True)
@@ -99,6 +102,7 @@ class Recorder:
     lines: list[str] = field(default_factory=list)
     tables: list[_Table] = field(default_factory=list)
     id: str = ""
+    html: str = ""
 
     def __post_init__(self) -> None:
         self.id = f"{datetime.fromtimestamp(self.began, UTC):%Y%m%dT%H%M%SZ}-{self.job}-{uuid4().hex[:8]}"
@@ -123,6 +127,11 @@ class Recorder:
         self.tables.append(_Table(kept, table.slice(0, MOST_ROWS), plots))
         self.to.table(name, table, title, plots)
 
+    def page(self, html: str) -> None:
+        """Keep a document; a second one takes the first one's place."""
+        self.html = html
+        self.to.page(html)
+
     def keep(self, settings: Settings, result: dict[str, Any], error: SluiceError | None = None) -> bool:
         """Write the record. False when there is no lake to write it to; what the disk refuses is said, and is no failure."""
         if not settings.lake.is_dir():
@@ -135,10 +144,11 @@ class Recorder:
                         if key not in _LEFT_OUT and isinstance(value, _PLAIN) and value not in (None, False, "")},
             result=result, error=error.as_dict() if error else None,
             tables=[one.kept for one in self.tables] if not error else [], lines=self.lines,
+            page=bool(self.html) and not error,
         )  # fmt: skip
         shelf = settings.lake / FOLDER
         try:
-            _write(shelf, run, self.tables if not error else [])
+            _write(shelf, run, self.tables if not error else [], self.html)
             _tidy(shelf)
         except OSError as problem:
             self.to.note(f"The run couldn't be recorded in {shelf}: {problem.strerror or problem}.")
@@ -146,7 +156,7 @@ class Recorder:
         return True
 
 
-def _write(shelf: Path, run: KeptRun, tables: Sequence[_Table]) -> None:
+def _write(shelf: Path, run: KeptRun, tables: Sequence[_Table], html: str) -> None:
     """The folder appears whole: made under another name, renamed."""
     making = shelf / f".making-{run.id}"
     making.mkdir(parents=True)
@@ -155,6 +165,8 @@ def _write(shelf: Path, run: KeptRun, tables: Sequence[_Table]) -> None:
             write_parquet(one.table, making / f"{one.kept.name}.parquet", [])
             for name, plot in zip(one.kept.plots, one.plots, strict=True):
                 (making / name).write_text(draw(plot, one.table), "utf-8")
+        if run.page:
+            (making / PAGE).write_text(html, "utf-8")
         (making / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))
         making.rename(shelf / run.id)
     finally:

@@ -9,19 +9,35 @@ from sluice_spark.columns import MOMENT
 CLIENT_HOURS = pa.schema(
     [
         ("client", pa.string()),
+        ("transport", pa.string()),
         ("hour", MOMENT),
         ("samples", pa.int64()),
+        ("connected_ms", pa.int64()),
         ("lag_messages_max", pa.int64()),
         ("lag_messages_mean", pa.float64()),
         ("lag_bytes_max", pa.int64()),
         ("lag_ms_max", pa.int64()),
+        ("outbox_bytes_max", pa.int64()),
+        ("spool_bytes_max", pa.int64()),
+        ("delivered_messages", pa.int64()),
+        ("delivered_bytes", pa.int64()),
+        ("rate_max", pa.float64()),
         ("offline_episodes", pa.int64()),
         ("offline_ms", pa.int64()),
+        ("draining_ms", pa.int64()),
+        ("replaying_ms", pa.int64()),
+        ("paused_ms", pa.int64()),
         ("connects", pa.int64()),
         ("disconnects", pa.int64()),
+        ("warned", pa.int64()),
+        ("offlined", pa.int64()),
+        ("disconnected", pa.int64()),
+        ("other_acts", pa.int64()),
+        ("shadow_acts", pa.int64()),
+        ("lost_messages", pa.int64()),
     ]
 )
-"""One row per client and hour of UTC."""
+"""One row per client, transport and hour of UTC."""
 
 WRITTEN = pa.schema(
     [

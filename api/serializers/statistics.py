@@ -39,7 +39,7 @@ class PointSerializer(serializers.Serializer[Any]):
 
 
 class SeriesSerializer(serializers.Serializer[Any]):
-    """Figures over time. `source` says how fine they were kept: seconds, samples (10 s) or minutes."""
+    """Figures over time. `source` says how fine they were kept: seconds, samples (10 s), minutes or hours."""
 
     of = serializers.CharField()
     name = serializers.CharField()

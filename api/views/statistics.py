@@ -31,7 +31,7 @@ class StatisticsView(ApiView):
 
     @extend_schema(parameters=[StatisticsQuerySerializer], responses=SeriesSerializer)
     def get(self, request: Request) -> Response:
-        """From Redis by the second (15 minutes), else samples of 10 s (a day), else minutes (two weeks)."""
+        """From Redis by the second (15 minutes), else samples of 10 s (a day), else minutes (two weeks), else hours."""
         asked = read(StatisticsQuerySerializer, request.query_params)
         instance, now = instance_named(instance_name(request)), timezone.now()
         name = asked["name"] or (instance.name if asked["of"] == "instance" else "")

@@ -46,6 +46,8 @@ SUBSCRIPTIONS_A_TURN = 100
 """Of one client's; each costs some 35 µs when it is no longer as it was."""
 MADE_ANEW_EVERY = 10
 """Seconds in which the entry of a client at rest is made anew whether or not anything is known to have changed."""
+RESTING_SAMPLED_EVERY = 600
+"""Seconds in which also a client at rest is sampled: what it was handed would be in no history otherwise."""
 FEW_CLIENTS = 500
 """So many entries are made in some milliseconds, whenever somebody asks."""
 
@@ -102,9 +104,8 @@ class Statistics:
                 looked_at = 0
                 await asyncio.sleep(0)
             looked_at += 1 + len(connection.subscriptions) // SUBSCRIPTIONS_A_CLIENT
-            its_turn = (place + self._looked) % MADE_ANEW_EVERY == 0
             if self._clients.get(name) is connection:
-                made.append(await _in_turns(self._look_at(connection, its_turn)))
+                made.append(await _in_turns(self._look_at(connection, turn=place + self._looked)))
         self._forget()
         self._recent = [entry for entry in made if entry.name in self._clients]
         return self._with_status(at)
@@ -126,9 +127,10 @@ class Statistics:
             self._sampled_at = now
         self._looked += 1
 
-    def _look_at(self, connection: Member, its_turn: bool) -> Parts[ClientEntry]:
+    def _look_at(self, connection: Member, turn: int) -> Parts[ClientEntry]:
         """Renew a client's rate and lag, and make its entry: the one before, if it rests and nothing of it changed, but anew
-        every tenth second. Publish a sample of it if its delivery, lag or losses changed; sometimes if it waits as before."""
+        every tenth turn. Publish a sample of it if its delivery, lag or losses changed; sometimes if it waits as before, and
+        seldom if it rests."""
         name, now, count = connection.name, self._engine.clock.now_ns(), connection.backlog.delivered.messages
         self._rates[name] = round((count - self._delivered.get(name, 0)) / self._span_s, 1)
         self._delivered[name] = count
@@ -139,7 +141,7 @@ class Statistics:
         rests = look[:3] == RESTING[:3]
         mark = self._mark(connection, look) if rests else None
         known = self._kept.get(name)
-        if mark is not None and known is not None and known[0] == mark and not its_turn:
+        if mark is not None and known is not None and known[0] == mark and turn % MADE_ANEW_EVERY:
             return known[1]
         figures = yield from self._figures(connection)
         if rests:
@@ -152,7 +154,8 @@ class Statistics:
             )
         entry = yield from self._entry(connection, figures, now, crowded=len(self._clients) > FEW_CLIENTS)
         self._kept[name] = (mark, entry)
-        if self._room and (look != before or (self._also_unchanged and look != RESTING)):
+        due = self._also_unchanged if look != RESTING else turn % RESTING_SAMPLED_EVERY == 0
+        if self._room and (look != before or due):
             self._room -= 1
             self._engine.events.sample(now, entry)
         return entry

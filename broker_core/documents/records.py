@@ -29,8 +29,11 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     outbox_bytes: int | None = None
     spool_bytes: int | None = None
     delivered_messages: int | None = None
+    """Since its logon, as delivered_bytes."""
+    delivered_bytes: int | None = None
     seconds_behind: float | None = None
     health: str | None = None
+    transport: str | None = None
 
 
 class Candidate(Document, frozen=True, kw_only=False):

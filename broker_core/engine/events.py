@@ -55,7 +55,8 @@ class ClientEvents:
             at=now_ns // 1_000_000, client=client.name, event="sample", state=client.delivery,
             lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
             outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes,
-            delivered_messages=client.delivered_messages, seconds_behind=client.seconds_behind, health=client.health,
+            delivered_messages=client.delivered_messages, delivered_bytes=client.delivered_bytes,
+            seconds_behind=client.seconds_behind, health=client.health, transport=client.transport,
         )  # fmt: skip
         self._clients.append(encoded(made))
 

@@ -8,7 +8,7 @@ from console.models.alert import Alert, AlertMessage, AlertRule
 from console.models.audit import AuditEvent, AuditHead, AuditLink
 from console.models.draft import PolicyDraft, PolicyRollout
 from console.models.handover import Handover
-from console.models.history import ClientMinute, ClientSample, Decision, PlaceSample
+from console.models.history import ClientHour, ClientMinute, ClientSample, Decision, LakeFile, PlaceSample
 from console.models.identity import Identity
 from console.models.instance import ClientPolicy, Instance, PoolPolicy, Transport
 from console.models.ledger import Loss
@@ -30,6 +30,7 @@ __all__ = [
     "AuditHead",
     "AuditLink",
     "BrokerUser",
+    "ClientHour",
     "ClientMinute",
     "ClientPolicy",
     "ClientSample",
@@ -39,6 +40,7 @@ __all__ = [
     "Handover",
     "Identity",
     "Instance",
+    "LakeFile",
     "Loss",
     "ManagedReplay",
     "PlaceSample",

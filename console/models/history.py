@@ -82,10 +82,50 @@ class ClientMinute(ClientPoint):
         indexes = [models.Index(fields=["at"], name="minute_age")]
 
 
+class ClientHour(ClientPoint):
+    """A client's hour on one transport, from the lake, for three months: the numbers of a point are the hour's worst, `state` is the
+    one it was in longest that isn't live, and of the rest sums."""
+
+    transport = models.CharField(max_length=64, blank=True)
+    connected_ms = models.BigIntegerField(default=0)
+    lag_messages_mean = models.FloatField(default=0)
+    delivered_messages = models.BigIntegerField(default=0)
+    delivered_bytes = models.BigIntegerField(default=0)
+    rate_max = models.FloatField(default=0)
+    offline_episodes = models.PositiveIntegerField(default=0)
+    offline_ms = models.BigIntegerField(default=0)
+    acts = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        ordering = ["at"]
+        constraints = [
+            models.UniqueConstraint(fields=["instance", "client", "at", "transport"], name="client_hour_once")
+        ]
+        indexes = [
+            models.Index(fields=["at"], name="hour_age"),
+            models.Index(fields=["instance", "at"], name="hour_of_instance"),
+        ]
+
+
+class LakeFile(models.Model):
+    """A file of the lake whose rows the database has, and the file's stamp then: it is read again when that changed."""
+
+    instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=200)
+    stamp = models.CharField(max_length=60)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["instance", "name"], name="lake_file_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class PlaceSample(models.Model):
     """What an instance, a transport or a pool did at one moment: rates a second, and what its clients used.
 
-    `seconds` is 10 for samples, kept a day, and 60 for their means and peaks, kept two weeks.
+    `seconds` is 10 for samples, kept a day, 60 for their means and peaks, kept two weeks, and 3600 for those of hours, kept three
+    months.
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
@@ -111,7 +151,7 @@ class PlaceSample(models.Model):
             models.UniqueConstraint(
                 fields=["instance", "kind", "name", "seconds", "at"], name="place_sample_once"
             ),
-            models.CheckConstraint(condition=models.Q(seconds__in=[10, 60]), name="place_sample_span"),
+            models.CheckConstraint(condition=models.Q(seconds__in=[10, 60, 3600]), name="place_sample_span"),
         ]
         indexes = [models.Index(fields=["seconds", "at"], name="place_sample_age")]
 

@@ -69,6 +69,7 @@ SLUICE_WEBHOOK_HOSTS = env.list("SLUICE_WEBHOOK_HOSTS", default=[])
 SLUICE_APPROVE_KINDS = env.list("SLUICE_APPROVE_KINDS", default=[])  # of archive, compress, remove, pipeline
 SLUICE_DECISION_RETENTION_DAYS = env.int("SLUICE_DECISION_RETENTION_DAYS", default=30)
 SLUICE_MINUTE_RETENTION_DAYS = env.int("SLUICE_MINUTE_RETENTION_DAYS", default=14)
+SLUICE_HOUR_RETENTION_DAYS = env.int("SLUICE_HOUR_RETENTION_DAYS", default=92)
 # Days that audit events are kept, by action or its beginning; "*" is every other, 0 is for ever.
 SLUICE_AUDIT_RETENTION_DAYS = {
     key: int(days)

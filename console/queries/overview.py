@@ -14,8 +14,16 @@ from django.db.models.functions import Trunc
 from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.journals import SegmentEntry
 from broker_core.errors import SluiceError
-from console.models import ActionRun, ClientMinute, ClientSample, Decision, Instance, PolicyRevision
-from console.queries import live, pipeline_history
+from console.models import (
+    ActionRun,
+    ClientHour,
+    ClientMinute,
+    ClientSample,
+    Decision,
+    Instance,
+    PolicyRevision,
+)
+from console.queries import live
 from console.queries.clients import Clients
 from console.queries.scoping import visible
 from console.queries.standing import restarts
@@ -141,12 +149,14 @@ def _add_hours(
     step_s: int,
 ) -> None:
     """Days whose minutes are no longer kept: of the hours that the pipeline computed, if it did."""
-    for row in pipeline_history.hours_of(names, instance.name, 92):
-        cell = (int(row["at"]) // 1_000 - start) // step_s
-        if cell >= 0:
-            cells = found.setdefault(row["client"], {})
-            lag, disk = cells.get(cell, (0, False))
-            cells[cell] = (max(lag, row["lag_ms_max"]), disk or row["offline_ms"] > 0)
+    rows = ClientHour.objects.filter(
+        instance=instance, client__in=names, at__gte=datetime.fromtimestamp(start, UTC)
+    )
+    for row in rows.order_by().values("client", "at", "lag_ms", "offline_ms").iterator(2_000):
+        cell = (int(row["at"].timestamp()) - start) // step_s
+        cells = found.setdefault(row["client"], {})
+        lag, disk = cells.get(cell, (0, False))
+        cells[cell] = (max(lag, row["lag_ms"]), disk or row["offline_ms"] > 0)
 
 
 def _row(

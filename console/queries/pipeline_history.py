@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,18 @@ from django.conf import settings
 
 DAYS = 31
 """Days of history that are shown, counted back from the newest there is."""
-NUMBERS = (
-    "samples",
+SUMS = ("samples", "connected_ms", "delivered_messages", "delivered_bytes", "offline_episodes", "offline_ms", "connects", "disconnects",
+        "warned", "offlined", "disconnected", "other_acts", "lost_messages")  # fmt: skip
+PEAKS = (
     "lag_messages_max",
     "lag_messages_mean",
     "lag_bytes_max",
     "lag_ms_max",
-    "offline_episodes",
-    "offline_ms",
-    "connects",
-    "disconnects",
+    "outbox_bytes_max",
+    "spool_bytes_max",
+    "rate_max",
 )
+NUMBERS = (*SUMS, *PEAKS)
 
 
 def client_hours(client: str, *, instance: str | None = None, days: int = DAYS) -> list[dict[str, Any]]:
@@ -32,27 +32,50 @@ def client_hours(client: str, *, instance: str | None = None, days: int = DAYS) 
 
     Hours in which the broker had nothing to say of the client are left out. Empty when the job hasn't run yet.
     """
-    rows = hours_of([client], instance or settings.SLUICE_INSTANCE, days)
-    return [{key: value for key, value in row.items() if key != "client"} for row in rows]
-
-
-def hours_of(clients: Sequence[str], instance: str, days: int) -> list[dict[str, Any]]:
-    """The same of several, each row with its `client`; a file is read once."""
+    name = instance or settings.SLUICE_INSTANCE
     directory = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history"
-    newest = sorted(directory.glob(f"day=*/{instance}.parquet"), reverse=True)[:days]
-    rows = [row for path in reversed(newest) for row in _hours_in(path, clients)]
+    newest = sorted(directory.glob(f"day=*/{name}.parquet"), reverse=True)[:days]
+    rows = [row for path in reversed(newest) for row in _hours_in(path, client)]
     return sorted(rows, key=lambda row: int(row["at"]))
 
 
-def _hours_in(path: Path, clients: Sequence[str]) -> list[dict[str, Any]]:
+def hours_in(path: Path) -> pa.Table:
+    """A file's hours: client, transport, hour and NUMBERS; what an earlier release didn't write is 0. Empty when it can't be read:
+    replaced or removed meanwhile, or no file of the lake's."""
     try:
         # A file at a time: given a directory, pyarrow would open its neighbours as well.
-        table = pq.ParquetFile(path).read(columns=["client", "hour", *NUMBERS])
+        opened = pq.ParquetFile(path)
+        there = set(opened.schema_arrow.names)
+        table = opened.read(
+            columns=[name for name in ("client", "transport", "hour", *NUMBERS) if name in there]
+        )
+        texts = {
+            name: pc.fill_null(table.column(name), "") if name in there else pa.array([""] * table.num_rows)
+            for name in ("client", "transport")
+        }
+        numbers = {
+            name: pc.fill_null(table.column(name), 0) if name in there else pa.array([0] * table.num_rows)
+            for name in NUMBERS
+        }
+        return pa.table({**texts, "hour": table.column("hour"), **numbers})
     except (OSError, pa.ArrowInvalid, KeyError):
-        return []  # replaced or removed meanwhile, or of another version: the page shows what there is
-    table = table.filter(pc.is_in(table.column("client"), pa.array(clients, pa.string())))
-    micros = table.column("hour").cast(pa.int64()).to_pylist()
+        return pa.table({})
+
+
+def _hours_in(path: Path, client: str) -> list[dict[str, Any]]:
+    table = hours_in(path)
+    if not table.num_rows:
+        return []
+    mine = table.filter(pc.equal(table.column("client"), client))
+    # On the page an hour is an hour, whichever transports it was on.
+    whole = mine.group_by("hour").aggregate(
+        [*((name, "sum") for name in SUMS), *((name, "max") for name in PEAKS)]
+    )
+    whole = whole.rename_columns(
+        [name if name == "hour" else name.rpartition("_")[0] for name in whole.column_names]
+    )
+    micros = whole.column("hour").cast(pa.int64()).to_pylist()
     return [
         {**row, "hour": datetime.fromtimestamp(at / 1_000_000, UTC), "at": at // 1_000}
-        for row, at in zip(table.drop_columns(["hour"]).to_pylist(), micros, strict=True)
+        for row, at in zip(whole.to_pylist(), micros, strict=True)
     ]

@@ -102,6 +102,16 @@ def plot_of(run: dict[str, Any], name: str) -> bytes | None:
         return None
 
 
+def page_of(run: dict[str, Any]) -> bytes | None:
+    """The document of a run; None when it has none."""
+    if not run.get("page"):
+        return None
+    try:
+        return (directory() / run["id"] / "page.html").read_bytes()
+    except OSError:
+        return None
+
+
 def csv_of(path: Path) -> Iterator[str]:
     """The table as CSV, in portions. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
     opened = pq.ParquetFile(path)

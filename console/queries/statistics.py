@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
@@ -12,14 +12,11 @@ from django.conf import settings
 from broker_core.errors import OperatorError
 from console.choices import PlaceKind
 from console.live import ring
-from console.models import ClientMinute, ClientSample, Instance, PlaceSample
-from console.queries import pipeline_history
+from console.models import ClientHour, ClientMinute, ClientSample, Instance, PlaceSample
 
 MAX_POINTS = 2_000
 KINDS = ("client", *(str(kind) for kind in PlaceKind))
 SAMPLES_KEPT = timedelta(hours=24)
-MOST_DAYS = 92
-"""Of hours; more are never read at once."""
 _CLIENT = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 
 
@@ -56,29 +53,11 @@ def series(
         source = "seconds"
     elif start >= now - SAMPLES_KEPT and least < 60:
         found, source, least = _rows(instance, of, name, start, end, 10), "samples", max(least, 10)
-    else:
+    elif start >= now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):
         found, source, least = _rows(instance, of, name, start, end, 60), "minutes", max(least, 60)
-        if of == "client" and start < now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):
-            minutes = list(found)
-            before = minutes[0]["at"] if minutes else end
-            if hours := _hours(instance, name, start, min(before, end), now):
-                found, source = [*hours, *minutes], "hours"
+    else:
+        found, source, least = _hours(instance, of, name, start, end), "hours", -(-least // 3600) * 3600
     return {"of": of, "name": name, "source": source, "step": least, "points": thin(found, least)}
-
-
-def _hours(
-    instance: Instance, name: str, start: datetime, end: datetime, now: datetime
-) -> list[Mapping[str, Any]]:
-    """What the pipeline computed of a client's hours before its minutes begin. What was held in them isn't known."""
-    days = (now - start).days + 2
-    return [
-        {
-            "at": row["hour"], "state": "offlined" if row["offline_ms"] else "live", "lag_messages": row["lag_messages_max"],
-            "lag_bytes": row["lag_bytes_max"], "lag_ms": row["lag_ms_max"],
-        }
-        for row in pipeline_history.client_hours(name, instance=instance.name, days=min(days, MOST_DAYS))
-        if start <= row["hour"] and row["hour"] + timedelta(hours=1) <= end
-    ]  # fmt: skip
 
 
 def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
@@ -99,11 +78,22 @@ def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
     return points
 
 
+def _hours(
+    instance: Instance, of: str, name: str, start: datetime, end: datetime
+) -> Iterator[Mapping[str, Any]]:
+    """Hours as far as there are any, and minutes behind them: the newest hour isn't over, or the lake has it not yet."""
+    edge = start
+    for row in _rows(instance, of, name, start, end, 3600):
+        edge = row["at"] + timedelta(hours=1)
+        yield row
+    yield from _rows(instance, of, name, edge, end, 60)
+
+
 def _rows(
     instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int
 ) -> Iterable[Mapping[str, Any]]:
     if of == "client":
-        model = ClientSample if seconds == 10 else ClientMinute
+        model = {10: ClientSample, 60: ClientMinute, 3600: ClientHour}[seconds]
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)
         return rows.order_by("at").values("at", "state", *_CLIENT).iterator(2_000)
     places = PlaceSample.objects.filter(

@@ -33,6 +33,8 @@ QUICK_S = 60.0
 MOST_VALUE = 500
 INSTALLATIONS = ("home", "instance", "journal", "archive", "lake", "master", "json")
 """Options of every job that aren't for a request to choose."""
+JUDGES = frozenset({"capacity"})
+"""Jobs that compare with a policy: the newest revision, unless one is named."""
 CHECK_S = 4 * 3_600.0
 """A lake of a terabyte is read within that."""
 
@@ -53,6 +55,9 @@ def command_of(run: ActionRun) -> list[str]:
     """The job's command line."""
     options = _checked(run.parameters.get("job", ""), run.parameters.get("options") or {})
     words = [sys.executable, "-m", "pipeline", run.parameters["job"], "--json"]
+    if run.parameters["job"] in JUDGES and "policy" not in options:
+        newest = newest_of(run.instance)
+        options["policy"] = _shelve({f"revision-{newest.number}": newest.document})
     return words + [f"--{name}={value}" for name, value in options.items()]
 
 
@@ -216,7 +221,7 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
         if not takes:
             told = ", ".join(PIPELINE_JOBS.get(job, ("its own options",)))
             raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {told}.")
-        own_file = job == "backtest" and name == "policy" and "/" in str(value)  # by their names alone
+        own_file = name == "policy" and job in PIPELINE_JOBS and "/" in str(value)  # by their names alone
         if own_file or isinstance(value, bool) or not isinstance(value, (str, int)) or not _plain(str(value)):
             raise OperatorError(
                 "bad_option",
@@ -230,19 +235,23 @@ def backtest(actor: Actor, draft: PolicyDraft, options: Mapping[str, str]) -> Ac
     """Ask for a back-test of a draft beside the newest revision. The job finds both in the lake's folder of policies, without
     anybody's secrets."""
     newest = newest_of(draft.instance)
+    names = _shelve(
+        {f"draft-{draft.pk}-{draft.version}": draft.document, f"revision-{newest.number}": newest.document}
+    )
+    asked = {"policy": names} | {name: value for name, value in options.items() if value}
+    return request(actor, "backtest", asked, draft.instance.name)
+
+
+def _shelve(documents: Mapping[str, Any]) -> str:
+    """Put policies where jobs find them by their names, without anybody's secrets; returns the names."""
     shelf = Path(settings.SLUICE_LAKE_DIRECTORY) / "policies"
     shelf.mkdir(parents=True, exist_ok=True)
-    names = {
-        f"draft-{draft.pk}-{draft.version}": draft.document,
-        f"revision-{newest.number}": newest.document,
-    }
-    for name, document in names.items():
+    for name, document in documents.items():
         bare = {key: value for key, value in document.items() if key != "access"}
         temporary = shelf / f".{name}.{uuid4().hex}"
         temporary.write_text(json.dumps(bare), "utf-8")
         temporary.rename(shelf / f"{name}.json")
-    asked = {"policy": ",".join(names)} | {name: value for name, value in options.items() if value}
-    return request(actor, "backtest", asked, draft.instance.name)
+    return ",".join(documents)
 
 
 def options_of(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Turns samples of ten seconds into minutes, and forgets what has been kept long enough. Run each minute."""
+"""Turns samples of ten seconds into minutes, those of places into hours, and forgets what has been kept long enough. Run each minute."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Avg, Case, IntegerField, Max, QuerySet, Value, When
 
-from console.models import ClientMinute, ClientSample, PlaceSample
+from console.models import ClientHour, ClientMinute, ClientSample, PlaceSample
 
-MINUTE = timedelta(minutes=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 # Samples of a minute may arrive late (the reporter tries again while the database is away), so it is rolled up a bit after.
 SETTLED = timedelta(seconds=30)
 MOST_MINUTES = 30
 """Minutes made up for in one call after nobody rolled up for a while; the next call takes the next."""
+MOST_HOURS = 24
 FORGET_AT_ONCE = 20_000
 _NUMBERS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 _MEANS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
@@ -25,18 +26,34 @@ _WORST = ("live", "replaying", "draining", "offlined")
 def roll_up(now: datetime) -> int:
     """Make the minutes that are over and aren't made yet; returns how many rows. Calling it twice does no harm."""
     end = (now - SETTLED).replace(second=0, microsecond=0)
-    newest = PlaceSample.objects.filter(seconds=60).aggregate(at=Max("at"))["at"]
-    oldest = PlaceSample.objects.filter(seconds=10).order_by("at").values_list("at", flat=True).first()
-    if oldest is None:
-        return 0
-    start = (newest + MINUTE) if newest else oldest.replace(second=0, microsecond=0)
-    made = 0
+    made, start = 0, _unmade(60, 10, MINUTE)
     for _ in range(MOST_MINUTES):
-        if start >= end:
+        if start is None or start >= end:
             break
         made += _minute(start)
         start += MINUTE
+    hour = _unmade(3600, 60, HOUR)
+    for _ in range(MOST_HOURS):
+        if hour is None or start is None or hour + HOUR > start:
+            break
+        made += _places(hour, HOUR, 60, 3600)
+        hour += HOUR
     return made
+
+
+def _unmade(seconds: int, finer: int, step: timedelta) -> datetime | None:
+    """The first span of so many seconds that isn't made and has something to be made of: after a night without a broker that
+    isn't the span behind the newest."""
+    newest = PlaceSample.objects.filter(seconds=seconds).aggregate(at=Max("at"))["at"]
+    rows = PlaceSample.objects.filter(seconds=finer, **({"at__gte": newest + step} if newest else {}))
+    at = rows.order_by("at").values_list("at", flat=True).first()
+    if at is None:
+        return None
+    return (
+        at.replace(second=0, microsecond=0)
+        if step == MINUTE
+        else at.replace(minute=0, second=0, microsecond=0)
+    )
 
 
 def _minute(start: datetime) -> int:
@@ -56,16 +73,21 @@ def _minute(start: datetime) -> int:
         for row in worst.annotate(rank=Max(rank), **{f"{name}": Max(name) for name in _NUMBERS})
     ]
     ClientMinute.objects.bulk_create(clients, batch_size=500, ignore_conflicts=True)
-    groups = PlaceSample.objects.filter(seconds=10, at__gte=start, at__lt=start + MINUTE).order_by()
+    return len(clients) + _places(start, MINUTE, 10, 60)
+
+
+def _places(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
+    """Means and peaks of every place within a span, of the rows of the finer kind."""
+    groups = PlaceSample.objects.filter(seconds=finer, at__gte=start, at__lt=start + span).order_by()
     found = groups.values("instance_id", "kind", "name").annotate(
         **{f"mean_{name}": Avg(name) for name in _MEANS}, **{f"peak_{name}": Max(name) for name in _PEAKS}
     )
     places = [
-        PlaceSample(at=start, seconds=60, **{_bare(key): value for key, value in row.items()})
+        PlaceSample(at=start, seconds=seconds, **{_bare(key): value for key, value in row.items()})
         for row in found
     ]
     PlaceSample.objects.bulk_create(places, batch_size=500, ignore_conflicts=True)
-    return len(clients) + len(places)
+    return len(places)
 
 
 def _bare(key: str) -> str:
@@ -76,13 +98,16 @@ def forget_old(now: datetime) -> int:
     """Delete samples and minutes past their retention, some at a time so that writers never wait long."""
     day = now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS)
     weeks = now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS)
+    months = now - timedelta(days=settings.SLUICE_HOUR_RETENTION_DAYS)
     return sum(
         _forget(rows)
         for rows in (
             ClientSample.objects.filter(at__lt=day),
             ClientMinute.objects.filter(at__lt=weeks),
+            ClientHour.objects.filter(at__lt=months),
             PlaceSample.objects.filter(seconds=10, at__lt=day),
             PlaceSample.objects.filter(seconds=60, at__lt=weeks),
+            PlaceSample.objects.filter(seconds=3600, at__lt=months),
         )
     )
 

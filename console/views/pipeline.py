@@ -115,6 +115,18 @@ def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
     return HttpResponse(drawn, content_type="image/svg+xml")
 
 
+@common.permitted(Permission.VIEW)
+@require_GET
+def document(request: HttpRequest, run_id: str) -> HttpResponse:
+    """What a run wrote for people, to take away: a file, so that the console's own pages never show another's."""
+    found = read.page_of(_allowed(request, run_id))
+    if found is None:
+        raise Http404("There is no such document.")
+    answer = HttpResponse(found, content_type="text/html; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="{run_id}.html"'
+    return answer
+
+
 def _allowed(request: HttpRequest, run_id: str, table: str = "") -> dict[str, Any]:
     """The run, to who may see all clients and, where bodies of messages are in it, read messages."""
     if common.patterns(request) is not None:

@@ -143,6 +143,7 @@ urlpatterns = [
     path("pipeline/", pipeline.kept_runs, name="pipeline"),
     path("pipeline/start/", pipeline.start, name="pipeline_start"),
     path("pipeline/<slug:run_id>/", pipeline.kept_run, name="pipeline_run"),
+    path("pipeline/<slug:run_id>/page.html", pipeline.document, name="pipeline_page"),
     path("pipeline/<slug:run_id>/plots/<str:name>.svg", pipeline.plot, name="pipeline_plot"),
     path("pipeline/<slug:run_id>/<slug:table>.<str:form>", pipeline.taken_away, name="pipeline_table"),
     path("audit/", audit.audit, name="audit"),

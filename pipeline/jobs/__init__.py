@@ -29,6 +29,9 @@ JOBS = {
     "audit": "pipeline.jobs.audit",
     "state": "pipeline.jobs.state",
     "backtest": "pipeline.jobs.backtest",
+    "capacity": "pipeline.jobs.capacity",
+    "anomalies": "pipeline.jobs.anomalies",
+    "report": "pipeline.jobs.report",
 }
 NEEDED = ("HELP", "add_arguments", "run")
 
@@ -44,6 +47,9 @@ class Reporter(Protocol):
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
         """A table of the result, kept with the run and shown on its page. `name` is its file's: small letters and _."""
+
+    def page(self, html: str) -> None:
+        """The result as a document, kept with the run and taken from its page."""
 
 
 class Job(Protocol):

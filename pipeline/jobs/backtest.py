@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -139,7 +139,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
 def policies_of(settings: Settings, arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
     """(name, document) of each, the grid's after those that are named. OperatorError bad_setting, bad_policy."""
     named = [word.strip() for word in arguments.policy.split(",") if word.strip()]
-    found = [(Path(word).stem, _read(settings, word)) for word in named]
+    found = [(Path(word).stem, read_policy(settings, word)) for word in named]
     found += [(name, changed) for name, changed in _grid(found[0][1], arguments.grid)] if found else []
     if not 0 < len(found) <= MOST_POLICIES:
         raise OperatorError(
@@ -150,7 +150,8 @@ def policies_of(settings: Settings, arguments: argparse.Namespace) -> list[tuple
     return found
 
 
-def _read(settings: Settings, word: str) -> dict[str, Any]:
+def read_policy(settings: Settings, word: str) -> dict[str, Any]:
+    """A policy by its file, or by its name in the lake's folder. OperatorError bad_setting."""
     path = Path(word) if "/" in word else settings.lake / POLICIES / f"{word}.json"
     path = path if path.is_file() or not Path(word).is_file() else Path(word)
     try:
@@ -214,7 +215,12 @@ def _laid_over(document: dict[str, Any], combination: tuple[tuple[str, Any], ...
 
 def looks_of(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
     """The looks of one span."""
-    for body in _bodies(place, request, TRAFFIC_TOPIC, span):
+    yield from looks_in(_bodies(place, request, TRAFFIC_TOPIC, span))
+
+
+def looks_in(bodies: Iterable[bytes]) -> Iterator[pa.Table]:
+    """A table of each record of traffic; what isn't one is left out."""
+    for body in bodies:
         try:
             entry = msgspec.json.decode(body, type=TrafficEntry)
             whose, columns = unpack(entry)

@@ -1,4 +1,4 @@
-"""`client-history`: each client's lag and offline episodes by hour, from what the broker journaled about its clients.
+"""`client-history`: each client's lag, rates, states and decisions by hour, from what the broker journaled about its clients.
 
 Files are `client_history/day=<day>/<instance>.parquet`. The newest hour there was incomplete when it was written, so
 a run starts with that hour again and replaces it; older hours stay, also when their journal has been removed.
@@ -17,14 +17,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker_core.bookmark import moment_text
-from broker_core.names import CLIENTS_TOPIC
+from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC
 from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_flag, add_reading_arguments
 from pipeline.lakefiles import one_writer, write_parquet
 from pipeline.manifest import claim, write_manifest
+from pipeline.plots import Plot
 from pipeline.schemas import CLIENT_HOURS
 from pipeline.session import check_machine, spark_session, watched
-from pipeline.transforms.client_history import HOUR_MS, hours_of, merge_hours
+from pipeline.transforms.client_history import (
+    EVENTS,
+    HOUR_MS,
+    MADE,
+    completed,
+    finished,
+    hours_of,
+    merge_hours,
+)
 from pipeline.transforms.lake import DAY_US, day_name
 from sluice_spark import journal
 from sluice_spark.columns import spark_ddl
@@ -35,11 +44,18 @@ from sluice_spark.reading import Request, plan_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HELP = "write each client's lag and offline episodes by hour, for its page in the console"
+HELP = "write each client's lag, rates, states and decisions by hour, for the console's long ranges"
 HOUR_US = HOUR_MS * 1_000
 LEAD_MS = 60_000
 """How far before its first hour a run reads, to learn which clients entered that hour offlined."""
-EVENT = "at BIGINT, client STRING, event STRING, state STRING, lag_messages BIGINT, lag_bytes BIGINT, lag_ms DOUBLE"
+EVENT = spark_ddl(pa.schema([field for field in EVENTS if field.name != "sequence"])).replace(
+    "`lag_ms` bigint", "`lag_ms` double"
+)
+WORST = 200
+_SUMS = (
+    "connected_ms", "delivered_messages", "delivered_bytes", "offline_episodes", "offline_ms", "connects", "disconnects",
+    "warned", "offlined", "disconnected", "lost_messages",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +86,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
             fresh = collect_hours(spark, settings, request)
         files = write_hours(settings.client_history, settings.log.instance, fresh, newest)
     named = fresh.filter(pc.is_valid(fresh.column("client")))
+    tell(named, reporter)
     unreadable = pc.sum(fresh.filter(pc.is_null(fresh.column("client"))).column("samples")).as_py() or 0
     clients = pc.count_distinct(named.column("client")).as_py()
     if unreadable:
@@ -87,7 +104,7 @@ def request_from(newest_us: int | None, arguments: argparse.Namespace) -> Reques
     """What to read of the journal to make the hours from `newest_us` on."""
     return Request(
         columns=("sequence", "body"),
-        topics=(CLIENTS_TOPIC,),
+        topics=(CLIENTS_TOPIC, DECISIONS_TOPIC),
         start_at=None if newest_us is None else newest_us * 1_000 - LEAD_MS * 1_000_000,
         durable=arguments.durable,
         skip_gaps=arguments.skip_gaps,
@@ -114,19 +131,41 @@ def collect_hours(spark: SparkSession, settings: Settings, request: Request) -> 
     told = frame.select("sequence", event).select("sequence", "event.*")
     told = told.withColumn("client", F.when(F.col("at").isNotNull(), F.col("client")))
     told = told.withColumn("lag_ms", F.col("lag_ms").cast("bigint"))
-    return (
-        told.groupBy("client")
-        .applyInArrow(client_hours, spark_ddl(CLIENT_HOURS))
-        .toArrow()
-        .cast(CLIENT_HOURS)
-    )
+    return finished(told.groupBy("client").applyInArrow(client_hours, spark_ddl(MADE)).toArrow().cast(MADE))
 
 
 def client_hours(events: pa.Table) -> pa.Table:
     """One group of Spark's: a client's events, or those that couldn't be read."""
     if events.column("client")[0].as_py() is None:
-        return pa.Table.from_pylist([{"samples": events.num_rows}], schema=CLIENT_HOURS)
+        row = {"samples": events.num_rows, "connected_ms": 0, "lag_messages_mean": 0.0}
+        return pa.Table.from_pylist([row], schema=MADE)
     return hours_of(events)
+
+
+def tell(hours: pa.Table, reporter: Reporter) -> None:
+    """What this run found, by transport and hour, and the clients that fared worst."""
+    sums = [(name, "sum") for name in _SUMS]
+    by_hour = hours.group_by(["transport", "hour"]).aggregate([("client", "count_distinct"), *sums])
+    by_hour = _renamed(by_hour).rename_columns({"client_count_distinct": "clients"})
+    reporter.table(
+        "transports", by_hour.sort_by([("hour", "ascending"), ("transport", "ascending")]), "By transport and hour",
+        [Plot("Messages handed over", "hour", ("delivered_messages",), by="transport"),
+         Plot("Offlined", "hour", ("offline_ms",), by="transport", unit="ms of all clients")],
+    )  # fmt: skip
+    peaks = [(name, "max") for name in ("lag_messages_max", "lag_ms_max", "rate_max")]
+    worst = _renamed(hours.group_by(["client", "transport"]).aggregate([*sums, *peaks]))
+    worst = worst.sort_by(
+        [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("client", "ascending")]
+    )
+    reporter.table("clients", worst.slice(0, WORST), "The clients that fared worst",
+                   [Plot("Offlined", "client", ("offline_ms",), "bars", unit="ms")])  # fmt: skip
+
+
+def _renamed(table: pa.Table) -> pa.Table:
+    """Aggregates under the names of what they are of."""
+    return table.rename_columns(
+        [name.removesuffix("_sum").replace("_max_max", "_max") for name in table.column_names]
+    )
 
 
 def newest_hour(directory: Path, instance: str) -> int | None:
@@ -151,5 +190,5 @@ def write_hours(directory: Path, instance: str, fresh: pa.Table, newest_us: int 
         path = directory / day_name(day) / f"{instance}.parquet"
         of_day = fresh.filter(pa.array(hours // DAY_US == day))
         before = pq.ParquetFile(path).read() if path.exists() else CLIENT_HOURS.empty_table()
-        write_parquet(merge_hours(before.cast(CLIENT_HOURS), of_day, from_us), path, ["client"])
+        write_parquet(merge_hours(completed(before), of_day, from_us), path, ["client", "transport"])
     return len(days)

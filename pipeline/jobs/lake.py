@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
     parser.add_argument("--start", type=int, help="first sequence (default: the oldest record there is)")
     parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
+    add_flag(parser, "--delta", "also keep the records as a Delta table, from now on")
     add_flag(parser, "--adopt", "take files from before logs had identities for this log's")
     add_reading_arguments(parser)
 
@@ -89,8 +90,23 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         for gap in work.gaps[:NAMED]:
             reporter.note(f"Not in the lake: {gap}.")
         write_manifest(settings.records, stated(manifest, settings, log, work.gaps))
+        version = as_table(settings, arguments.delta)
     gaps = [gap.as_dict() for gap in work.gaps]
-    return summary(rows, time.monotonic() - began) | {"log": log.place.log, "gaps": gaps}
+    return summary(rows, time.monotonic() - began) | {
+        "log": log.place.log,
+        "gaps": gaps,
+        **({} if version is None else {"delta_version": version}),
+    }
+
+
+def as_table(settings: Settings, wanted: bool) -> int | None:
+    """Bring the Delta table of the records up to date; None where there is none. Once it is a table it stays one: who reads the table
+    must not fall behind the files."""
+    if not (wanted or (settings.records / "_delta_log").is_dir()):
+        return None
+    from pipeline.delta import publish  # the workers import this module, and need no Delta
+
+    return publish(settings.records)
 
 
 def check_bounds(log: Log, arguments: argparse.Namespace) -> None:

@@ -1,15 +1,16 @@
-"""From the events of one client to its hours: lag and offline episodes.
+"""From the events of one client to its hours: lag, rates, states, decisions.
 
-The broker publishes an event when a client connects, disconnects, is offlined and returns, and every 10 seconds a
-sample of each client that isn't idle; an offlined client never is. So a client is offlined from an event that says so
-to its next event, whatever that one says. Only when the next event is a new connection, the end isn't known (the
-broker was restarted): then the episode lasts as long as samples can be apart.
+The broker publishes an event when a client connects, disconnects, is offlined and returns, a sample whenever its delivery
+or lag changed and every 10 seconds while something waits, and one in ten minutes while nothing does. So what an event says
+of a client holds until its next event: means are over that time, not over events, of which a client has the more the worse it
+fares. Only when the next event is a new connection, the end isn't known (the broker was restarted): then it holds as long as
+samples can be apart.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,91 +21,211 @@ from pipeline.schemas import CLIENT_HOURS
 
 HOUR_MS = 3_600_000
 UNSEEN_MS = 30_000
-"""The longest a client is taken to have stayed offlined without a further event: three samples."""
+"""The longest a client is taken to have stayed as it was without a further event: three samples."""
+EVENTS: Final = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("sequence", "at")),
+        *((name, pa.string()) for name in ("client", "event", "state", "transport", "action", "mode")),
+        *((name, pa.int64()) for name in (
+            "lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes", "delivered_messages", "delivered_bytes", "lost",
+        )),
+    ]
+)  # fmt: skip
+"""One client's events and decisions, in any order; `at` is ms UTC. A decision has an action and no event."""
+MADE: Final = pa.schema([*CLIENT_HOURS, ("last_at", pa.int64()), ("open", pa.int64())])
+"""Hours as a group makes them. On its last one stands when its last event was, and whether it was still connected; means are sums yet."""
+_STATES: Final = {"draining": "draining_ms", "replaying": "replaying_ms", "paused": "paused_ms"}
+_PEAKS: Final = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+_ACTS: Final = {"warn": "warned", "offline": "offlined", "disconnect": "disconnected"}
+_ZERO: Final[dict[str, Any]] = {
+    field.name: 0.0 if pa.types.is_floating(field.type) else 0
+    for field in MADE
+    if field.name not in ("client", "transport", "hour", "last_at", "open")
+}
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Texts = npt.NDArray[Any]
+Key = tuple[str, int]
+"""Transport and hour."""
 
 
 def hours_of(events: pa.Table) -> pa.Table:
-    """One row of CLIENT_HOURS per hour in which the client had an event or was offlined.
-
-    `events` holds one client's rows with the columns client, at (ms UTC), event, state, lag_messages, lag_bytes,
-    lag_ms, sequence; in any order.
-    """
+    """One row of MADE per transport and hour in which the client had an event or was in a state other than live."""
     events = events.sort_by([("at", "ascending"), ("sequence", "ascending")]).combine_chunks()
-    at = events.column("at").to_numpy()
-    kinds = np.array(events.column("event").to_pylist(), object)
-    offlined = _offlined(kinds, np.array(events.column("state").to_pylist(), object))
-    hours = at // HOUR_MS
-    away = offline_ms_by_hour(*offline_intervals(at, kinds, offlined))
-    starts = Counter(hours[offlined & ~np.concatenate(([False], offlined[:-1]))].tolist())
-    lags = {row.pop("hour"): row for row in _lags(events, hours)}
-    connects, disconnects = (Counter(hours[kinds == kind].tolist()) for kind in ("connect", "disconnect"))
+    decided = pc.is_valid(events.column("action"))
+    told, acts = events.filter(pc.invert(decided)), events.filter(decided)
+    rows = _Rows()
+    if told.num_rows:
+        _tell(told, acts, rows)
+    _count_acts(told, acts, rows)
     client = events.column("client")[0].as_py()
-    nothing = dict.fromkeys(("samples", "lag_messages_max", "lag_bytes_max", "lag_ms_max"), 0)
-    rows = [
-        nothing
-        | {"lag_messages_mean": 0.0}
-        | lags.get(hour, {})
-        | {
-            "client": client,
-            "hour": hour * HOUR_MS * 1_000,
-            "offline_ms": away.get(hour, 0),
-            "offline_episodes": starts[hour],
-            "connects": connects[hour],
-            "disconnects": disconnects[hour],
-        }
-        for hour in sorted(lags.keys() | away.keys())
+    made = [
+        {"client": client, "transport": transport, "hour": hour * HOUR_MS * 1_000, **row}
+        for (transport, hour), row in sorted(rows.found.items(), key=lambda one: (one[0][1], one[0][0]))
     ]
-    return pa.Table.from_pylist(rows, schema=CLIENT_HOURS)
+    if made and told.num_rows:
+        made[-1] |= {
+            "last_at": told.column("at")[-1].as_py(),
+            "open": int(told.column("event")[-1].as_py() != "disconnect"),
+        }
+    return pa.Table.from_pylist(made, schema=MADE)
 
 
-def _offlined(kinds: npt.NDArray[Any], states: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """After which events the client is offlined."""
-    away = (states == "offlined") | (
-        states == "draining"
-    )  # while it drains, its backlog is still in its spool
-    said: npt.NDArray[np.bool_] = (kinds == "offline_start") | ((kinds == "sample") & away)
-    return said
-
-
-def _lags(events: pa.Table, hours: Ints) -> list[dict[str, Any]]:
-    table = events.append_column("hour", pa.array(hours))
-    grouped = table.group_by("hour").aggregate(
-        [
-            ("at", "count"),
-            ("lag_messages", "max"),
-            ("lag_messages", "mean"),
-            ("lag_bytes", "max"),
-            ("lag_ms", "max"),
-        ]
+def finished(made: pa.Table) -> pa.Table:
+    """All clients' hours: who was still connected stays so until its hour ends, or until the newest event of all."""
+    newest = pc.max(made.column("last_at")).as_py() or 0
+    connected = made.column("connected_ms").to_numpy().copy()
+    last = pc.fill_null(made.column("last_at"), 0).to_numpy()
+    ends = (last // HOUR_MS + 1) * HOUR_MS
+    still = pc.fill_null(made.column("open"), 0).to_numpy() == 1
+    connected[still] += np.minimum(ends, newest)[still] - last[still]
+    names = [field.name for field in CLIENT_HOURS]
+    sums = made.column("lag_messages_mean").to_numpy()
+    means = np.divide(sums, connected, out=np.zeros(len(sums)), where=connected > 0)
+    table = made.select(names)
+    table = table.set_column(names.index("connected_ms"), "connected_ms", pa.array(connected))
+    return table.set_column(names.index("lag_messages_mean"), "lag_messages_mean", pa.array(means)).cast(
+        CLIENT_HOURS
     )
-    rows: list[dict[str, Any]] = grouped.rename_columns(
-        {"at_count": "samples"} | {name: name for name in grouped.column_names if name != "at_count"}
-    ).to_pylist()
-    return [{key: value if value is not None else 0 for key, value in row.items()} for row in rows]
 
 
-def offline_intervals(
-    at: Ints, kinds: npt.NDArray[Any], offlined: npt.NDArray[np.bool_]
-) -> tuple[Ints, Ints]:
-    """(starts, ends) in ms between each event that says offlined and the one that follows it. What comes after the
-    last event isn't known yet and counts in the next run."""
-    starts, ends = at[:-1], at[1:]
-    ends = np.where(kinds[1:] == "connect", np.minimum(ends, starts + UNSEEN_MS), ends)
-    return starts[offlined[:-1]], ends[offlined[:-1]]
+class _Rows:
+    """Figures by transport and hour, as they are found."""
+
+    def __init__(self) -> None:
+        self.found: dict[Key, dict[str, Any]] = {}
+
+    def of(self, transport: str, hour: int) -> dict[str, Any]:
+        return self.found.setdefault((transport, hour), dict(_ZERO))
+
+    def add(
+        self, name: str, transports: Texts, hours: Ints, amounts: npt.NDArray[Any], how: str = "sum"
+    ) -> None:
+        """Sums, or with `how` max the greatest, of each transport and hour."""
+        if not len(hours):
+            return
+        table = pa.table({"transport": pa.array(transports, pa.string()), "hour": hours, "amount": amounts})
+        for row in table.group_by(["transport", "hour"]).aggregate([("amount", how)]).to_pylist():
+            mine, amount = self.of(row["transport"], row["hour"]), row[f"amount_{how}"] or 0
+            mine[name] = mine[name] + amount if how == "sum" else max(mine[name], amount)
 
 
-def offline_ms_by_hour(starts: Ints, ends: Ints) -> dict[int, int]:
-    """Milliseconds of the intervals in each hour they touch."""
-    found: Counter[int] = Counter()
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        while start < end:
-            hour = start // HOUR_MS
-            stop = min(end, (hour + 1) * HOUR_MS)
-            found[hour] += stop - start
-            start = stop
-    return dict(found)
+def _tell(told: pa.Table, acts: pa.Table, rows: _Rows) -> None:
+    at = told.column("at").to_numpy()
+    kinds, states = _texts(told, "event"), _texts(told, "state")
+    sessions = np.cumsum(kinds == "connect")
+    transports = _transports(told, acts, sessions)
+    hours = at // HOUR_MS
+    rows.add("samples", transports, hours, np.ones(len(at), np.int64))
+    for kind, name in (("connect", "connects"), ("disconnect", "disconnects")):
+        rows.add(
+            name,
+            transports[kinds == kind],
+            hours[kinds == kind],
+            np.ones(int((kinds == kind).sum()), np.int64),
+        )
+    for name in _PEAKS:
+        rows.add(f"{name}_max", transports, hours, _numbers(told, name), "max")
+    away = np.isin(states, ("offlined", "draining")) & (kinds != "disconnect")
+    begins = away & ~np.concatenate(([False], away[:-1] & (sessions[1:] == sessions[:-1])))
+    rows.add("offline_episodes", transports[begins], hours[begins], np.ones(int(begins.sum()), np.int64))
+    starts, ends = _held(at, kinds)
+    # Who was there before its first event we saw, was there when its hour began.
+    if kinds[0] != "connect":
+        starts, ends = np.append(starts, hours[0] * HOUR_MS), np.append(ends, at[0])
+    which, their, spans = spread(starts, ends)
+    whose = np.append(np.arange(len(at)), 0)[which]
+    lead = which == len(at)
+    rows.add("connected_ms", transports[whose], their, spans)
+    lags = np.where(lead, 0, _numbers(told, "lag_messages")[whose])
+    rows.add("lag_messages_mean", transports[whose], their, (lags * spans).astype(np.float64))
+    for wanted, name in (
+        ({"offlined", "draining"}, "offline_ms"),
+        *(({one}, name) for one, name in _STATES.items()),
+    ):
+        chosen = np.isin(states[whose], list(wanted)) & ~lead
+        rows.add(name, transports[whose][chosen], their[chosen], spans[chosen])
+    _deliveries(told, at, sessions, transports, rows)
+
+
+def _held(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
+    """(starts, ends) in ms for which what each event says holds; nothing for a disconnection. What comes after the last
+    event isn't known yet and counts in the next run."""
+    ends = np.append(at[1:], at[-1])
+    reborn = np.append(kinds[1:] == "connect", False)
+    ends = np.where(reborn, np.minimum(ends, at + UNSEEN_MS), ends)
+    return at, np.where(kinds == "disconnect", at, ends)
+
+
+def spread(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+    """The intervals cut at the hours: (which of them, hour, ms) of each piece."""
+    which, nothing = np.arange(len(starts)), np.zeros(0, np.int64)
+    pieces = [(nothing, nothing, nothing)]
+    while (some := starts < ends).any():
+        which, starts, ends = which[some], starts[some], ends[some]
+        hours = starts // HOUR_MS
+        stops = np.minimum(ends, (hours + 1) * HOUR_MS)
+        pieces.append((which, hours, stops - starts))
+        starts = stops
+    places, hours, spans = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    return places, hours, spans
+
+
+def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, rows: _Rows) -> None:
+    """What it was handed between two events that say so, shared among the hours by time; from its logon on, if that was seen."""
+    known = pc.is_valid(told.column("delivered_messages")).to_numpy(zero_copy_only=False)
+    known |= _texts(told, "event") == "connect"
+    place = np.flatnonzero(known)
+    if len(place) < 2:
+        return
+    before, after = place[:-1], place[1:]
+    same = (sessions[before] == sessions[after]) & (at[after] > at[before])
+    before, after = before[same], after[same]
+    gone = at[after] - at[before]
+    which, hours, spans = spread(at[before], at[after])
+    for name in ("delivered_messages", "delivered_bytes"):
+        counts = _numbers(told, name)
+        grown = np.maximum(counts[after] - counts[before], 0)
+        shares = grown[which] * (spans / gone[which]) if len(which) else np.zeros(0)
+        rows.add(name, transports[after][which], hours, shares)
+        if name == "delivered_messages":
+            rates = grown * 1_000.0 / np.maximum(gone, 1_000)
+            rows.add("rate_max", transports[after][which], hours, rates[which], "max")
+    for row in rows.found.values():
+        for name in ("delivered_messages", "delivered_bytes"):
+            row[name] = round(row[name])
+
+
+def _transports(told: pa.Table, acts: pa.Table, sessions: Ints) -> Texts:
+    """Each event's: a session has one, and tells it in its samples and decisions."""
+    own = _texts(told, "transport")
+    found = {int(number): name for number, name in zip(sessions[::-1], own[::-1], strict=True) if name}
+    starts = told.column("at").to_numpy()
+    for moment, name in zip(acts.column("at").to_pylist(), acts.column("transport").to_pylist(), strict=True):
+        place = max(int(np.searchsorted(starts, moment, side="right")) - 1, 0)
+        if name:
+            found.setdefault(int(sessions[place]), name)
+    return np.array([found.get(int(number), "") for number in sessions], object)
+
+
+def _count_acts(told: pa.Table, acts: pa.Table, rows: _Rows) -> None:
+    for act in acts.select(["at", "transport", "action", "mode", "lost"]).to_pylist():
+        row = rows.of(act["transport"] or "", act["at"] // HOUR_MS)
+        if act["mode"] == "enforce":
+            row[_ACTS.get(act["action"], "other_acts")] += 1
+            row["lost_messages"] += act["lost"] or 0
+        else:
+            row["shadow_acts"] += 1
+
+
+def _texts(table: pa.Table, name: str) -> Texts:
+    return np.array([value or "" for value in table.column(name).to_pylist()], object)
+
+
+def _numbers(table: pa.Table, name: str) -> Ints:
+    found: Ints = pc.fill_null(table.column(name), 0).to_numpy()
+    return found
 
 
 def merge_hours(before: pa.Table, fresh: pa.Table, from_us: int) -> pa.Table:
@@ -112,4 +233,13 @@ def merge_hours(before: pa.Table, fresh: pa.Table, from_us: int) -> pa.Table:
     edge = pa.scalar(from_us, pa.int64()).cast(CLIENT_HOURS.field("hour").type)
     kept = before.filter(pc.less(before.column("hour"), edge))
     new = fresh.filter(pc.greater_equal(fresh.column("hour"), edge))
-    return pa.concat_tables([kept, new]).sort_by([("client", "ascending"), ("hour", "ascending")])
+    order = [("client", "ascending"), ("hour", "ascending"), ("transport", "ascending")]
+    return pa.concat_tables([kept, new]).sort_by(order)
+
+
+def completed(table: pa.Table, names: Sequence[str] = tuple(CLIENT_HOURS.names)) -> pa.Table:
+    """Hours of an earlier release, in which columns are missing: null there."""
+    lacking = [name for name in names if name not in table.column_names]
+    for name in lacking:
+        table = table.append_column(name, pa.nulls(table.num_rows, CLIENT_HOURS.field(name).type))
+    return table.select(list(names)).cast(pa.schema([CLIENT_HOURS.field(name) for name in names]))

@@ -241,6 +241,7 @@ DOORS = [
     Door("GET", "/pipeline/no-run/", P.VIEW),
     Door("GET", "/pipeline/no-run/plots/hours.0.svg", P.VIEW),
     Door("GET", "/pipeline/no-run/hours.csv", P.VIEW),
+    Door("GET", "/pipeline/no-run/page.html", P.VIEW),
     Door("GET", "/runs/", P.VIEW),
     Door("GET", "/runs/list/", P.VIEW),
     Door("POST", "/runs/pipeline/", P.RUN_ACTIONS, {}),

@@ -166,6 +166,9 @@ class Told:
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
 
+    def page(self, html: str) -> None:
+        self.html = html
+
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[Plot] = ()) -> None:
         self.tables[name] = table.to_pylist()
         for plot in plots:

@@ -8,29 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from pipeline.jobs.client_history import client_hours, newest_hour, request_from, write_hours
 from pipeline.schemas import CLIENT_HOURS
-from pipeline.transforms.client_history import HOUR_MS, hours_of
+from pipeline.transforms.client_history import EVENTS, HOUR_MS, finished, hours_of
 
 H = 1_795_262_400_000
 """2026-11-21T12:00:00Z in milliseconds."""
 MINUTE = 60_000
-SCHEMA = pa.schema(
-    [
-        ("sequence", pa.int64()),
-        ("at", pa.int64()),
-        ("client", pa.string()),
-        ("event", pa.string()),
-        ("state", pa.string()),
-        ("lag_messages", pa.int64()),
-        ("lag_bytes", pa.int64()),
-        ("lag_ms", pa.int64()),
-    ]
-)
 
 
-def events(*told: tuple[int, str, dict[str, Any]], client: str | None = "slow") -> pa.Table:
+def events(*told: tuple[int, str | None, dict[str, Any]], client: str | None = "slow") -> pa.Table:
     rows = [
         {
             "sequence": number,
@@ -45,20 +34,56 @@ def events(*told: tuple[int, str, dict[str, Any]], client: str | None = "slow") 
         | fields
         for number, (at, kind, fields) in enumerate(told, 1)
     ]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return pa.Table.from_pylist(rows, schema=EVENTS)
 
 
-def test_lag_is_the_greatest_and_the_mean_of_the_hour() -> None:
-    made = hours_of(
-        events(
-            (H, "sample", {"lag_messages": 10, "lag_bytes": 1_000, "lag_ms": 5}),
-            (H + MINUTE, "sample", {"lag_messages": 30, "lag_bytes": 500, "lag_ms": 7}),
-            (H + HOUR_MS, "sample", {"lag_messages": 1, "lag_bytes": None, "lag_ms": None}),
+def test_lag_is_the_greatest_and_its_mean_is_over_time_and_not_over_events() -> None:
+    told = [(H + second * 1_000, "sample", {"lag_messages": 30}) for second in range(1, 61)]
+    made = finished(
+        hours_of(
+            events(
+                (H, "sample", {"lag_messages": 10, "lag_bytes": 1_000, "lag_ms": 5}),
+                *told,
+                (H + 2 * MINUTE, "sample", {"lag_messages": 0, "lag_bytes": None}),
+                (H + HOUR_MS, "sample", {"lag_messages": 1, "lag_bytes": None, "lag_ms": None}),
+            )
         )
     ).to_pylist()
-    assert [row["samples"] for row in made] == [2, 1]
-    assert (made[0]["lag_messages_max"], made[0]["lag_messages_mean"]) == (30, 20.0)
-    assert (made[0]["lag_bytes_max"], made[0]["lag_ms_max"], made[1]["lag_bytes_max"]) == (1_000, 7, 0)
+    assert [row["samples"] for row in made] == [62, 1]
+    assert (made[0]["lag_messages_max"], made[0]["connected_ms"]) == (30, HOUR_MS)
+    assert made[0]["lag_messages_mean"] == pytest.approx((10 * 1 + 30 * 119) / 3_600)
+    assert (made[0]["lag_bytes_max"], made[0]["lag_ms_max"], made[1]["lag_bytes_max"]) == (1_000, 5, 0)
+
+
+def test_rates_states_and_decisions_of_each_transport_and_who_stays_connected() -> None:
+    half = H + 30 * MINUTE
+    mine = hours_of(
+        events(
+            (H + MINUTE, "connect", {}),
+            (
+                H + 2 * MINUTE,
+                "sample",
+                {"transport": "tcp", "delivered_messages": 6_000, "delivered_bytes": 60},
+            ),
+            (H + 3 * MINUTE, "sample", {"transport": "tcp", "delivered_messages": 6_060, "state": "paused"}),
+            (
+                H + 4 * MINUTE,
+                None,
+                {"action": "disconnect", "mode": "enforce", "lost": 7, "transport": "tcp"},
+            ),
+            (H + 4 * MINUTE, "disconnect", {}),
+            (half, "connect", {}),
+            (half + MINUTE, "sample", {"transport": "ws", "delivered_messages": 5, "state": "replaying"}),
+            (half + 2 * MINUTE, "sample", {"transport": "ws", "delivered_messages": 5}),
+        )
+    )
+    other = hours_of(events((H + 3 * HOUR_MS, "sample", {}), client="other"))
+    tcp, ws, _ = finished(pa.concat_tables([mine, other])).to_pylist()
+    assert (tcp["transport"], tcp["connected_ms"], tcp["paused_ms"]) == ("tcp", 3 * MINUTE, MINUTE)
+    assert (tcp["delivered_messages"], tcp["delivered_bytes"], tcp["rate_max"]) == (6_060, 60, 100.0)
+    assert (tcp["disconnected"], tcp["lost_messages"], tcp["connects"], tcp["disconnects"]) == (1, 7, 1, 1)
+    assert (ws["transport"], ws["replaying_ms"], ws["delivered_messages"]) == ("ws", MINUTE, 5)
+    assert ws["connected_ms"] == 30 * MINUTE
 
 
 def test_an_offline_episode_over_the_hour_counts_in_both_and_begins_in_one() -> None:
@@ -145,4 +170,4 @@ def test_nothing_new_changes_no_file(tmp_path: Path) -> None:
 def test_a_run_reads_from_a_minute_before_the_newest_hour() -> None:
     request = request_from(H * 1_000, argparse.Namespace(durable=None, skip_gaps=False))
     assert request.start_at == (H - MINUTE) * 1_000_000
-    assert request.topics == ("$SLUICE.clients",)
+    assert request.topics == ("$SLUICE.clients", "$SLUICE.decisions")

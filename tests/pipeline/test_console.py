@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from console.management.commands.pipeline import Command
+from console.models import ClientHour, ClientMinute
 from console.queries.pipeline_history import client_hours
+from console.queries.statistics import series
+from console.services.client_hours import take_in
+from console.services.policies import ensure_instance
 from pipeline.jobs.client_history import write_hours
 from pipeline.schemas import CLIENT_HOURS
 from tests.pipeline.support import fill
@@ -49,7 +53,7 @@ def test_a_clients_hours_come_in_order_and_nobody_elses(lake: Path) -> None:
     found = client_hours("slow")
     assert [(row["at"], row["samples"], row["offline_ms"]) for row in found] == [
         (H, 1, 7),
-        (H + 13 * HOUR, 2, None),
+        (H + 13 * HOUR, 2, 0),
     ]
     assert found[0]["hour"] == datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert client_hours("slow", instance="another") == []
@@ -97,3 +101,29 @@ def test_reports_are_shown_as_lines_where_there_is_no_terminal() -> None:
         ["records", "1,234"],
         ["gaps", "[]"],
     ]
+
+
+@pytest.mark.django_db
+def test_hours_of_the_lake_are_taken_into_the_database_once_and_answer_long_ranges(lake: Path) -> None:
+    instance = ensure_instance("sluice-1")
+    at = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    write(
+        lake,
+        {"client": "slow", "transport": "tcp", "lag_ms_max": 90, "offline_ms": 5, "warned": 2},
+        {"client": "slow", "transport": "ws", "lag_ms_max": 900, "lag_bytes_max": 4},
+        {"client": "slow", "transport": "ws", "hour": (H + HOUR) * 1_000, "lag_ms_max": 1},
+    )
+    now = at + timedelta(days=80)
+    assert (take_in(now), take_in(now)) == (3, 0)
+    ClientMinute.objects.create(
+        instance=instance, client="slow", at=at + timedelta(hours=2), state="live", lag_ms=7
+    )
+    found = series(instance, "client", "slow", now - timedelta(days=83), now, 60, now)
+    assert found["source"] == "hours"
+    assert [(one["at"] - H // 1_000, one["state"], one["lag_ms"], one["lag_bytes"]) for one in found["points"]] == [
+        (0, "offlined", 900, 4), (3_600, "live", 1, 0), (7_200, "live", 7, 0),
+    ]  # fmt: skip
+    write(lake, {"client": "slow", "transport": "ws", "lag_ms_max": 3})
+    assert take_in(now) == 1
+    assert list(ClientHour.objects.filter(at=at).values_list("transport", "lag_ms", "acts")) == [("ws", 3, 0)]
+    assert take_in(now + timedelta(days=13)) == 0

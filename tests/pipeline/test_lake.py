@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +44,14 @@ NOBODY = UUID(int=0)
 
 
 def arguments(**given: object) -> argparse.Namespace:
-    nothing = {"start": None, "end": None, "durable": None, "skip_gaps": False, "adopt": False}
+    nothing = {
+        "start": None,
+        "end": None,
+        "durable": None,
+        "skip_gaps": False,
+        "adopt": False,
+        "delta": False,
+    }
     return argparse.Namespace(**nothing | given)
 
 
@@ -278,6 +286,43 @@ def test_a_log_that_holds_nothing_yet_has_nothing_to_refuse(tmp_path: Path) -> N
     assert run_here(tmp_path)["records"] == 0
     fill(tmp_path, [10])
     assert run_here(tmp_path)["records"] == 10
+
+
+def sequences(records: Path, version: int | None = None) -> list[int]:
+    """What a reader of the Delta table sees."""
+    table = DeltaTable(str(records), version=version).to_pyarrow_table(columns=["sequence"])
+    return sorted(table.column("sequence").to_pylist())
+
+
+def test_the_lake_as_a_delta_table_has_each_record_once_whatever_run_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = settings_in(tmp_path).records
+    last = fill(tmp_path, [50] * 10)
+    first = run_here(tmp_path, delta=True)["delta_version"]
+    assert sequences(records) == list(range(1, last + 1))
+    assert run_here(tmp_path)["delta_version"] == first
+    with opened(tmp_path) as log:
+        append(log, numbered(20, last + 1), at=NOON + 24 * HOUR)
+    # A run that was killed between its files and the commit: the files are there, the table has them not.
+    with monkeypatch.context() as killed:
+        killed.setattr(lake, "as_table", lambda *_: None)
+        run_here(tmp_path)
+    assert sequences(records) == list(range(1, last + 1))
+    assert run_here(tmp_path)["delta_version"] > first
+    table = DeltaTable(str(records))
+    assert sequences(records) == list(range(1, last + 21))
+    told = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    assert (sum(row["num_records"] for row in told), max(row["max.sequence"] for row in told)) == (
+        last + 20,
+        last + 20,
+    )
+    assert sequences(records, first) == list(range(1, last + 1))
+    path = records / max(files_of(tmp_path))
+    path.unlink()
+    run_here(tmp_path)
+    assert sequences(records) == list(range(1, last + 21))
+    assert lake_of(tmp_path).num_rows == last + 20
 
 
 def check(home: Path, **given: object) -> dict[str, Any]:

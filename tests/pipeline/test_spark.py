@@ -87,7 +87,9 @@ def test_the_lake_job_writes_each_record_once_however_often_it_runs(
     last = fill(tmp_path, [50] * 40)
     move(tmp_path, "compress", slice(0, 2))
     settings = settings_in(tmp_path)
-    arguments = argparse.Namespace(start=None, end=777, durable=None, skip_gaps=False, adopt=False)
+    arguments = argparse.Namespace(
+        start=None, end=777, durable=None, skip_gaps=False, adopt=False, delta=False
+    )
     told = Told()
     first = lake.run(settings, arguments, told)
     assert (first["records"], first["first"], first["last"]) == (777, 1, 777)

@@ -164,9 +164,9 @@ async function refresh(now = false) {
 function hourly() {
   const hours = data("hourly", []);
   if (!hours?.length) return;
-  const marked = hours.filter((h) => h.offline_ms > 0).map((h) => [h.at / 1000 - 1800, h.at / 1000 + 1800, "--heat-3"]);
+  const marked = hours.filter((h) => h.offline_ms > 0).map((h) => [h.at / 1000, h.at / 1000 + 3600, "--heat-3"]);
   timePlot(one("#hourly-plot"), [{ label: "Messages behind", colour: "--data-1", scale: "messages", format: count }, { label: "Lag", colour: "--data-2", scale: "time", format: duration }], { height: 190, hours: true, bands: () => marked })
-    .setData([hours.map((h) => h.at / 1000), hours.map((h) => h.lag_messages_max), hours.map((h) => h.lag_ms_max)]);
+    .setData([hours.map((h) => h.at / 1000 + 1800), hours.map((h) => h.lag_messages_max), hours.map((h) => h.lag_ms_max)]);
 }
 
 feed.look({ view: "client", client: name });

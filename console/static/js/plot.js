@@ -7,7 +7,7 @@ import uPlot from "../vendor/uplot-1.6.32/uPlot.esm.js";
 const LIVE_SPAN_S = 120, SHORT_SPAN_S = 900;
 const RANGES = {
   live: (plot, low, high) => [Math.min(low, high - LIVE_SPAN_S), high],
-  hours: (plot, low, high) => [low - 3600, high + 3600],
+  hours: (plot, low, high) => [low - 1800, high + 1800],
   // One sample has no span of its own: uPlot would show years around it.
   plain: (plot, low, high) => (low === null || low === undefined ? [Date.now() / 1000 - SHORT_SPAN_S, Date.now() / 1000] : high - low < LIVE_SPAN_S ? [high - SHORT_SPAN_S, high + LIVE_SPAN_S / 2] : [low, high]),
 };
@@ -34,7 +34,7 @@ function axis(label, format, side) {
 
 /**
  * A plot over time. series: [{label, colour: "--s-in", scale, format}], one or two scales; the second stands on the right.
- * live: the newest two minutes at least are on the axis, and nothing can be zoomed away. hours: a bar an hour
+ * live: the newest two minutes at least are on the axis, and nothing can be zoomed away. hours: a bar an hour, given at its middle,
  * for the first series and points for the others, since hours without a word are left out. bands(): [[fromSeconds, toSeconds, colourName]] paints spans behind the lines, such as the time offlined.
  */
 export function timePlot(element, series, { height = 240, bands = () => [], marks = () => [], live = false, hours = false, sync = null, range = undefined, axes = true, zoomed = null, labels = false } = {}) {
@@ -50,11 +50,11 @@ export function timePlot(element, series, { height = 240, bands = () => [], mark
       ...scales.map((name, index) => axis(name, series.find((one) => one.scale === name).format, index === 0 ? 3 : 1)),
     ],
     series: [
-      { label: "Time", value: (plot, value) => (value === null || value === undefined ? "–" : clock(value * 1000)) },
+      { label: "Time", value: (plot, value) => (value === null || value === undefined ? "–" : clock((value - (hours ? 1800 : 0)) * 1000)) },
       ...series.map((one, index) => ({
         label: one.label, scale: one.scale, width: 1.75, stroke: () => colour(one.colour), dash: one.dashed ? [4, 3] : undefined,
         fill: index === 0 ? () => `color-mix(in srgb, ${colour(one.colour)} 12%, transparent)` : undefined,
-        points: { show: hours && index > 0, size: 6 }, paths: hours ? (index === 0 ? uPlot.paths.bars({ size: [0.7, 24] }) : () => null) : undefined, value: (plot, value) => (value === null || value === undefined ? "–" : one.format(value)),
+        points: { show: hours && index > 0, size: 6 }, paths: hours ? (index === 0 ? uPlot.paths.bars({ size: [0.9, 24] }) : () => null) : undefined, value: (plot, value) => (value === null || value === undefined ? "–" : one.format(value)),
       })),
     ],
     hooks: { drawClear: [(plot) => paintBands(plot, bands())], draw: [(plot) => paintMarks(plot, marks(), labels)], setSelect: zoomed ? [(plot) => select(plot, zoomed)] : [] },

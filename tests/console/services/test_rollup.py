@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from broker_core.documents.clients import ClientEntry
-from console.models import ClientMinute, ClientSample, Instance, PlaceSample
+from console.models import ClientHour, ClientMinute, ClientSample, Instance, PlaceSample
 from console.queries.statistics import series
 from console.services import reports, rollup
 from tests.support.fake_broker import make_client, make_pool, make_snapshot, make_transport
@@ -50,8 +50,24 @@ def test_minutes_that_nobody_rolled_up_are_made_up_for(instance: Instance) -> No
     assert ClientMinute.objects.count() == 45
 
 
+def test_after_hours_without_a_broker_minutes_go_on_and_places_have_hours(instance: Instance) -> None:
+    report(0, make_client("one", lag=5), messages_in=60)
+    late = 3 * 3600
+    report(late, make_client("one", lag=7), messages_in=30)
+    for _ in range(2):
+        rollup.roll_up(START + timedelta(seconds=late + 91))
+    assert list(ClientMinute.objects.values_list("lag_messages", flat=True)) == [5, 7]
+    hour = PlaceSample.objects.get(kind="instance", seconds=3600)
+    assert (hour.at, hour.messages_in) == (START, 60.0)
+
+
 @pytest.mark.parametrize(
-    ("model", "kept"), [(ClientSample, timedelta(hours=24)), (ClientMinute, timedelta(days=14))]
+    ("model", "kept"),
+    [
+        (ClientSample, timedelta(hours=24)),
+        (ClientMinute, timedelta(days=14)),
+        (ClientHour, timedelta(days=92)),
+    ],
 )
 def test_what_was_kept_long_enough_goes(model: Any, kept: timedelta, instance: Instance) -> None:
     for age in (kept - MINUTE, kept + MINUTE):

@@ -1,4 +1,4 @@
-"""Truncating what the database keeps: statistics (samples, minutes, losses) and decisions, some rows at a time."""
+"""Truncating what the database keeps: statistics (samples, minutes, hours, losses) and decisions, some rows at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Model, QuerySet
 from django.utils import timezone
 
-from console.models import ClientMinute, ClientSample, Decision, Instance, Loss, PlaceSample
+from console.models import ClientHour, ClientMinute, ClientSample, Decision, Instance, Loss, PlaceSample
 from console.services.actions.scene import Done, Options, Planned, Scene, Step
 from console.units.ages import format_age, parse_age
 
@@ -18,7 +18,7 @@ ROWS_AT_A_TIME = 5_000
 
 
 TABLES: dict[str, tuple[type[Model], ...]] = {
-    "statistics": (ClientSample, ClientMinute, PlaceSample, Loss),
+    "statistics": (ClientSample, ClientMinute, ClientHour, PlaceSample, Loss),
     "decisions": (Decision,),
 }
 

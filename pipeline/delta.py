@@ -1,0 +1,102 @@
+"""The lake's record files as a Delta table: a log beside them that says which files there are, for engines that read Delta.
+
+The files are the same and stay where they are; nothing is written twice. Each publication makes the table what the directory is: files
+that it doesn't have are added in one commit, with their counts, after those that are gone were taken out. So a run that was killed
+between its files and the commit is made up for by the next, and one that is repeated commits nothing. Readers see one version or the
+next, never half of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from broker_core.errors import OperatorError
+from sluice_spark.columns import COLUMNS
+
+DAY: Final = "day"
+SCHEMA: Final = pa.schema([*COLUMNS.items(), (DAY, pa.string())])
+STATED: Final = ("sequence", "accepted_at")
+"""Columns whose least and greatest values stand in the table's log, so that readers skip files."""
+
+
+def publish(records: Path) -> int:
+    """Make the table what the directory is; returns its version. Whoever calls it is the lake's one writer. OperatorError lake_unwritable."""
+    try:
+        if not DeltaTable.is_deltatable(str(records)):
+            DeltaTable.create(str(records), SCHEMA, partition_by=[DAY])
+        table = DeltaTable(str(records))
+        known = {str(row["path"]): int(row["size_bytes"]) for row in _rows(table)}
+        there = {
+            f"{path.parent.name}/{path.name}": path.stat().st_size
+            for path in records.glob(f"{DAY}=*/[!._]*.parquet")
+        }
+        now = int(time.time() * 1_000)
+        gone = [name for name, size in known.items() if there.get(name) != size]
+        if gone:
+            _commit(table, [RemoveAction(name, True, now, known[name], _partition(name)) for name in gone])
+        new = sorted(name for name, size in there.items() if known.get(name) != size)
+        if new:
+            _commit(table, [_add(records, name, there[name], now) for name in new])
+        return int(DeltaTable(str(records)).version())
+    except (DeltaError, OSError) as error:
+        raise OperatorError(
+            "lake_unwritable", f"The Delta table of {records} can't be brought up to date: {str(error).splitlines()[0]}.",
+            "The files themselves are whole; run it again.", directory=str(records),
+        ) from error  # fmt: skip
+
+
+def _rows(table: DeltaTable) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (
+        pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes"]).to_pylist()
+    )
+    return found
+
+
+def _commit(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
+    table.create_write_transaction(list(actions), "append", SCHEMA, [DAY])
+    table.update_incremental()
+
+
+def _partition(name: str) -> dict[str, str | None]:
+    return {DAY: name.partition("/")[0].removeprefix(f"{DAY}=")}
+
+
+def _add(records: Path, name: str, size: int, now: int) -> AddAction:
+    stats = json.dumps(_stats(pq.ParquetFile(records / name)))
+    return AddAction(name, size, _partition(name), now, True, stats)
+
+
+def _stats(file: pq.ParquetFile) -> dict[str, Any]:
+    """How many records a file has, and from what to what, by its footer alone."""
+    meta = file.metadata
+    places = {meta.schema.column(number).name: number for number in range(meta.num_columns)}
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    for name in STATED:
+        groups = [
+            meta.row_group(number).column(places[name]).statistics for number in range(meta.num_row_groups)
+        ]
+        if groups and all(one is not None and one.has_min_max for one in groups):
+            least[name], most[name] = (
+                _said(min(one.min for one in groups)),
+                _said(max(one.max for one in groups)),
+            )
+    return {"numRecords": meta.num_rows, "minValues": least, "maxValues": most, "nullCount": {}}
+
+
+def _said(value: Any) -> Any:
+    return (
+        value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        if hasattr(value, "isoformat")
+        else value
+    )

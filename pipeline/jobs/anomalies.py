@@ -1,0 +1,280 @@
+"""`anomalies`: clients that don't behave as they used to, and the features that say so.
+
+Each client is compared with itself: its newest hours with what its earlier ones were like (`transforms/features.py`), from the hours that
+`client-history` writes. MLlib gives the features' correlations over all clients, and groups clients by how they usually behave, so that an odd
+hour can be told from one that is like another kind of client's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from broker_core.errors import OperatorError
+from pipeline.config import Settings
+from pipeline.jobs import Reporter
+from pipeline.plots import Plot
+from pipeline.schemas import CLIENT_HOURS
+from pipeline.session import check_machine, spark_session, watched
+from pipeline.transforms.client_history import completed
+from pipeline.transforms.features import (
+    FEATURES,
+    LEAST_HOURS,
+    NAMES,
+    Floats,
+    because,
+    distances,
+    inverse,
+    plain,
+    points_of,
+    row_of,
+    scored,
+    usual,
+)
+from sluice_spark.columns import MOMENT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HELP = "clients that don't behave as they used to, with the features that say so"
+MOST_GROUPS: Final = 4
+MOST_FOUND: Final = 10_000
+PLOTTED: Final = 8
+HOUR_US: Final = 3_600_000_000
+SILENT_SHARE: Final = 0.8
+"""A client that had so much of the earlier hours and has none of the newest has gone silent."""
+FOUND: Final = pa.schema(
+    [
+        ("client", pa.string()),
+        ("hour", MOMENT),
+        ("score", pa.float64()),
+        ("because", pa.string()),
+        ("usually_like", pa.string()),
+        ("now_like", pa.string()),
+    ]
+)
+
+
+class Client(NamedTuple):
+    """One client's judged hours beside what is usual of it."""
+
+    name: str
+    hours: list[int]
+    points: Floats
+    middle: Floats
+    z: Floats
+    before: Floats
+    """Its earlier hours' distances: what the correlations are estimated from."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is judged, and how strictly."""
+    parser.add_argument(
+        "--days", type=int, default=14, help="days of history, with those judged (default: 14)"
+    )
+    parser.add_argument(
+        "--recent", type=int, default=24, help="the newest hours, which are judged (default: 24)"
+    )
+    parser.add_argument(
+        "--threshold", type=float, default=8.0, help="from which distance an hour is odd (default: 8)"
+    )
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """OperatorError no_history while `client-history` hasn't written hours, bad_range."""
+    began = time.monotonic()
+    if not 0 < arguments.recent < 24 * arguments.days <= 24 * 400:
+        raise OperatorError(
+            "bad_range", "The newest hours must be fewer than all.", "Give --recent and --days."
+        )
+    hours = kept_hours(settings, arguments.days)
+    newest = pc.max(hours.column("hour").cast(pa.int64())).as_py() // HOUR_US
+    check_machine(settings)
+    clients, silent, too_new = judged(hours, newest - arguments.recent)
+    with (
+        spark_session(settings, "anomalies") as spark,
+        watched(spark, partial(reporter.progress, what="tasks")),
+    ):
+        inverted = inverse(correlations(spark, clients))
+        names, groups = grouped(spark, clients)
+    found, features, scores = tell(clients, inverted, names, groups, arguments.threshold)
+    found += [{"client": name, "hour": None, "score": None, "because": "it has gone silent: it was there before, and isn't in the newest hours"}
+              for name in silent]  # fmt: skip
+    report(found, features, scores, groups, reporter)
+    odd = len({row["client"] for row in found})
+    reporter.note(f"{odd} of {len(clients) + len(silent)} clients don't behave as they used to.")
+    if too_new:
+        reporter.note(f"{too_new} clients have fewer than {LEAST_HOURS} earlier hours and aren't judged.")
+    return {
+        "clients": len(clients), "odd_clients": odd, "odd_hours": sum(row["hour"] is not None for row in found),
+        "silent": len(silent), "too_new": too_new, "groups": len(groups), "seconds": round(time.monotonic() - began, 3),
+    }  # fmt: skip
+
+
+def kept_hours(settings: Settings, days: int) -> pa.Table:
+    """The newest days of the lake's hours. OperatorError no_history."""
+    files = sorted(settings.client_history.glob(f"day=*/{settings.log.instance}.parquet"))[-days:]
+    tables = [completed(pq.ParquetFile(path).read()) for path in files]
+    hours = pa.concat_tables(tables) if tables else CLIENT_HOURS.empty_table()
+    if not hours.num_rows:
+        raise OperatorError(
+            "no_history",
+            f"There are no hours of clients in {settings.client_history}.",
+            "Run client-history first.",
+        )
+    return hours
+
+
+def judged(hours: pa.Table, edge: int) -> tuple[list[Client], list[str], int]:
+    """The clients whose hours after `edge` can be judged, those that are silent since, and how many are too new. The last hour of all
+    isn't over, and isn't judged."""
+    points, micros = points_of(hours), hours.column("hour").cast(pa.int64()).to_numpy() // HOUR_US
+    last = int(micros.max())
+    codes = pc.dictionary_encode(hours.column("client").combine_chunks())
+    order = np.lexsort((micros, codes.indices.to_numpy()))
+    edges = np.flatnonzero(np.diff(codes.indices.to_numpy()[order])) + 1
+    clients, silent, too_new = [], [], 0
+    for rows in np.split(order, edges):
+        name = codes.dictionary[int(codes.indices[int(rows[0])].as_py())].as_py()
+        before = rows[micros[rows] <= edge]
+        now = rows[(micros[rows] > edge) & (micros[rows] < last)]
+        if len(before) < LEAST_HOURS:
+            too_new += 1
+            continue
+        if not len(rows[micros[rows] > edge]):
+            known = edge - int(micros[before].min()) + 1
+            if len(before) >= SILENT_SHARE * known and int(micros[before].max()) == edge:
+                silent.append(name)
+            continue
+        middle, spread = usual(points[before])
+        clients.append(
+            Client(name, micros[now].tolist(), points[now], middle, distances(points[now], middle, spread), distances(points[before], middle, spread))
+        )  # fmt: skip
+    return clients, sorted(silent), too_new
+
+
+def correlations(spark: SparkSession, clients: list[Client]) -> Floats:
+    """MLlib's, of the features' distances in all earlier hours."""
+    from pyspark.ml.stat import Correlation
+
+    rows = np.concatenate([one.before for one in clients]) if clients else np.zeros((0, len(NAMES)))
+    if len(rows) < 2 * len(NAMES):
+        return np.eye(len(NAMES))
+    found: Floats = Correlation.corr(vectors(spark, rows), "features").collect()[0][0].toArray()
+    return found
+
+
+def vectors(spark: SparkSession, rows: Floats) -> Any:
+    """As a column of MLlib's."""
+    from pyspark.ml.feature import VectorAssembler
+
+    table = pa.table({name: rows[:, number] for number, name in enumerate(NAMES)})
+    return VectorAssembler(inputCols=list(NAMES), outputCol="features").transform(
+        spark.createDataFrame(table)
+    )
+
+
+def grouped(spark: SparkSession, clients: list[Client]) -> tuple[list[int], Floats]:
+    """MLlib's BisectingKMeans over what is usual of each client: (its group, the groups' centres)."""
+    from pyspark.ml.clustering import BisectingKMeans
+
+    if not clients:
+        return [], np.zeros((0, len(NAMES)))
+    middles = np.array([one.middle for one in clients])
+    if len(clients) < 2:
+        return [0], middles
+    model = BisectingKMeans(k=min(MOST_GROUPS, len(clients)), seed=1, minDivisibleClusterSize=2.0).fit(
+        vectors(spark, middles)
+    )
+    centres = np.array(model.clusterCenters())
+    order = np.lexsort((centres[:, 0], -centres[:, 2]))
+    centres = centres[order]
+    return [nearest(one.middle, centres) for one in clients], centres
+
+
+def nearest(point: Floats, centres: Floats) -> int:
+    """The group that a point is most like."""
+    return int(((centres - point) ** 2).sum(axis=1).argmin())
+
+
+def tell(
+    clients: list[Client], inverted: Floats, groups: list[int], centres: Floats, threshold: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """(odd hours, their features, all hours' scores)."""
+    found: list[dict[str, Any]] = []
+    features: list[dict[str, Any]] = []
+    scores: list[dict[str, Any]] = []
+    for one, group in zip(clients, groups, strict=True):
+        marks, shares = scored(one.z, inverted)
+        for place, hour in enumerate(one.hours):
+            at, score = hour * HOUR_US, round(float(marks[place]), 2)
+            scores.append({"client": one.name, "hour": at, "score": score})
+            if score < threshold:
+                continue
+            why = because(one.points[place], one.middle, one.z[place], shares[place])
+            now = nearest(one.points[place], centres)
+            found.append({"client": one.name, "hour": at, "score": score, "because": why,
+                          "usually_like": f"group {group + 1}", "now_like": f"group {now + 1}"})  # fmt: skip
+            features += [
+                {"client": one.name, "hour": at, **row_of(feature, value, middle, z, share)}
+                for feature, value, middle, z, share in zip(
+                    FEATURES, one.points[place], one.middle, one.z[place], shares[place], strict=True
+                )
+            ]
+    found.sort(key=lambda row: float(row["score"]), reverse=True)
+    return found, features, scores
+
+
+def report(
+    found: list[dict[str, Any]],
+    features: list[dict[str, Any]],
+    scores: list[dict[str, Any]],
+    centres: Floats,
+    reporter: Reporter,
+) -> None:
+    """The tables and plots."""
+    reporter.table(
+        "odd",
+        pa.Table.from_pylist(found[:MOST_FOUND], schema=FOUND),
+        "Hours in which a client wasn't as it used to be",
+    )
+    kinds = [
+        ("feature", pa.string()),
+        *((name, pa.float64()) for name in ("value", "usually", "variations_off", "share_percent")),
+    ]
+    whose = [("client", pa.string()), ("hour", MOMENT)]
+    reporter.table(
+        "features",
+        pa.Table.from_pylist(features[:MOST_FOUND], schema=pa.schema([*whose, *kinds])),
+        "What says so",
+    )
+    worst: dict[str, float] = {}
+    for row in scores:
+        worst[row["client"]] = max(worst.get(row["client"], 0.0), row["score"])
+    names = sorted(worst, key=lambda name: (-worst[name], name))[:PLOTTED]
+    shown = sorted(
+        (row for row in scores if row["client"] in names),
+        key=lambda row: (names.index(row["client"]), row["hour"]),
+    )
+    reporter.table("scores", pa.Table.from_pylist(shown, schema=pa.schema([*whose, ("score", pa.float64())])), "Distance from what is usual, of the oddest clients",
+                   [Plot("Distance from what is usual", "hour", ("score",), by="client")])  # fmt: skip
+    columns: dict[str, Any] = {"group": [f"group {number + 1}" for number in range(len(centres))]}
+    said = plain(centres)
+    columns |= {
+        feature.name: [round(float(value), 3) for value in said[:, number]]
+        for number, feature in enumerate(FEATURES)
+    }
+    reporter.table(
+        "groups",
+        pa.table(
+            columns, schema=pa.schema([("group", pa.string()), *((name, pa.float64()) for name in NAMES)])
+        ),
+        "Kinds of clients, by what is usual of them",
+    )

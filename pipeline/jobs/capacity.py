@@ -1,0 +1,354 @@
+"""`capacity`: how long what there is will last, and which settings what was recorded speaks for.
+
+One pass over the log, reduced in the workers (`transforms/capacity.py`): bytes by topic and hour, what clients took of their pools
+each second (`$SLUICE.traffic`), how far back readers reached. Disks are looked at as they are now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker_core.config import PolicyDocument
+from broker_core.config.document import default_policy
+from broker_core.documents.records import ClientEvent
+from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
+from broker_core.slow_clients.rules.presets.amps import resolve_pools
+from broker_core.slow_clients.rules.rule import PoolLimits
+from pipeline.config import Settings
+from pipeline.jobs import Reporter, add_reading_arguments
+from pipeline.jobs.backtest import looks_in, read_policy
+from pipeline.plots import Plot
+from pipeline.session import check_machine, spark_session, watched
+from pipeline.tasks import gather
+from pipeline.transforms.capacity import (
+    DAY_S,
+    OTHERS,
+    PERCENTS,
+    SEEN,
+    Volume,
+    advice,
+    by_topic,
+    days_to,
+    growth,
+    max_share,
+    percentile,
+    pool_use,
+    readers,
+)
+from sluice_spark.columns import MOMENT
+from sluice_spark.lease import leased
+from sluice_spark.log import examine
+from sluice_spark.options import read_bound
+from sluice_spark.place import LogPlace
+from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.segments import Span
+
+HELP = "growth by topic, what the pools need, how far back readers reach, days to each limit, recommended settings"
+MOST_TOPICS: Final = 20_000
+"""Of one span, topics and hours; what is smaller counts as others."""
+MOST_READERS: Final = 1_000
+_EVENTS: Final = {"disconnect": 0, "connect": 1}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which part of the recording, and whose limits."""
+    parser.add_argument(
+        "--start", default="", help="a bookmark, a sequence or a time (default: the oldest record)"
+    )
+    parser.add_argument("--end", default="", help="the same, for the end (default: the newest)")
+    parser.add_argument(
+        "--policy", default="", help="whose limits: a policy's file, or its name in the lake's folder policies (default: a new instance's)"
+    )  # fmt: skip
+    parser.add_argument(
+        "--host-memory", type=int, metavar="BYTES", help="the broker's host's (default: this machine's)"
+    )
+    add_reading_arguments(parser)
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """SluiceError when the log isn't whole, or there is no such policy."""
+    began = time.monotonic()
+    instance = settings.log.instance
+    document = (
+        PolicyDocument.from_dict(read_policy(settings, arguments.policy))
+        if arguments.policy
+        else default_policy(instance)
+    )
+    memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = resolve_pools(document, memory, None, "/nowhere")
+    start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
+    log = examine(settings.log, arguments.durable)
+    request = Request(
+        columns=("accepted_at", "topic", "header", "body"), start=start.sequence, start_at=start.at, end=end.sequence,
+        end_at=end.at, durable=arguments.durable, skip_gaps=arguments.skip_gaps,
+    )  # fmt: skip
+    bounds(log, request)
+    check_machine(settings)
+    spans = plan_log(log, request)
+    with (
+        leased(log.place, "capacity", log.first, reporter.note),
+        spark_session(settings, "capacity") as spark,
+        watched(spark, partial(reporter.progress, what="tasks")),
+    ):
+        seen = gather(spark, spans, partial(look, log.place, request), SEEN)
+    bounds_s = seen.filter(pc.equal(seen.column("kind"), "bounds"))
+    first = (pc.min(bounds_s.column("slot")).as_py() or 0) / 1e6
+    last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
+    seconds = max(int(last - first), 1)
+    return tell(seen, document, limits, seconds, volumes(settings, seconds), reporter) | {
+        "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
+    }  # fmt: skip
+
+
+def look(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
+    """In a worker: one span, reduced."""
+    topics: list[pa.Table] = []
+    found: list[dict[str, Any]] = []
+    clients: dict[tuple[int, str, str], tuple[int, int]] = {}
+    reach: dict[str, tuple[int, int, int]] = {}
+    edges: list[int] = []
+    for batch in read_span(place, span, request):
+        at = batch.column("accepted_at").cast(pa.int64())
+        edges += [pc.min(at).as_py(), pc.max(at).as_py()]
+        sizes = pc.add(pc.binary_length(batch.column("body")), pc.binary_length(batch.column("header")))
+        hours = pc.divide(at, 3_600_000_000)
+        part = pa.table({"name": batch.column("topic"), "slot": hours, "memory": sizes})
+        topics.append(part.group_by(["name", "slot"]).aggregate([("name", "count"), ("memory", "sum")]))
+        found += _comings(_of(batch, CLIENTS_TOPIC))
+        for table in looks_in(_of(batch, TRAFFIC_TOPIC)):
+            _add_looks(table, clients, reach)
+    if edges:
+        found.append({"kind": "bounds", "name": "", "slot": min(edges), "count": max(edges)})
+    yield pa.Table.from_pylist([*found, *_uses(clients), *_reached(reach)], schema=SEEN)
+    if topics:
+        yield _topics(pa.concat_tables(topics))
+
+
+def _of(batch: pa.RecordBatch, topic: str) -> list[bytes]:
+    bodies: list[bytes] = batch.column("body").filter(pc.equal(batch.column("topic"), topic)).to_pylist()
+    return bodies
+
+
+def _comings(bodies: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for body in bodies:
+        if b'connect"' not in body:
+            continue
+        try:
+            event = msgspec.json.decode(body, type=ClientEvent)
+        except msgspec.DecodeError:
+            continue
+        if event.event in _EVENTS:
+            yield {"kind": "away", "name": event.client, "slot": event.at, "count": _EVENTS[event.event]}
+
+
+def _add_looks(
+    table: pa.Table,
+    clients: dict[tuple[int, str, str], tuple[int, int]],
+    reach: dict[str, tuple[int, int, int]],
+) -> None:
+    wanted = ("name", "transport", "at", "memory", "disk", "oldest_at")
+    for name, transport, at, memory, disk, oldest in zip(
+        *(table.column(one).to_pylist() for one in wanted), strict=True
+    ):
+        key = (at // 1_000, transport, name)
+        before = clients.get(key, (0, 0))  # two looks may fall into one second
+        clients[key] = (max(before[0], memory), max(before[1], disk))
+        mine = reach.get(name, (0, 0, 0))
+        reach[name] = (max(mine[0], at - oldest if oldest else 0), max(mine[1], memory), max(mine[2], disk))
+
+
+def _uses(clients: dict[tuple[int, str, str], tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    sums: dict[tuple[int, str], list[int]] = {}
+    for (second, transport, _), (memory, disk) in clients.items():
+        one = sums.setdefault((second, transport), [0, 0, 0])
+        one[0], one[1], one[2] = one[0] + 1, one[1] + memory, one[2] + disk
+    largest: dict[str, int] = {}
+    for (_, transport, _), (memory, _) in clients.items():
+        largest[transport] = max(largest.get(transport, 0), memory)
+    for transport, memory in largest.items():
+        yield {"kind": "largest", "name": transport, "slot": 0, "memory": memory}
+    for (second, transport), (count, memory, disk) in sums.items():
+        yield {
+            "kind": "transport",
+            "name": transport,
+            "slot": second,
+            "count": count,
+            "memory": memory,
+            "disk": disk,
+        }
+
+
+def _reached(reach: dict[str, tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
+    for name, (age, memory, disk) in reach.items():
+        yield {"kind": "reader", "name": name, "slot": 0, "count": age, "memory": memory, "disk": disk}
+
+
+def _topics(parts: pa.Table) -> pa.Table:
+    sums = parts.group_by(["name", "slot"]).aggregate([("name_count", "sum"), ("memory_sum", "sum")])
+    sums = sums.sort_by([("memory_sum_sum", "descending")])
+    kept, rest = sums.slice(0, MOST_TOPICS), sums.slice(MOST_TOPICS)
+    rows = kept.rename_columns(["name", "slot", "count", "memory"])
+    if rest.num_rows:
+        others = rest.group_by("slot").aggregate([("name_count_sum", "sum"), ("memory_sum_sum", "sum")])
+        others = others.rename_columns(["slot", "count", "memory"])
+        others = others.append_column("name", pa.array([OTHERS] * others.num_rows))
+        rows = pa.concat_tables([rows, others.select(rows.column_names)])
+    many = rows.num_rows
+    rows = rows.append_column("kind", pa.array(["topic"] * many)).append_column("disk", pa.array([0] * many))
+    return rows.select(SEEN.names).cast(SEEN)
+
+
+def volumes(settings: Settings, seconds: int) -> list[Volume]:
+    """The file systems of the journal, the archive and the lake, and how they grow: by what the log's files and the lake's take for
+    the time that they cover."""
+    found: dict[int, list[Any]] = {}
+    for what, directory in (
+        ("journal", settings.log.directory),
+        ("archive", settings.log.archive),
+        ("lake", settings.lake),
+    ):
+        if directory is None or not directory.is_dir():
+            continue
+        pattern = "records/day=*/*" if what == "lake" else f"{settings.log.instance}.*.journal*"
+        used = sum(_bytes(path) for path in directory.glob(pattern))
+        one = found.setdefault(directory.stat().st_dev, [[], 0, shutil.disk_usage(directory).free])
+        one[0].append(what)
+        one[1] += used
+    return [
+        Volume(", ".join(names), used, free, used * DAY_S / max(seconds, 600))
+        for names, used, free in found.values()
+    ]
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512  # a segment that is written is a file made whole in advance
+    except OSError:
+        return 0  # moved meanwhile
+
+
+def tell(
+    seen: pa.Table,
+    document: PolicyDocument,
+    limits: dict[str, PoolLimits],
+    seconds: int,
+    disks: list[Volume],
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """The tables, and the result."""
+    topics = by_topic(seen, seconds / 3_600)
+    use = pool_use(seen, {transport: one.name for transport, one in limits.items()})
+    pools = _pools(use, {one.name: one for one in limits.values()}, seconds)
+    reach = readers(seen)
+    farthest = reach[0]["reaches_back_s"] if reach else 0.0
+    largest = max_share(seen, {transport: one.memory for transport, one in limits.items()})
+    found = advice(
+        pools, farthest, seconds, disks, document.client_policy.client_max_capacity or 100, largest
+    )
+    names = ("setting", "now", "recommended", "why")
+    reporter.table("advice", pa.table({name: [row[name] for row in found] for name in names}, schema=pa.schema([(name, pa.string()) for name in names])), "Recommended settings")  # fmt: skip
+    reporter.table("disks", _disks(disks), "Disks, and how long they last")
+    reporter.table("pools", pa.Table.from_pylist(pools, schema=_POOLS), "What clients took of the pools")
+    reporter.table("use", _use(use), "Pools over time, the peak of each minute",
+                   [Plot("Memory of the pools", "minute", ("memory",), by="pool", unit="bytes"),
+                    Plot("Disk of the pools", "minute", ("disk",), by="pool", unit="bytes")])  # fmt: skip
+    reporter.table("readers", pa.Table.from_pylist(reach[:MOST_READERS], schema=_READERS), "How far back clients reached",
+                   [Plot("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")])  # fmt: skip
+    reporter.table(
+        "topics", topics, "Growth by topic", [Plot("Bytes a day", "topic", ("bytes_a_day",), "bars")]
+    )
+    reporter.table(
+        "growth",
+        growth(seen, topics),
+        "Bytes by hour",
+        [Plot("Bytes by hour", "hour", ("bytes",), by="topic")],
+    )
+    for row in found:
+        reporter.note(f"{row['setting']}: {row['recommended']} (now {row['now']}). {row['why']}")
+    return {
+        "records": pc.sum(topics.column("records")).as_py() or 0, "bytes": pc.sum(topics.column("bytes")).as_py() or 0,
+        "topics": topics.num_rows, "covers_s": seconds, "bytes_a_day": pc.sum(topics.column("bytes_a_day")).as_py() or 0,
+        "reaches_back_s": farthest, "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
+        "recommendations": len(found),
+    }  # fmt: skip
+
+
+_POOLS: Final = pa.schema(
+    [("pool", pa.string()), ("of", pa.string())]
+    + [(f"p{percent:g}".replace(".", "_"), pa.int64()) for percent in PERCENTS]
+    + [
+        ("peak", pa.int64()),
+        ("limit", pa.int64()),
+        ("peak_percent", pa.float64()),
+        ("days_to_limit", pa.float64()),
+    ]
+)
+_READERS: Final = pa.schema(
+    [
+        ("client", pa.string()),
+        *((name, pa.float64()) for name in ("behind_s", "away_s", "reaches_back_s")),
+        *((name, pa.int64()) for name in ("peak_memory", "peak_disk")),
+    ]
+)
+
+
+def _pools(use: dict[str, Any], limits: dict[str, PoolLimits], seconds: int) -> list[dict[str, Any]]:
+    rows = []
+    for name in sorted(use.keys() | limits.keys()):
+        slots, *parts = use.get(name, (np.zeros(0, np.int64), np.zeros(0), np.zeros(0)))
+        for of, values in zip(("memory", "disk"), parts, strict=True):
+            bound = limits.get(name)
+            limit = getattr(bound, of) if bound is not None else None
+            peak = int(values.max()) if len(values) else 0
+            percents = {
+                f"p{one:g}".replace(".", "_"): int(percentile(values, one, seconds)) for one in PERCENTS
+            }
+            rows.append({
+                "pool": name, "of": of, **percents, "peak": peak, "limit": limit or 0,
+                "peak_percent": round(100 * peak / limit, 2) if limit else None,
+                "days_to_limit": days_to(limit, slots, values) if limit and len(values) else None,
+            })  # fmt: skip
+    return rows
+
+
+def _use(use: dict[str, Any]) -> pa.Table:
+    rows: list[dict[str, Any]] = []
+    for name, (slots, memory, disk) in use.items():
+        minutes = slots // 60
+        for minute in np.unique(minutes).tolist():
+            chosen = minutes == minute
+            rows.append(
+                {
+                    "pool": name,
+                    "minute": minute * 60_000_000,
+                    "memory": int(memory[chosen].max()),
+                    "disk": int(disk[chosen].max()),
+                }
+            )
+    return pa.Table.from_pylist(
+        rows,
+        schema=pa.schema(
+            [("pool", pa.string()), ("minute", MOMENT), ("memory", pa.int64()), ("disk", pa.int64())]
+        ),
+    )
+
+
+def _disks(disks: list[Volume]) -> pa.Table:
+    rows = [{"places": one.places, "used": one.used, "free": one.free, "grows_a_day": round(one.grows),
+             "days_to_full": None if one.days is None else round(one.days, 1)} for one in disks]  # fmt: skip
+    kinds = [(name, pa.int64()) for name in ("used", "free", "grows_a_day")]
+    return pa.Table.from_pylist(
+        rows, schema=pa.schema([("places", pa.string()), *kinds, ("days_to_full", pa.float64())])
+    )

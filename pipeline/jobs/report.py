@@ -1,0 +1,166 @@
+"""`report`: a week on one page: a file of HTML that holds all it shows, to keep, to send, and to print.
+
+From what other jobs left: the hours of `client-history`, and the newest runs of `capacity`, `anomalies` and `audit` of the time. Needs neither
+Spark nor Java. Plots stand in the page as SVG; nothing in it can run, and it asks nobody for anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from broker_core.errors import OperatorError
+from pipeline.config import Settings
+from pipeline.jobs import Reporter
+from pipeline.jobs.anomalies import kept_hours
+from pipeline.page import Page
+from pipeline.plots import Plot
+from pipeline.record import FOLDER, KeptRun
+
+HELP = "a week on one page: clients, decisions, capacity, anomalies, audit; as one file of HTML"
+DAY_US: Final = 86_400_000_000
+SHOWN: Final = 15
+PARTS: Final = (
+    ("anomalies", "Clients that don't behave as they used to", ("odd", "scores")),
+    ("capacity", "What will be too small, and when", ("advice", "disks", "pools", "use", "topics", "growth")),
+    ("audit", "Whether the log is whole", ("damage", "findings")),
+)
+"""Jobs whose newest run is told, and which of its tables."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which days."""
+    parser.add_argument(
+        "--days", type=int, default=7, help="how many days, up to the newest hour there is (default: 7)"
+    )
+
+
+def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
+    """OperatorError no_history while `client-history` hasn't written hours, bad_range."""
+    began = time.monotonic()
+    if not 0 < arguments.days <= 92:
+        raise OperatorError("bad_range", "A report is of 1 to 92 days.", "Give --days.")
+    hours = kept_hours(settings, arguments.days + 1)
+    micros = hours.column("hour").cast(pa.int64())
+    end = pc.max(micros).as_py() + 3_600_000_000
+    start = end - arguments.days * DAY_US
+    hours = hours.filter(pc.greater_equal(micros, start))
+    page = Page(f"Sluice: {settings.log.instance}", f"{_day(start)} to {_day(end)} UTC")
+    facts = _facts(hours)
+    page.facts(facts)
+    _clients(page, hours, reporter)
+    told = list(_runs(page, settings, start))
+    reporter.page(page.html())
+    missing = [job for job, *_ in PARTS if job not in told]
+    if missing:
+        reporter.note(
+            f"Of the time there is no run of {', '.join(missing)}: have them run before the report."
+        )
+    return {
+        **facts,
+        "days": arguments.days,
+        "parts": 1 + len(told),
+        "seconds": round(time.monotonic() - began, 3),
+    }
+
+
+def _day(micros: int) -> str:
+    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M}"
+
+
+def _facts(hours: pa.Table) -> dict[str, int]:
+    def total(name: str) -> int:
+        return int(pc.sum(hours.column(name)).as_py() or 0)
+
+    return {
+        "clients": pc.count_distinct(hours.column("client")).as_py(),
+        "messages_handed_over": total("delivered_messages"),
+        "offline_episodes": total("offline_episodes"),
+        "offline_hours": round(total("offline_ms") / 3_600_000),
+        "clients_disconnected": total("disconnected"),
+        "messages_lost": total("lost_messages"),
+    }
+
+
+def _clients(page: Page, hours: pa.Table, reporter: Reporter) -> None:
+    """What all clients did by hour and transport, and those that fared worst."""
+    sums = ("delivered_messages", "offline_ms", "warned", "offlined", "disconnected", "lost_messages")
+    by_hour = _summed(hours, ["hour", "transport"], sums).sort_by(
+        [("hour", "ascending"), ("transport", "ascending")]
+    )
+    decided = _summed(hours, ["hour"], sums).sort_by("hour")
+    worst = _summed(hours, ["client"], sums, ("lag_ms_max", "lag_messages_max"))
+    worst = worst.sort_by(
+        [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("client", "ascending")]
+    )
+    page.section("Clients")
+    for plot, table in (
+        (Plot("Messages handed over by hour", "hour", ("delivered_messages",), by="transport"), by_hour),
+        (Plot("Decisions by hour", "hour", ("warned", "offlined", "disconnected")), decided),
+        (
+            Plot("Time offlined by hour", "hour", ("offline_ms",), by="transport", unit="ms of all clients"),
+            by_hour,
+        ),
+    ):
+        page.plot(plot, table)
+    page.table("The clients that fared worst", worst, SHOWN)
+    reporter.table(
+        "hours",
+        by_hour,
+        "By transport and hour",
+        [Plot("Messages handed over by hour", "hour", ("delivered_messages",), by="transport")],
+    )
+    reporter.table("clients", worst, "Clients")
+
+
+def _summed(hours: pa.Table, keys: list[str], sums: tuple[str, ...], peaks: tuple[str, ...] = ()) -> pa.Table:
+    made = hours.group_by(keys).aggregate(
+        [*((name, "sum") for name in sums), *((name, "max") for name in peaks)]
+    )
+    return made.select(
+        [*keys, *(f"{name}_sum" for name in sums), *(f"{name}_max" for name in peaks)]
+    ).rename_columns([*keys, *sums, *peaks])
+
+
+def _runs(page: Page, settings: Settings, start: int) -> Iterator[str]:
+    """The newest run of each job since the time began, with what it found; yields the jobs that had one."""
+    shelf = settings.lake / FOLDER
+    for job, title, wanted in PARTS:
+        kept = _newest(shelf, job, settings.log.instance, start)
+        if kept is None:
+            continue
+        page.section(title, f"{job}, {_day(kept.ended_at * 1_000)}")
+        for line in kept.lines[-3:]:
+            page.words(line)
+        for one in kept.tables:
+            if one.name not in wanted:
+                continue
+            folder = shelf / kept.id
+            for drawn in one.plots:
+                page.drawn((folder / drawn).read_text("utf-8"))
+            if not one.plots:
+                page.table(one.title, pq.ParquetFile(folder / f"{one.name}.parquet").read(), SHOWN)
+        yield job
+
+
+def _newest(shelf: Path, job: str, instance: str, start: int) -> KeptRun | None:
+    names = sorted(shelf.glob(f"*-{job}-*/run.json"), reverse=True) if shelf.is_dir() else []
+    for path in names:
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=KeptRun)
+        except (OSError, msgspec.DecodeError):
+            continue  # removed meanwhile, or of another release
+        if kept.ended_at * 1_000 < start:
+            break
+        if (kept.job, kept.instance, kept.state) == (job, instance, "succeeded"):
+            return kept
+    return None

@@ -1,0 +1,107 @@
+"""A page of HTML that holds all it shows: texts, tables, plots as SVG. No script, no address, so that it can be kept and sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from html import escape
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.plots import Plot, draw
+
+MOST_CELL: Final = 200
+_STYLE: Final = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem;color:#1d2126;background:#fff}"
+    "h1{font-size:1.6rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .4rem;border-bottom:1px solid #d5d9de;padding-bottom:.2rem}"
+    "h3{font-size:1rem;margin:1.2rem 0 .3rem}.sub{color:#5d6670;margin:0}svg{display:block;width:100%;height:auto;margin:.6rem 0}"
+    "table{border-collapse:collapse;width:100%;font-size:13px}th,td{text-align:left;padding:.2rem .5rem;border-bottom:1px solid #e6e9ec;"
+    "overflow-wrap:anywhere;vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}"
+    "dl{display:flex;flex-wrap:wrap;gap:1rem 2rem;margin:1rem 0}dt{color:#5d6670;font-size:13px}dd{margin:0;font-size:1.3rem}"
+    "@media(prefers-color-scheme:dark){body{color:#e4e7ea;background:#15181c}h2,th,td{border-color:#30363d}}"
+    "@media print{body{margin:0;max-width:none}section{break-inside:avoid-page}}"
+)
+
+
+class Page:
+    """Filled from the top; `html` is the whole of it."""
+
+    def __init__(self, title: str, sub: str) -> None:
+        self._title = title
+        self._parts = [f"<h1>{escape(title)}</h1><p class='sub'>{escape(sub)}</p>"]
+
+    def facts(self, told: Mapping[str, Any]) -> None:
+        """Numbers that say most, with their names."""
+        each = (
+            f"<div><dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(_said(value))}</dd></div>"
+            for name, value in told.items()
+        )
+        self._parts.append(f"<dl>{''.join(each)}</dl>")
+
+    def section(self, title: str, sub: str = "") -> None:
+        """What follows is under this title."""
+        self._parts.append(f"<h2>{escape(title)}</h2>" + (f"<p class='sub'>{escape(sub)}</p>" if sub else ""))
+
+    def words(self, sentence: str) -> None:
+        """A paragraph."""
+        self._parts.append(f"<p>{escape(sentence)}</p>")
+
+    def plot(self, plot: Plot, table: pa.Table) -> None:
+        """Draw a table."""
+        self.drawn(draw(plot, table))
+
+    def drawn(self, svg: str) -> None:
+        """A plot that `plots.draw` has drawn. ValueError for anything else."""
+        if not svg.startswith("<svg ") or "<script" in svg.lower():
+            raise ValueError("not a plot of ours")
+        self._parts.append(svg)
+
+    def table(self, title: str, table: pa.Table, most: int) -> None:
+        """Its first rows."""
+        numbers = [
+            pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in table.schema
+        ]
+        kinds = [" class='n'" if number else "" for number in numbers]
+        head = "".join(
+            f"<th{kind}>{escape(name.replace('_', ' '))}</th>"
+            for name, kind in zip(table.schema.names, kinds, strict=True)
+        )
+        rows = [
+            "<tr>"
+            + "".join(
+                f"<td{kind}>{escape(_said(value))}</td>"
+                for value, kind in zip(row.values(), kinds, strict=True)
+            )
+            + "</tr>"
+            for row in table.slice(0, most).to_pylist()
+        ]
+        more = f"<p class='sub'>The first {most} of {table.num_rows:,}.</p>" if table.num_rows > most else ""
+        body = (
+            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
+            if rows
+            else "<p class='sub'>None.</p>"
+        )
+        self._parts.append(f"<section><h3>{escape(title)}</h3>{body}</section>")
+
+    def html(self) -> str:
+        """The document. Its own policy forbids whatever could run or be fetched."""
+        policy = "default-src 'none'; style-src 'unsafe-inline'"
+        head = (
+            f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{policy}\">"
+            f"<meta name='viewport' content='width=device-width'><title>{escape(self._title)}</title><style>{_STYLE}</style>"
+        )
+        return (
+            f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(self._parts)}</body></html>\n"
+        )
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M}"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return text if len(text) <= MOST_CELL else f"{text[: MOST_CELL - 1]}…"

@@ -1,0 +1,287 @@
+"""What grows, what the pools' clients take, how far back readers reach, and what follows for the settings. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SEEN: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("slot", pa.int64()),
+        ("count", pa.int64()),
+        ("memory", pa.int64()),
+        ("disk", pa.int64()),
+    ]
+)
+"""What a worker tells of a span. Of a `topic` in the hour `slot`: records in count, bytes in memory. Of a `transport` in the second
+`slot`: clients, and what they take. Of a `reader`: the age in ms of the oldest it hadn't been sent, at worst, and its peaks.
+`largest`: what one client
+of a transport took at most. `away`: that it left (0) or came (1) at the ms `slot`."""
+HOUR_US: Final = 3_600_000_000
+DAY_S: Final = 86_400
+OTHERS: Final = "(others)"
+PLOTTED: Final = 7
+PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
+TREND_DAYS: Final = 3
+"""So many whole days are the least a trend is told from."""
+RESERVE: Final = 1.5
+"""What is recommended is so much more than was needed."""
+FULL_SOON_DAYS: Final = 30
+
+Floats = npt.NDArray[np.float64]
+
+
+class Volume(NamedTuple):
+    """A file system that directories of this installation are on. `grows` is bytes a day."""
+
+    places: str
+    used: int
+    free: int
+    grows: float
+
+    @property
+    def days(self) -> float | None:
+        """Until it is full; None when it doesn't grow."""
+        return self.free / self.grows if self.grows > 0 else None
+
+
+def by_topic(seen: pa.Table, hours: float) -> pa.Table:
+    """Each topic's records and bytes, the largest first; `change_percent` is by how much its days grow in a week."""
+    rows = seen.filter(pc.equal(seen.column("kind"), "topic"))
+    sums = rows.group_by("name").aggregate([("count", "sum"), ("memory", "sum")]).to_pylist()
+    total = sum(row["memory_sum"] for row in sums) or 1
+    trends = _trends(rows)
+    made = [
+        {
+            "topic": row["name"], "records": row["count_sum"], "bytes": row["memory_sum"],
+            "bytes_a_day": round(row["memory_sum"] * 24 / hours), "share_percent": round(100 * row["memory_sum"] / total, 2),
+            "change_percent_a_week": trends.get(row["name"]),
+        }
+        for row in sums
+    ]  # fmt: skip
+    made.sort(key=lambda row: (-row["bytes"], row["topic"]))
+    kinds = [
+        ("topic", pa.string()),
+        ("records", pa.int64()),
+        ("bytes", pa.int64()),
+        ("bytes_a_day", pa.int64()),
+    ]
+    return pa.Table.from_pylist(
+        made,
+        schema=pa.schema([*kinds, ("share_percent", pa.float64()), ("change_percent_a_week", pa.float64())]),
+    )
+
+
+def growth(seen: pa.Table, topics: pa.Table) -> pa.Table:
+    """Bytes by hour of the largest topics and of all others together, for a plot."""
+    largest = topics.column("topic").to_pylist()[:PLOTTED]
+    sums: dict[tuple[int, int], int] = {}
+    names = [*largest, OTHERS]
+    rank = {name: number for number, name in enumerate(largest)}
+    for row in seen.filter(pc.equal(seen.column("kind"), "topic")).to_pylist():
+        key = (rank.get(row["name"], len(largest)), row["slot"])
+        sums[key] = sums.get(key, 0) + row["memory"]
+    rows = [
+        {"topic": names[number], "hour": hour * HOUR_US, "bytes": size}
+        for (number, hour), size in sorted(sums.items())
+    ]
+    moment = pa.timestamp("us", "UTC")
+    return pa.Table.from_pylist(
+        rows, schema=pa.schema([("topic", pa.string()), ("hour", moment), ("bytes", pa.int64())])
+    )
+
+
+def pool_use(
+    seen: pa.Table, pools: Mapping[str, str]
+) -> dict[str, tuple[npt.NDArray[np.int64], Floats, Floats]]:
+    """Of each pool: seconds in which its clients took anything, ascending, their memory and their disk. `pools` says which one a
+    transport draws on."""
+    rows = seen.filter(pc.equal(seen.column("kind"), "transport"))
+    if not rows.num_rows:
+        return {}
+    names = pa.array([pools.get(name, name) for name in rows.column("name").to_pylist()])
+    table = pa.table(
+        {
+            "pool": names,
+            "slot": rows.column("slot"),
+            "memory": rows.column("memory"),
+            "disk": rows.column("disk"),
+        }
+    )
+    sums = table.group_by(["pool", "slot"]).aggregate([("memory", "sum"), ("disk", "sum")]).sort_by("slot")
+    found = {}
+    for name in sorted(set(names.to_pylist())):
+        own = sums.filter(pc.equal(sums.column("pool"), name))
+        memory, disk = (own.column(f"{of}_sum").to_numpy().astype(np.float64) for of in ("memory", "disk"))
+        found[name] = (own.column("slot").to_numpy(), memory, disk)
+    return found
+
+
+def percentile(values: Floats, percent: float, seconds: int) -> float:
+    """Over so many seconds, of which only those in `values` weren't 0."""
+    above = math.floor(seconds * (1 - percent / 100))
+    return float(np.sort(values)[::-1][above]) if above < len(values) else 0.0
+
+
+def days_to(limit: float, slots: npt.NDArray[np.int64], values: Floats) -> float | None:
+    """Days until the daily peak reaches a limit, as it grows now; None when it doesn't, or too few days are known."""
+    days = np.asarray(slots) // DAY_S
+    peaks = {int(day): float(values[days == day].max()) for day in np.unique(days)}
+    fit = _line(peaks)
+    if fit is None or fit[0] <= 0:
+        return None
+    slope, newest = fit
+    return round(max(0.0, (limit - newest) / slope), 1)
+
+
+def readers(seen: pa.Table) -> list[dict[str, Any]]:
+    """How far back each client reached, the farthest first: the oldest it hadn't been sent, and how long it was away before it came back."""
+    lags, peaks = dict[str, int](), dict[str, tuple[int, int]]()
+    for row in seen.filter(pc.equal(seen.column("kind"), "reader")).to_pylist():
+        name, (memory, disk) = row["name"], peaks.get(row["name"], (0, 0))
+        lags[name] = max(lags.get(name, 0), row["count"])
+        peaks[name] = (max(memory, row["memory"]), max(disk, row["disk"]))
+    away = _away(seen.filter(pc.equal(seen.column("kind"), "away")))
+    found = [
+        {
+            "client": name, "behind_s": round(lags.get(name, 0) / 1_000, 1), "away_s": round(away.get(name, 0) / 1_000, 1),
+            "reaches_back_s": round((lags.get(name, 0) + away.get(name, 0)) / 1_000, 1),
+            "peak_memory": peaks.get(name, (0, 0))[0], "peak_disk": peaks.get(name, (0, 0))[1],
+        }
+        for name in lags.keys() | away.keys()
+    ]  # fmt: skip
+    return sorted(found, key=lambda row: (-row["reaches_back_s"], row["client"]))
+
+
+def max_share(seen: pa.Table, limits: Mapping[str, int]) -> float:
+    """The most that one client took of its pool's memory, in percent. `limits` are those of the transports' pools."""
+    rows = seen.filter(pc.equal(seen.column("kind"), "largest")).to_pylist()
+    return max(
+        (100 * row["memory"] / limits[row["name"]] for row in rows if limits.get(row["name"])), default=0.0
+    )
+
+
+def advice(
+    pools: Sequence[Mapping[str, Any]],
+    reach_s: float,
+    held_s: float,
+    volumes: Iterable[Volume],
+    capacity: int,
+    largest: float,
+) -> list[dict[str, str]]:
+    """Settings that what was seen speaks for: what is set, what would do, and why. `capacity` is client_max_capacity in percent,
+    `largest` the largest client's share of its pool's memory in percent."""
+    found = []
+    for pool in pools:
+        setting = f"{pool['pool']}: {pool['of']} limit"
+        peak, limit = pool["peak"], pool["limit"]
+        if peak > 0.8 * limit:
+            enough = _rounded(peak * RESERVE)
+            why = f"its peak was {_size(peak)}, {100 * peak / limit:.0f} % of the limit: clients were close to being acted on, or were."
+            found.append(_row(setting, _size(limit), _size(max(enough, limit)), why))
+        elif 0 < peak < 0.05 * limit:
+            why = f"its peak was {_size(peak)}, {100 * peak / limit:.1f} % of the limit: it bounds nothing. Keep it if bursts are to come."
+            found.append(_row(setting, _size(limit), _size(_rounded(peak * 4)), why))
+        if pool["days_to_limit"] is not None and pool["days_to_limit"] < FULL_SOON_DAYS:
+            why = f"its daily peak grows and is at the limit in {pool['days_to_limit']:.0f} days."
+            found.append(_row(setting, _size(limit), _size(_rounded(limit * 2)), why))
+    need = _hours(reach_s * RESERVE)
+    if reach_s > 0:
+        why = f"the slowest reader reached back {_span(reach_s)}; the log held {_span(held_s)} at the end."
+        word = need if reach_s * RESERVE > held_s else f"{need} at least"
+        found.append(_row("journal retention", _span(held_s), word, why))
+    if largest > 0.8 * capacity:
+        why = f"one client took {largest:.0f} % of its pool's memory, near the {capacity} % at which it is offlined."
+        found.append(
+            _row(
+                "client_policy.client_max_capacity",
+                f"{capacity} %",
+                f"{min(100, max(capacity, 5 * math.ceil(largest * RESERVE / 5)))} %",
+                why,
+            )
+        )
+    for volume in volumes:
+        if volume.days is not None and volume.days < FULL_SOON_DAYS:
+            why = f"{volume.places} grow by {_size(volume.grows)} a day, and {_size(volume.free)} are free: full in {volume.days:.1f} days."
+            found.append(
+                _row(
+                    f"disk of {volume.places}",
+                    f"{volume.days:.1f} days",
+                    f"{FULL_SOON_DAYS} days",
+                    why + " Compress, archive elsewhere, or remove sooner.",
+                )
+            )
+    return found
+
+
+def _row(setting: str, now: str, recommended: str, why: str) -> dict[str, str]:
+    return {"setting": setting, "now": now, "recommended": recommended, "why": why[:1].upper() + why[1:]}
+
+
+def _away(rows: pa.Table) -> dict[str, int]:
+    """The longest that each client was away and came back after, ms."""
+    found: dict[str, int] = {}
+    left: dict[str, int] = {}
+    for row in rows.sort_by("slot").to_pylist():
+        if row["count"] == 0:
+            left[row["name"]] = row["slot"]
+        elif row["name"] in left:
+            gone = row["slot"] - left.pop(row["name"])
+            found[row["name"]] = max(found.get(row["name"], 0), gone)
+    return found
+
+
+def _trends(rows: pa.Table) -> dict[str, float]:
+    days: dict[str, dict[int, float]] = {}
+    for row in rows.to_pylist():
+        own = days.setdefault(row["name"], {})
+        own[row["slot"] // 24] = own.get(row["slot"] // 24, 0.0) + row["memory"]
+    every = sorted({day for own in days.values() for day in own})[1:-1]  # the first and the last are cut
+    found = {}
+    for name, own in days.items():
+        fit = _line({day: own.get(day, 0.0) for day in every})
+        mean = sum(own.get(day, 0.0) for day in every) / len(every) if every else 0.0
+        if fit is not None and mean:
+            found[name] = round(100 * 7 * fit[0] / mean, 1)
+    return found
+
+
+def _line(points: Mapping[int, float]) -> tuple[float, float] | None:
+    """(slope a day, value at the newest) of the line through them."""
+    if len(points) < TREND_DAYS:
+        return None
+    xs, ys = np.array(sorted(points), np.float64), np.array([points[day] for day in sorted(points)])
+    slope, start = np.polyfit(xs - xs[-1], ys, 1)
+    return float(slope), float(start)
+
+
+def _rounded(size: float) -> float:
+    """Up to a multiple of 16 MiB: what one would set."""
+    return math.ceil(max(size, 1) / 2**24) * 2**24
+
+
+def _size(size: float) -> str:
+    for unit, word in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.3g} {word}"
+    return f"{size:.0f} bytes"
+
+
+def _span(seconds: float) -> str:
+    for unit, word in ((DAY_S, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.1f} {word}"
+    return f"{seconds:.1f} seconds"
+
+
+def _hours(seconds: float) -> str:
+    hours = max(1, math.ceil(seconds / 3_600))
+    return f"{hours} hour{'s' if hours > 1 else ''}"

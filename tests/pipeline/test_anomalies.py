@@ -1,0 +1,78 @@
+"""Anomalies: a client is held against itself, and what is found says why."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from broker_core.errors import OperatorError
+from pipeline.jobs import anomalies
+from pipeline.jobs.client_history import write_hours
+from pipeline.schemas import CLIENT_HOURS
+from tests.pipeline.support import INSTANCE, NOON, Told, settings_in
+
+HOUR_MS = 3_600_000
+START = NOON // 1_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS
+HOURS = 96
+ARGUMENTS = argparse.Namespace(days=14, recent=24, threshold=8.0)
+
+
+def hour(client: str, number: int, messages: float, **more: Any) -> dict[str, Any]:
+    """An hour of a client that keeps up."""
+    calm = {
+        "client": client, "transport": "tcp", "hour": (START + number * HOUR_MS) * 1_000, "samples": 6, "connected_ms": HOUR_MS,
+        "lag_messages_max": 3, "lag_messages_mean": 0.2, "lag_ms_max": 20, "delivered_messages": round(messages),
+        "delivered_bytes": round(messages) * 200, "rate_max": messages / 1_800,
+    }  # fmt: skip
+    return calm | more
+
+
+def history() -> list[dict[str, Any]]:
+    """Steady ones by day and night, one that falls behind in hour 90, one that goes silent, a new one."""
+    random = np.random.default_rng(7)
+    rows = []
+    for number in range(HOURS):
+        day = 1.5 + np.sin(number / 24 * 2 * np.pi)
+        for name in ("one", "two", "turns", "leaves"):
+            bad = name == "turns" and number == 90
+            more = (
+                {"lag_messages_mean": 40_000.0, "lag_ms_max": 600_000, "offline_ms": 1_800_000} if bad else {}
+            )
+            if name != "leaves" or number <= 71:
+                rows.append(hour(name, number, 36_000 * day * random.uniform(0.9, 1.1), **more))
+        # It is behind and offlined in every hour: that is how it is.
+        rows.append(hour("lame", number, 9_000 * random.uniform(0.8, 1.2), lag_messages_mean=50_000.0 * random.uniform(0.7, 1.4),
+                         lag_ms_max=500_000, offline_ms=2_000_000))  # fmt: skip
+    return [*rows, hour("new", HOURS - 2, 1.0)]
+
+
+@pytest.mark.slow
+def test_who_turns_is_found_with_what_says_so_and_who_was_always_so_is_not(
+    lent: SparkSession, tmp_path: Path
+) -> None:
+    settings, told = settings_in(tmp_path), Told()
+    with pytest.raises(OperatorError, match="no hours of clients"):
+        anomalies.run(settings, ARGUMENTS, told)
+    assert not settings.lake.exists()
+    write_hours(settings.client_history, INSTANCE, pa.Table.from_pylist(history(), schema=CLIENT_HOURS), None)
+    result = anomalies.run(settings, ARGUMENTS, told)
+    assert (result["clients"], result["silent"], result["too_new"]) == (4, 1, 1)
+    odd = told.tables["odd"]
+    assert {row["client"] for row in odd} == {"turns", "leaves"}
+    (turned,) = (row for row in odd if row["client"] == "turns")
+    assert turned["hour"].timestamp() * 1_000 == START + 90 * HOUR_MS
+    assert "behind" in turned["because"]
+    assert "offlined: 50" in turned["because"]
+    assert turned["usually_like"] != turned["now_like"] == _group_of(told, "lame")
+    assert sum(row["share_percent"] for row in told.tables["features"]) == pytest.approx(100, abs=0.5)
+
+
+def _group_of(told: Told, kind: str) -> str:
+    """The group that is offlined for half of its time."""
+    return str(max(told.tables["groups"], key=lambda row: row["offline"])["group"]) if kind == "lame" else ""

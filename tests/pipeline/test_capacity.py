@@ -1,0 +1,94 @@
+"""Capacity: what follows from what was recorded, and the job over a journal of three days."""
+
+from __future__ import annotations
+
+import argparse
+from array import array
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from broker_core.documents.traffic import Figures, Who, pack
+from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
+from pipeline.jobs import capacity
+from pipeline.transforms.capacity import Volume, advice, days_to, percentile
+from tests.pipeline.support import NOON, SECOND, Told, append, event, opened, settings_in
+
+MS = NOON // 1_000_000
+HOUR, DAY = 3_600, 86_400
+
+
+def test_percentiles_are_over_all_time_and_limits_are_reached_by_the_line_through_daily_peaks() -> None:
+    assert [percentile(np.array([5.0, 9.0]), one, 100) for one in (50.0, 98.5, 99.0, 100.0)] == [0, 5, 5, 9]
+    slots = np.array([0, DAY, 2 * DAY, 2 * DAY + 1])
+    assert days_to(100.0, slots, np.array([10.0, 20.0, 30.0, 1.0])) == pytest.approx(7.0)
+    assert days_to(100.0, slots, np.array([30.0, 20.0, 10.0, 1.0])) is None
+    assert days_to(100.0, slots[:2], np.array([10.0, 20.0])) is None
+
+
+def test_advice_says_what_speaks_for_it_and_nothing_where_all_is_well() -> None:
+    pool = {"pool": "instance", "of": "memory", "peak": 95, "limit": 100, "days_to_limit": None}
+    disk = Volume("journal", 1, 10, 5.0)
+    told = advice([pool], 7_200.0, 3_600.0, [disk], 50, 45.0)
+    assert [row["setting"] for row in told] == [
+        "instance: memory limit", "journal retention", "client_policy.client_max_capacity", "disk of journal",
+    ]  # fmt: skip
+    assert (told[1]["recommended"], told[2]["recommended"]) == ("3 hours", "70 %")
+    assert "full in 2.0 days" in told[3]["why"]
+    calm = pool | {"peak": 50}
+    assert advice([calm], 0.0, 3_600.0, [Volume("journal", 1, 10, 0.0)], 50, 1.0) == []
+
+
+def looks(at_ms: int, *clients: tuple[str, int]) -> bytes:
+    """One second of clients and their memory, each ten seconds behind."""
+    figures = array("q")
+    for _, memory in clients:
+        row = dict.fromkeys(Figures._fields, 0) | {"at": at_ms, "memory": memory, "oldest_at": at_ms - 10_000}
+        figures.extend(row[name] for name in Figures._fields)
+    whose = [Who(name, "tcp", "", MS, "t") for name, _ in clients]
+    return msgspec.json.encode(pack(at_ms, whose, figures, 0))
+
+
+@pytest.mark.slow
+def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        append(log, [("big", b"x" * 1_000)] * 30 + [("small", b"x" * 10)] * 20, at=NOON)
+        append(
+            log, [(CLIENTS_TOPIC, event("back", MS + 1, "disconnect"))], at=NOON + SECOND, publisher="$SLUICE"
+        )
+        for second in (10, 11, 70):
+            at = NOON + second * SECOND
+            told = looks(MS + second * 1_000, ("one", 600 * second), ("two", 400))
+            append(log, [(TRAFFIC_TOPIC, told)], at=at, publisher="$SLUICE")
+        came = [(CLIENTS_TOPIC, event("back", MS + HOUR * 1_000 + 1, "connect"))]
+        append(log, came, at=NOON + HOUR * SECOND, publisher="$SLUICE")
+        append(log, [("big", b"x" * 1_000)] * 10, at=NOON + 2 * HOUR * SECOND)
+    told, settings = Told(), settings_in(tmp_path)
+    arguments = argparse.Namespace(
+        start="", end="", policy="", host_memory=1_000_000, durable=None, skip_gaps=False
+    )
+    result = capacity.run(settings, arguments, told)
+    assert (result["records"], result["covers_s"], result["reaches_back_s"]) == (65, 2 * HOUR, float(HOUR))
+    big = told.tables["topics"][0]
+    assert (big["topic"], big["records"], big["bytes"], big["bytes_a_day"]) == ("big", 40, 40_000, 480_000)
+    hours = [(row["topic"], row["bytes"]) for row in told.tables["growth"] if row["topic"] == "big"]
+    assert hours == [("big", 30_000), ("big", 10_000)]
+    memory = next(row for row in told.tables["pools"] if row["of"] == "memory")
+    assert (memory["pool"], memory["p99"], memory["peak"], memory["limit"]) == (
+        "instance",
+        0,
+        42_400,
+        100_000,
+    )
+    assert [(row["client"], row["behind_s"]) for row in told.tables["readers"]] == [
+        ("back", 0.0),
+        ("one", 10.0),
+        ("two", 10.0),
+    ]
+    assert {row["setting"] for row in told.tables["advice"]} >= {
+        "journal retention",
+        "client_policy.client_max_capacity",
+    }
