@@ -59,6 +59,8 @@ def main() -> None:
         application = Pushing(broker)
         endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
         Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
+    sys.stderr.flush()
+    os._exit(0)  # a thread may wait for the Redis that has just ended, and Python would wait for the thread
 
 
 class Pushing:
