@@ -71,6 +71,7 @@ def test_a_pools_limit_of_one_transport(page: Page, hands: Hands) -> None:
     yes.check()  # beyond the four: asked for only where somebody is cut off
     hands.click(page.get_by_role("button", name="Apply"))
     expect(page.get_by_text(re.compile("Revision \\d+ is published"))).to_be_visible()
+    page.wait_for_load_state()  # the words are there before the page says that it is loaded
     assert (hands.acts, hands.loads) == (4, 2)
 
 

@@ -215,7 +215,7 @@ def test_the_overview_begins_with_a_verdict_and_shows_lag_by_client(page: Page) 
     expect(first).to_have_attribute("href", "/clients/board-jfk/")
     expect(first.locator(".runs i").last).to_have_class(re.compile("cell-5"))
     page.get_by_role("link", name="24 h").click()
-    assert page.url.endswith("/?range=3h")
+    expect(page).to_have_url(re.compile(r"/\?range=24h$"))
 
 
 def test_what_one_has_seen_isnt_told_again(page: Page) -> None:
