@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 from console.live import ring
 from console.live.places import Place
 from console.models import ClientMinute, Instance, PlaceSample
+from console.services import client_hours
 from tests.support.seed import seed_hours
 
 OVERVIEW = "/api/v1/statistics?of=instance&step=1"
@@ -65,9 +66,10 @@ def test_before_its_minutes_a_clients_hours_answer(
     settings.SLUICE_LAKE_DIRECTORY, settings.SLUICE_MINUTE_RETENTION_DAYS = str(tmp_path), 1
     now = timezone.now()
     minute = ClientMinute.objects.create(
-        instance=instance, client="board-jfk", at=now - timedelta(hours=20), state="live", lag_ms=7
+        instance=instance, client="board-jfk", at=now, state="live", lag_ms=7
     )
     seed_hours(instance, hours=48)
+    client_hours.take_in(now)
     start = (now - timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = api.get(f"/api/v1/statistics?of=client&name=board-jfk&step=3600&from={start}").data
     moments = [point["at"] for point in found["points"]]

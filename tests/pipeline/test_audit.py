@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 def asked(**chosen: object) -> argparse.Namespace:
     given = {"start": None, "end": None, "strict": False, "durable": None, "skip_gaps": False, "adopt": False,
-             "at": "", "since": "", "topics": "", "key": ""}  # fmt: skip
+             "at": "", "since": "", "topics": "", "key": "", "delta": False}  # fmt: skip
     return argparse.Namespace(**{**given, **chosen})
 
 

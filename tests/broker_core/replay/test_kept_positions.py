@@ -35,6 +35,10 @@ EARLIER_REPLAYS = orjson.dumps(
     {"version": 1, "replays": [REPLAY, REPLAY | {"name": "done", "ended": "completed", "ended_at": 15}]}
 )
 GOLDEN = (
+    b'{"version":2,"crc":3447198121,"kept":[{"kind":"durable","seen_at":12,"sharing":null,"name":"orders","client":"reader","topic":"t",'
+    b'"filter":null,"position":7,"created_at":11}]}'
+)
+BEFORE_SHARING = (
     b'{"version":2,"crc":2057095544,"kept":[{"kind":"durable","seen_at":12,"name":"orders","client":"reader","topic":"t","filter":null,'
     b'"position":7,"created_at":11}]}'
 )
@@ -100,8 +104,9 @@ async def begun(files: SlowFiles, number: int) -> None:
 
 def test_golden_bytes(home: Home) -> None:
     assert encode([durable()]) == GOLDEN
-    home.path.write_bytes(GOLDEN)
-    assert list(home.store().durables) == [("reader", "orders")]
+    for written in (GOLDEN, BEFORE_SHARING):
+        home.path.write_bytes(written)
+        assert list(home.store().durables) == [("reader", "orders")]
 
 
 def test_what_is_stored_comes_back_and_fields_of_a_later_release_are_passed_over(home: Home) -> None:
@@ -109,7 +114,7 @@ def test_what_is_stored_comes_back_and_fields_of_a_later_release_are_passed_over
     home.path.write_bytes(orjson.dumps({"version": 1, "kept": entries}))
     kept = home.store()
     assert orjson.loads(encode(kept))["kept"] == [
-        {"kind": "durable", **DURABLE},
+        {"kind": "durable", "sharing": None, **DURABLE},
         {"kind": "managed", **REPLAY},
     ]
     assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
@@ -123,7 +128,7 @@ def test_what_an_earlier_release_kept_is_taken_over(home: Home, which: str) -> N
         home.earlier.replays.write_bytes(EARLIER_REPLAYS)
     kept = home.store()
     assert [orjson.loads(encode([one]))["kept"][0] for one in kept.durables.values()] == (
-        [{"kind": "durable", **DURABLE}] if which != "replays" else []
+        [{"kind": "durable", "sharing": None, **DURABLE}] if which != "replays" else []
     )
     assert list(kept.replays) == (["nightly", "done"] if which != "durables" else [])
     assert ("managed replay done" in home.held(), "managed replay nightly" in home.held()) == (

@@ -124,7 +124,7 @@ def test_a_batch_is_made_into_frames_once_for_all_of_its_subscribers() -> None:
 
 def test_what_somebody_may_have_had_before_says_so() -> None:
     batch = batch_of([("a", b"x", {}), ("a", b"\nredelivered:false\n", {})])
-    tails = redelivered(Tails("here").of(batch, Version.V12, True), batch, 7)
+    tails = redelivered(Tails("here").of(batch, Version.V12, True), [True, False])
     found = read(shared_frames(b"s", tails).take(1 << 20)[0], Version.V12)
     assert [headers["redelivered"] for headers, _ in found] == ["true", "false"]
     assert found[1][1] == b"\nredelivered:false\n"
