@@ -71,8 +71,8 @@ def test_a_decision_explains_itself_whole(browser: Client, instance: Instance) -
     seed_decisions(instance)
     text = browser.get("/decisions/").content.decode()
     for part in (
-        "amps.message_memory_limit",
-        "pool_memory",
+        "MessageMemoryLimit",
+        "memory of the pool",
         "2.40 GiB",
         "carrier-ua",
         "20,411 messages in its spool",
