@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker_core.access.attempts import Attempts
 from broker_core.access.policy import AccessPolicy
+from broker_core.access.proven import Proven
 from broker_core.access.refusals import Refusals, Refused
 from broker_core.access.rights import EVERYTHING, Rights
 from broker_core.access.secrets import hash_password, hash_token, make_token, password_matches
@@ -16,6 +17,7 @@ __all__ = [
     "EVERYTHING",
     "AccessPolicy",
     "Attempts",
+    "Proven",
     "Refusals",
     "Refused",
     "Rights",

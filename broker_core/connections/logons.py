@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from broker_core.access import AccessPolicy, Attempts, Refusals, password_matches
+from broker_core.access import AccessPolicy, Attempts, Proven, Refusals, password_matches
 from broker_core.config import PolicyDocument
 from broker_core.config.transports import closed_transports
 from broker_core.connections.anteroom import address_of
@@ -46,7 +46,9 @@ class Logons:
         self._attempts = Attempts()
         self.refusals = Refusals()
         """For the audit; whoever stores it takes them."""
+        self._proven = Proven()
         self._checkers = ThreadPoolExecutor(CHECKERS, "passwords")
+        self._turn = asyncio.Semaphore(CHECKERS)
         self._waiting = 0
 
     def apply(self, policy: PolicyDocument) -> None:
@@ -116,6 +118,8 @@ class Logons:
                 retry_after_ms=wait,
             )
         if proof == "password":
+            if self._was_right(command):
+                return self._known(connection, command, command.user or "")
             self._begin_check(connection, command)
         else:
             self._spawn(self._refuse(connection, command, proof))
@@ -166,22 +170,36 @@ class Logons:
                 retry_after_ms=1_000,
             )
         self._waiting += 1
+        # It counts with those that wait here, so that who comes meanwhile doesn't drive out who is served next.
+        self._roster.anteroom.known(connection)
         self._spawn(self._check(connection, command))
+
+    def _was_right(self, command: commands.Logon) -> bool:
+        user = command.user or ""
+        known = self._access.password_hash(user)
+        return known is not None and self._proven.holds(user, command.password or "", known)
 
     async def _check(self, connection: Member, command: commands.Logon) -> None:
         user, password = command.user or "", command.password or ""
-        known = self._access.password_hash(user)
         try:
-            matches = await asyncio.get_running_loop().run_in_executor(
-                self._checkers, password_matches, password, known or _NOBODY
-            )
+            async with self._turn:
+                if connection.closed:
+                    return
+                known = self._access.password_hash(user)
+                # Others of the user may have been served meanwhile.
+                matches = self._was_right(command) or await asyncio.get_running_loop().run_in_executor(
+                    self._checkers, password_matches, password, known or _NOBODY
+                )
         finally:
             self._waiting -= 1
         # Asked again: a revision may have come meanwhile.
         if matches and known is not None and known == self._access.password_hash(user):
+            self._proven.add(user, password, known)
             if not connection.closed:
                 connection.identified(command, self._known(connection, command, user))
             return
+        if not connection.closed:
+            self._roster.anteroom.enters(connection)
         await self._refuse(connection, command, "password")
 
     async def _refuse(self, connection: Member, command: commands.Logon, proof: str) -> None:

@@ -41,7 +41,7 @@ from broker_core.replay.cursor import Cursor
 from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept import Durable, Sharing
 from broker_core.replay.replay_control import ReplayControl
-from broker_core.replay.sharing.handout import Handout
+from broker_core.replay.sharing.handout import MOST_OWED, Handout
 from broker_core.replay.span import Span
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -238,10 +238,12 @@ class SharedSubscription:
         handout, ready = self._handout, self._ready
         takers = deque(self._takers())
         left = sum(entry.count for entry in ready)
-        while takers and ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
+        room = MOST_OWED - handout.unacknowledged  # a batch may have brought more than is wanted
+        while takers and ready and room > 0 and not 0 < handout.back.first < ready[0].batch.first_sequence:
             consumer = takers.popleft()
-            number = min(consumer.room, -(-left // (len(takers) + 1)))
-            left -= self._give(consumer, number)
+            given = self._give(consumer, min(consumer.room, -(-left // (len(takers) + 1)), room))
+            left -= given
+            room -= given
         if len(handout.back) and not self._bringing and (takers or self._takers()):
             self._bringing = True
             self._facilities.spawn(self._bring_back())

@@ -404,7 +404,8 @@ class Session:
             subscribed.had_upto = self._sent_upto.get(subscribed.kept_as, 0)
         if receipt:
             self._out.say(receipt_frame(receipt, self.version))
-        self.connection.inbox.release(Hold.SUBSCRIBE)
+        # Not before it has begun: what comes next may be its UNSUBSCRIBE.
+        asyncio.get_running_loop().call_soon(self.connection.inbox.release, Hold.SUBSCRIBE)
 
     def _unsubscribe(self, headers: dict[str, str]) -> None:
         id = headers.get("id") or (headers.get("destination", "") if self.version is Version.V10 else "")

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from broker_core.access import Attempts, hash_password, hash_token
+from broker_core.access import Attempts, Proven, hash_password, hash_token
 from broker_core.batch import Batch
 from broker_core.client import EPOCH, AsyncClient, Message, ReconnectPolicy, Rejection, Subscription
 from broker_core.config import PolicyDocument
-from broker_core.connections import logons
+from broker_core.connections import anteroom, logons
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols.native import DELIVER, encode_command
 from tests.broker_core.access.making import entitlement, policy, user
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.frames import FedReader
+from tests.support.raw import RawClient
 
 HASHED = hash_password("right")
 PASSWORDS = policy(user("maria", password=HASHED), authentication="password", restricted=False)
@@ -131,6 +132,58 @@ async def test_too_many_passwords_at_once_are_told_to_come_back(
     monkeypatch.setattr(logons, "MAX_WAITING", 0)
     async with running_broker(tmp_path, PASSWORDS) as broker:
         assert await refused(address_of(broker), user="maria", password="right") == "too_many_logons"
+
+
+async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_again_doesnt_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    may_end, checked = threading.Event(), list[str]()
+
+    def slow(password: str, hashed: str) -> bool:
+        checked.append(password)
+        return may_end.wait(30) and password == "right"
+
+    monkeypatch.setattr(logons, "password_matches", slow)
+    monkeypatch.setattr(anteroom, "MAX_GUESTS", 3)
+    async with running_broker(tmp_path, PASSWORDS) as broker:
+        address, doorway = address_of(broker), broker.engine.anteroom
+        known = {"user": "maria", "password": "right"}
+        waiting = [AsyncClient(address, f"c{n}", reconnect=ONCE, **known) for n in range(2)]
+        starting = [asyncio.create_task(client.start()) for client in waiting]
+        wrong = asyncio.create_task(refused(address, "w", user="maria", password="wrong"))
+        await until(
+            lambda: (
+                len(checked) == logons.CHECKERS
+                and len(broker.engine.roster.connections) == 3
+                and not doorway.guests
+            )
+        )
+        silent = [await RawClient.open(broker) for _ in range(6)]
+        for raw in silent[:3]:
+            assert (await raw.until("closing"))["code"] == "too_many_connections"
+        assert doorway.guests == 3
+        may_end.set()
+        await asyncio.gather(*starting)
+        assert await wrong == "bad_logon"
+        before = len(checked)
+        async with AsyncClient(address, "again", reconnect=ONCE, **known):
+            assert len(checked) == before
+        for raw in silent:
+            raw.close()
+        for client in waiting:
+            await client.close()
+        await until(lambda: doorway.guests == 0)
+
+
+def test_a_changed_password_is_checked_anew() -> None:
+    known = Proven()
+    known.add("maria", "right", HASHED)
+    assert known.holds("maria", "right", HASHED)
+    other = hash_password("right")
+    assert not known.holds("maria", "right", other) and not known.holds("maria", "wrong", HASHED)
+    assert not known.holds("vera", "right", HASHED)
 
 
 async def test_guesses_get_slower_and_then_have_to_wait_whatever_they_say(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from broker_core.client import AsyncClient
 from broker_core.delivery.account import Cause
+from broker_core.replay.sharing import shared_subscription
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.stomp_client import stomp_client, stomp_policy
 
@@ -113,3 +116,40 @@ async def test_consumers_that_read_nothing_hold_nothing_up(tmp_path: Path) -> No
                         break
             held = {(await idle.read()).body for _ in range(3)}
             assert held | got == {b"%d" % number for number in range(2_000)} and not held & got
+
+
+async def test_who_leaves_in_the_same_breath_as_it_joins_is_no_consumer(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        await client.asked("SEND", b"0", destination=JOBS)
+        for number in range(20):
+            first = {"x_stream_offset": "first"} if number % 2 else {}
+            for destination in (JOBS, "/topic/queue.jobs"):
+                client.send("SUBSCRIBE", id="s", destination=destination, ack="client", **first)
+                client.send("UNSUBSCRIBE", id="s")
+        client.send("SEND", b"1", destination="/topic/other", receipt="last")
+        while (found := await client.read()).command != "RECEIPT":
+            assert found.command == "MESSAGE", found
+        (queue,) = await ask(broker, "durables")
+        assert (queue["consumers"], queue["unacknowledged"], queue["connected"]) == (0, 0, False)
+
+
+async def test_no_more_is_unacknowledged_than_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_subscription, "MOST_OWED", 10)
+    async with (
+        running_broker(tmp_path, stomp_policy()) as broker,
+        AsyncClient(address_of(broker), "p") as feed,
+    ):
+        async with AsyncClient(address_of(broker), "greedy") as greedy:
+            subscription = await greedy.subscribe(
+                "queue.jobs", durable="queue.jobs", shared=True, ack="client-individual", prefetch=100
+            )
+            mine = aiter(subscription)
+            await feed.publish_many("queue.jobs", [b"%d" % number for number in range(50)])  # one batch
+            got = [await anext(mine) for _ in range(10)]
+            assert (await ask(broker, "durables"))[0]["unacknowledged"] == 10
+            for _ in range(10, 50):
+                subscription.ack(got.pop(0))
+                got.append(await anext(mine))
+                assert (await ask(broker, "durables"))[0]["unacknowledged"] <= 10
