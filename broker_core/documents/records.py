@@ -29,7 +29,7 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     outbox_bytes: int | None = None
     spool_bytes: int | None = None
     delivered_messages: int | None = None
-    """Since its logon, as delivered_bytes."""
+    """Since its logon, as delivered_bytes; also of a disconnect: all of its session."""
     delivered_bytes: int | None = None
     seconds_behind: float | None = None
     health: str | None = None
