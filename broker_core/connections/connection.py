@@ -234,7 +234,8 @@ class Connection:
     ) -> None:
         """Something happened to this client, or to a subscription of it: a record of the broker's own."""
         topic, filter = (target.topic, target.filter_text or "") if target is not None else (None, None)
-        self.services.note(self._clock.now_ns(), self.name, event, state, topic, filter, delivered)
+        now = self._clock.now_ns()
+        self.services.note(now, self.name, event, state, topic, filter, self.transport, delivered)
 
     def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
         come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms

@@ -61,9 +61,9 @@ class Judging(Protocol):
     def prefetch_of(self, connection: Member, topic: str) -> int | None: ...
 
 
-Note = Callable[[int, str, str, str, str | None, str | None, Amount | None], None]
+Note = Callable[[int, str, str, str, str | None, str | None, str | None, Amount | None], None]
 """Something happened to a client, a record of the broker's own: now (ns), client, event, state, and of a subscription its
-topic and filter. `engine.events`."""
+topic and filter; its transport; of a disconnection what it was handed. `engine.events`."""
 
 
 @dataclass(slots=True)

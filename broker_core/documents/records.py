@@ -34,6 +34,7 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     seconds_behind: float | None = None
     health: str | None = None
     transport: str | None = None
+    """Of a connect, a disconnect and subscriptions as well."""
 
 
 class Candidate(Document, frozen=True, kw_only=False):

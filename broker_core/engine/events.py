@@ -43,6 +43,7 @@ class ClientEvents:
         state: str,
         topic: str | None = None,
         filter: str | None = None,
+        transport: str | None = None,
         delivered: Amount | None = None,
     ) -> None:
         """A client connected, disconnected (with all that it was handed), subscribed (with topic and filter), was offlined, or
@@ -50,7 +51,7 @@ class ClientEvents:
         messages, nbytes = delivered if delivered is not None else (None, None)
         made = ClientEvent(
             at=now_ns // 1_000_000, client=client, event=event, state=state, topic=topic, filter=filter,
-            delivered_messages=messages, delivered_bytes=nbytes,
+            delivered_messages=messages, delivered_bytes=nbytes, transport=transport,
         )  # fmt: skip
         self._clients.append(encoded(made))
 
