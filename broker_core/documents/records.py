@@ -29,11 +29,12 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     outbox_bytes: int | None = None
     spool_bytes: int | None = None
     delivered_messages: int | None = None
-    """Since its logon, as delivered_bytes."""
+    """Since its logon, as delivered_bytes; also of a disconnect: all of its session."""
     delivered_bytes: int | None = None
     seconds_behind: float | None = None
     health: str | None = None
     transport: str | None = None
+    """Of a connect, a disconnect and subscriptions as well."""
 
 
 class Candidate(Document, frozen=True, kw_only=False):

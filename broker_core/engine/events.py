@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from broker_core.delivery.account import Amount
 from broker_core.delivery.ledger import Loss
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry
@@ -42,11 +43,16 @@ class ClientEvents:
         state: str,
         topic: str | None = None,
         filter: str | None = None,
+        transport: str | None = None,
+        delivered: Amount | None = None,
     ) -> None:
-        """A client connected, disconnected, subscribed (with topic and filter), was offlined, or went live again."""
+        """A client connected, disconnected (with all that it was handed), subscribed (with topic and filter), was offlined, or
+        went live again."""
+        messages, nbytes = delivered if delivered is not None else (None, None)
         made = ClientEvent(
-            at=now_ns // 1_000_000, client=client, event=event, state=state, topic=topic, filter=filter
-        )
+            at=now_ns // 1_000_000, client=client, event=event, state=state, topic=topic, filter=filter,
+            delivered_messages=messages, delivered_bytes=nbytes, transport=transport,
+        )  # fmt: skip
         self._clients.append(encoded(made))
 
     def sample(self, now_ns: int, client: ClientEntry) -> None:

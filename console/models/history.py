@@ -83,8 +83,8 @@ class ClientMinute(ClientPoint):
 
 
 class ClientHour(ClientPoint):
-    """A client's hour on one transport, from the lake, for three months: the numbers of a point are the hour's worst, `state` is the
-    one it was in longest that isn't live, and of the rest sums."""
+    """A client's hour on one transport, from the lake, for three months: the numbers of a point are the hour's worst, `state` is
+    offlined when it was that, or draining, for any time of it and else live, and of the rest sums."""
 
     transport = models.CharField(max_length=64, blank=True)
     connected_ms = models.BigIntegerField(default=0)

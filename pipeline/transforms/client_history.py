@@ -198,7 +198,7 @@ def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, row
 
 
 def _transports(told: pa.Table, acts: pa.Table, sessions: Ints) -> Texts:
-    """Each event's: a session has one, and tells it in its samples and decisions."""
+    """Each event's: a session has one, and tells it in its connection, samples and decisions."""
     own = _texts(told, "transport")
     found = {int(number): name for number, name in zip(sessions[::-1], own[::-1], strict=True) if name}
     starts = told.column("at").to_numpy()

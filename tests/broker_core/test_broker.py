@@ -211,7 +211,7 @@ async def test_own_events_are_journaled_for_the_pipeline(tmp_path: Path) -> None
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
         subscription = await reader.subscribe("$SLUICE.clients", bookmark="0")
         event = json.loads((await take(subscription, 1))[0])
-        assert (event["client"], event["event"]) == ("reader", "connect")
+        assert (event["client"], event["event"], event["transport"]) == ("reader", "connect", "tcp")
 
 
 async def test_failing_statistics_end_neither_heartbeats_nor_leases(

@@ -86,6 +86,24 @@ def test_rates_states_and_decisions_of_each_transport_and_who_stays_connected() 
     assert ws["connected_ms"] == 30 * MINUTE
 
 
+def test_what_a_client_was_handed_after_its_last_sample_is_told_by_its_disconnection() -> None:
+    handed = {"delivered_messages": 90, "delivered_bytes": 9_000}
+    made = finished(
+        hours_of(
+            events(
+                (H, "connect", {}),
+                (H + MINUTE, "sample", {"delivered_messages": 60, "delivered_bytes": 6_000}),
+                (H + 2 * MINUTE, "disconnect", handed),
+                (H + 3 * MINUTE, "connect", {}),
+                (H + 4 * MINUTE, "disconnect", handed),
+                (H + 5 * MINUTE, "connect", {}),
+                (H + 6 * MINUTE, "disconnect", {}),
+            )
+        )
+    ).to_pylist()[0]
+    assert (made["delivered_messages"], made["delivered_bytes"]) == (180, 18_000)
+
+
 def test_an_offline_episode_over_the_hour_counts_in_both_and_begins_in_one() -> None:
     made = hours_of(
         events(

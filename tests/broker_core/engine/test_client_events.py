@@ -35,6 +35,7 @@ async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
                 if event["client"] == "slow" and event["event"] not in story[-1:]:
                     story.append(event["event"])
                 if story[-1:] == ["disconnect"]:
+                    assert (event["delivered_messages"], event["delivered_bytes"]) == (2, 2)
                     break
             assert story[:3] == ["connect", "subscribe", "slow"] and "sample" in story
 

@@ -5,14 +5,18 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from console.choices import RunState
 from console.models import ActionRun, Instance
-from console.services import execution, pipeline
+from console.services import execution, pipeline, policies
 from console.services.actors import Actor
+from pipeline.config import settings_from
+from pipeline.jobs.backtest import read_policy
 
 
 @pytest.fixture
@@ -38,6 +42,22 @@ def test_job_is_a_process_of_its_own_with_its_options(run: ActionRun) -> None:
         "--start=100",
         "--skip-gaps=yes",
     ]
+
+
+def test_capacity_compares_with_the_newest_revision_unless_another_policy_is_named(
+    instance: Instance, actor: Actor, settings: Any, tmp_path: Path
+) -> None:
+    settings.SLUICE_LAKE_DIRECTORY = tmp_path / "lake"
+    policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 37}})
+    newest = policies.newest_of(instance)
+    run = pipeline.request(actor, "capacity")
+    named = pipeline.command_of(run)[-1]
+    assert named == f"--policy=revision-{newest.number}"
+    place = settings_from({}, home=tmp_path, instance=instance.name)
+    read = PolicyDocument.from_dict(read_policy(place, named.partition("=")[2]))
+    assert read.client_policy.client_max_capacity == 37
+    run.parameters["options"] = {"policy": "mine.yaml"}
+    assert pipeline.command_of(run)[-1] == "--policy=mine.yaml"
 
 
 def test_job_reports_progress_notes_and_its_result(run: ActionRun, monkeypatch: pytest.MonkeyPatch) -> None:
