@@ -25,11 +25,12 @@ def installation() -> list[Setting]:
         ("SLUICE_TIME_ZONE", "The site’s clock", str(settings.SLUICE_LOCAL_ZONE)),
         ("SLUICE_SAMPLE_RETENTION_HOURS", "Samples of ten seconds", f"{settings.SLUICE_SAMPLE_RETENTION_HOURS} h"),
         ("SLUICE_MINUTE_RETENTION_DAYS", "The worst of each minute", f"{settings.SLUICE_MINUTE_RETENTION_DAYS} days"),
+        ("SLUICE_HOUR_RETENTION_DAYS", "The pipeline’s hours of clients", f"{settings.SLUICE_HOUR_RETENTION_DAYS} days"),
         ("SLUICE_DECISION_RETENTION_DAYS", "Decisions and losses", f"{settings.SLUICE_DECISION_RETENTION_DAYS} days"),
-        ("SLUICE_AUDIT_RETENTION_DAYS", "Audit events", f"{days['*']} days, logins {days['login']}"),
+        ("SLUICE_AUDIT_RETENTION_DAYS", "Audit events", f"{_kept(days['*'])}, logins {_kept(days['login'])}"),
         ("SLUICE_SESSION_HOURS", "A session ends after", f"{settings.SESSION_COOKIE_AGE // 3600} h"),
-        ("SLUICE_SESSION_IDLE_MINUTES", "or unused for", f"{settings.SLUICE_SESSION_IDLE_MINUTES} min"),
-        ("SLUICE_REQUIRE_TOTP", "Second factor", "everybody’s" if settings.SLUICE_REQUIRE_TOTP else "whose wants one"),
+        ("SLUICE_SESSION_IDLE_MINUTES", "or unused for", f"{idle} min" if (idle := settings.SLUICE_SESSION_IDLE_MINUTES) else "never"),
+        ("SLUICE_REQUIRE_TOTP", "Second factor", "everybody’s" if settings.SLUICE_REQUIRE_TOTP else "for who wants one"),
         ("SLUICE_WEBHOOK_HOSTS", "Hosts of webhooks", ", ".join(settings.SLUICE_WEBHOOK_HOSTS) or "none"),
         ("SLUICE_SMTP_URL", "Mail of alerts", "set" if settings.SLUICE_SMTP_URL else "none is sent"),
     )  # fmt: skip
@@ -37,3 +38,8 @@ def installation() -> list[Setting]:
         Setting(name, word, value, "environment" if os.environ.get(name) else "default")
         for name, word, value in rows
     ]
+
+
+def _kept(days: int) -> str:
+    """How long audit events are kept; 0 is for ever."""
+    return f"{days:,} days" if days else "for ever"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ from rest_framework.test import APIClient
 
 from console.live import ring
 from console.live.places import Place
-from console.models import ClientMinute, Instance, PlaceSample
-from console.services import client_hours
-from tests.support.seed import seed_hours
+from console.models import ClientHour, ClientMinute, Instance, PlaceSample
 
 OVERVIEW = "/api/v1/statistics?of=instance&step=1"
 
@@ -60,19 +57,37 @@ def test_while_the_ring_is_empty_samples_answer_and_then_the_ring(
     assert (found["source"], [point["messages_in"] for point in found["points"]]) == ("seconds", [7.0])
 
 
-def test_before_its_minutes_a_clients_hours_answer(
-    instance: Instance, api: APIClient, settings: Any, tmp_path: Path
+def test_hours_answer_once_and_minutes_wherever_an_hour_is_missing(
+    instance: Instance, api: APIClient, settings: Any
 ) -> None:
-    settings.SLUICE_LAKE_DIRECTORY, settings.SLUICE_MINUTE_RETENTION_DAYS = str(tmp_path), 1
+    settings.SLUICE_MINUTE_RETENTION_DAYS = 1
     now = timezone.now()
-    minute = ClientMinute.objects.create(
-        instance=instance, client="board-jfk", at=now, state="live", lag_ms=7
-    )
-    seed_hours(instance, hours=48)
-    client_hours.take_in(now)
-    start = (now - timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    found = api.get(f"/api/v1/statistics?of=client&name=board-jfk&step=3600&from={start}").data
-    moments = [point["at"] for point in found["points"]]
-    assert found["source"] == "hours" and moments == sorted(moments) and len(moments) > 20
-    assert found["points"][-1]["lag_ms"] == 7 and moments[-1] <= minute.at.timestamp()
-    assert "offlined" in {point["state"] for point in found["points"]}
+    hour = now.replace(minute=0, second=0, microsecond=0)
+
+    def moment(hours: int, minute: int = 0) -> datetime:
+        return hour - timedelta(hours=hours) + timedelta(minutes=minute)
+
+    for transport, lag in (("tcp", 900), ("websocket", 20)):
+        for hours in (48, 5):
+            ClientHour.objects.create(
+                instance=instance,
+                client="one",
+                transport=transport,
+                at=moment(hours),
+                lag_ms=lag,
+                state="live",
+            )
+    for hours, lag in ((20, 7), (5, 800), (1, 3)):
+        at = moment(hours, 30)
+        ClientMinute.objects.create(instance=instance, client="one", at=at, lag_ms=lag, state="live")
+
+    def told(days: int, step: int) -> tuple[str, list[tuple[datetime, int]]]:
+        start = (now - timedelta(days=days)).isoformat().replace("+00:00", "Z")
+        found = api.get(f"/api/v1/statistics?of=client&name=one&step={step}&from={start}").data
+        return found["source"], [
+            (datetime.fromtimestamp(point["at"], UTC), point["lag_ms"]) for point in found["points"]
+        ]
+
+    assert told(3, 3600) == ("hours", [(moment(48), 900), (moment(20), 7), (moment(5), 900), (moment(1), 3)])
+    # Just as long as minutes are kept, by the asker's clock of a moment ago.
+    assert told(1, 60) == ("minutes", [(moment(20, 30), 7), (moment(5, 30), 800), (moment(1, 30), 3)])

@@ -117,6 +117,12 @@ def test_a_part_of_a_plot_stands_in_the_url_and_can_be_gone_back_from(page: Page
     expect(whole).to_be_hidden()
 
 
+def test_a_part_that_no_clock_reaches_is_none(page: Page) -> None:
+    open_page(page, "/clients/board-jfk/?range=3h&from=1&to=1e300")
+    expect(page.locator("#lane-lag .u-over")).to_be_visible()
+    expect(page.get_by_role("button", name="Whole range")).to_be_hidden()
+
+
 def test_pausing_keeps_what_is_shown(page: Page) -> None:
     open_page(page, "/clients/")
     page.keyboard.press("p")

@@ -7,7 +7,8 @@ import { chip, wordOf } from "./states.js";
 
 const name = one("#head").dataset.client, lanes = one("#lanes");
 const RANGE_S = Number(lanes.dataset.seconds), STEP_S = Number(lanes.dataset.step), REFRESH_MS = 10_000, POINTS = 600;
-const MINUTES_S = 14 * 86_400; // beyond it only the pipeline's hours are kept
+const LAST_S = 10_000_000_000; // in the year 2286: what an address says beyond it is no moment
+const MINUTE_DAYS = Number(lanes.dataset.minuteDays), MINUTES_S = 86_400 * MINUTE_DAYS + 600; // beyond it only the pipeline's hours are kept
 const REST_S = 75; // a client at rest is sampled once a minute: a longer silence is a hole
 
 const FIGURES = {
@@ -61,7 +62,7 @@ function subscriptions(list) {
 // A part of the range that was drawn with the pointer stands in the address: it can be gone back from, and passed on.
 const readZoom = () => {
   const query = new URLSearchParams(location.search), [from, to] = [Number(query.get("from")), Number(query.get("to"))];
-  return from > 0 && to > from ? [from, to] : null;
+  return from > 0 && to > from && to < LAST_S ? [from, to] : null;
 };
 let zoom = readZoom();
 const span = () => zoom ?? [Date.now() / 1000 - RANGE_S, Date.now() / 1000];
@@ -105,7 +106,7 @@ function draw() {
 /** What the marks are, and from when on anything is kept: a line that begins late is no client that came late. */
 function note() {
   const [from] = span(), late = samples.length && samples[0].at - from > Math.max(600, 0.02 * (span()[1] - from));
-  const kept = source === "hours" ? "by the minute for 14 days, before that the hours that the pipeline computed" : Date.now() / 1000 - from > MINUTES_S ? "kept for 14 days; longer only as hours that the pipeline’s job client-history computes" : "";
+  const kept = source === "hours" ? `by the minute for ${MINUTE_DAYS} days, before that the hours that the pipeline computed` : Date.now() / 1000 - from > MINUTES_S ? `kept for ${MINUTE_DAYS} days; longer only as hours that the pipeline’s job client-history computes` : "";
   setText(one("#timeline-note"), [late ? `nothing is known of it from before ${clock(samples[0].at * 1000)}` : "", kept].filter(Boolean).join("; ") || "marks: decisions, revisions, restarts");
   one("#zoom-out").hidden = !zoom;
 }

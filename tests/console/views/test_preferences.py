@@ -36,3 +36,12 @@ def test_the_installations_values_say_whether_they_are_set(
     monkeypatch.setenv("SLUICE_SMTP_URL", "smtp://user:secret@host")
     page = browser.get("/settings/").content.decode()
     assert "SLUICE_SMTP_URL" in page and ">environment<" in page and "secret@" not in page
+
+
+def test_what_is_never_and_for_ever_is_said_so(browser: Client, broker: FakeBroker, settings: Any) -> None:
+    settings.SLUICE_SESSION_IDLE_MINUTES = 0
+    settings.SLUICE_AUDIT_RETENTION_DAYS = {"*": 0, "login": 365}
+    page = browser.get("/settings/").content.decode()
+    assert (
+        ">for ever, logins 365 days<" in page and ">never<" in page and "SLUICE_HOUR_RETENTION_DAYS" in page
+    )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
+from django.utils import timezone
 
-from console.models import ActionRun, AuditEvent, Instance
+from console.models import ActionRun, AuditEvent, Decision, Instance
 from console.services import runs
 from console.views.runs import what_of
 from tests.console.views.test_client import apply
@@ -71,8 +74,8 @@ def test_a_decision_explains_itself_whole(browser: Client, instance: Instance) -
     seed_decisions(instance)
     text = browser.get("/decisions/").content.decode()
     for part in (
-        "MessageMemoryLimit",
-        "memory of the pool",
+        "<dt>Rule</dt><dd>MessageMemoryLimit",
+        "pool_memory",
         "2.40 GiB",
         "carrier-ua",
         "20,411 messages in its spool",
@@ -122,3 +125,13 @@ def test_pager_of_filtered_runs_keeps_the_filter(browser: Client, instance: Inst
     assert (
         browser.get("/runs/?state=succeeded&actor=a%26b").context["query"] == "state=succeeded&actor=a%26b&"
     )
+
+
+def test_an_incident_names_its_rule_in_words(browser: Client, instance: Instance) -> None:
+    for second in range(3):
+        Decision.objects.create(
+            instance=instance, at=timezone.now() - timedelta(seconds=second), client="one", action="offline", mode="enforce",
+            reason="client_capacity", rule="amps.client_max_capacity.memory",
+        )  # fmt: skip
+    text = browser.get("/decisions/").content.decode()
+    assert "1 incident<" in text and ", by ClientMaxCapacity (memory).<" in text
