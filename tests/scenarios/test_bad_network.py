@@ -162,9 +162,9 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
                 wanted += 20
                 writer.flush(60)
                 assert reading.is_alive()
-            may_end.set()
-            writer.publish(topic, numbers(wanted + 1, 1)[0])
             wanted += 1
+            may_end.set()  # before the last one is there: the reader looks when it gets one
+            writer.publish(topic, numbers(wanted, 1)[0])
             writer.flush(60)
         reading.join(60)
         assert not reading.is_alive()
