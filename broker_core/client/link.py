@@ -90,6 +90,9 @@ class Link(asyncio.BaseProtocol):
             self._transport.abort()
 
     def _take(self, frames: list[Frame]) -> None:
+        if self.error is not None:
+            # Something before them was damaged. Whoever took these would go on after them, and miss what was lost between.
+            return
         self.received_at = self._loop.time()
         try:
             self.on_frames(self, frames)

@@ -237,6 +237,28 @@ async def test_a_damaged_delivery_is_not_handed_out_and_comes_again(broker: Fake
         assert subscriber.connections == 2
 
 
+@pytest.mark.parametrize("kind", ["tcp", "websocket"])
+async def test_what_comes_behind_damage_is_not_handed_out_before_it(broker: FakeBroker, kind: str) -> None:
+    await broker.start_websocket()
+    address = broker.address if kind == "tcp" else broker.ws_address
+    async with AsyncClient(address, "s", reconnect=QUICK) as subscriber:
+        subscription = await subscriber.subscribe("a", bookmark=EPOCH)
+        peer, original, kept = broker.peers[0], broker.peers[0].write, list[bytes]()
+
+        def damage(data: bytes) -> None:
+            kept.append(data)
+            if len(kept) == 2:  # together, as one read of the client's
+                original(kept[0][:-1] + bytes([kept[0][-1] ^ 1]))
+                original(kept[1])
+
+        peer.write = damage  # type: ignore[method-assign]
+        await publish(broker, "1")
+        await publish(broker, "2")
+        async with asyncio.timeout(20):
+            assert [message.body for message in await take(aiter(subscription), 2)] == [b"1", b"2"]
+        assert subscriber.connections == 2
+
+
 @pytest.mark.parametrize(
     ("options", "resumes_after"), [({}, 3), ({"conflation": "1s", "conflation_key": "/id"}, 1)]
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from broker_core.errors import ClientError
 from broker_core.replay import kept_positions
 from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.crash_copy import copy_of_the_living
 from tests.support.raw import RawClient
 
 
@@ -100,7 +100,7 @@ async def test_a_client_is_told_that_it_is_deleted_when_the_disk_knows(tmp_path:
         reader.command({"c": "unsubscribe", "id": "s", "delete": True})
         assert (await reader.until("processed"))["of"] == "unsubscribe"
         # What a crash in this moment would leave.
-        shutil.copytree(tmp_path / "home", tmp_path / "crashed")
+        copy_of_the_living(tmp_path / "home", tmp_path / "crashed")
     async with running_broker(tmp_path / "crashed") as broker:
         assert await ask(broker, "durables") == []
 

@@ -27,6 +27,7 @@ from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
 from broker_core.protocols.replies import Error, Reply
 from broker_core.replay.kept import SHARED_OWNER
+from tests.support.crash_copy import copy_of_the_living
 
 HUGE = 1 << 40
 KEY = SHARED_OWNER, "jobs"
@@ -170,7 +171,7 @@ class World:
     async def crash(self) -> None:
         """What is on the disk now is all that the next life has."""
         await self.engine.dispatch.barrier()
-        shutil.copytree(self.home / str(self.lives), self.home / str(self.lives + 1))
+        copy_of_the_living(self.home / str(self.lives), self.home / str(self.lives + 1))
         self.consumers.clear()
         await self.engine.close()
         self.acked = set(self.saved)
