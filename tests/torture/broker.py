@@ -6,8 +6,10 @@ import asyncio
 import multiprocessing
 import os
 import random
+import signal
 import socket
 import time
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -57,6 +59,8 @@ class Process:
         """Whether it has started; False when it ended before."""
         async with asyncio.timeout(seconds):
             while not self._told.poll():
+                if self.frozen:
+                    return False
                 await asyncio.sleep(0.002)
         try:
             said = self._told.recv()
@@ -68,6 +72,22 @@ class Process:
     @property
     def alive(self) -> bool:
         return self._process.is_alive()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it was stopped and all of it stands still, but for calls that the kernel has to finish."""
+        with suppress(FileNotFoundError, ProcessLookupError):
+            tasks = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
+            states = {task.read_text().rpartition(") ")[2][0] for task in tasks}
+            return "T" in states and states <= {"T", "D"}
+        return False
+
+    def freeze(self) -> None:
+        """Stop it where it stands."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+        while self.alive and not self.frozen:
+            time.sleep(0.0005)
 
     def kill(self) -> None:
         """SIGKILL, and nothing of it is left."""

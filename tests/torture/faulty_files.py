@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from broker_core.batch import Buffer
 from broker_core.journal.files import Files
-from tests.torture.disks import cut_power
 
 CALLS: Final = (
     "pwritev", "fdatasync", "fsync", "truncate", "reserve", "rename", "unlink", "sync_directory", "zero_fill",
@@ -26,7 +25,8 @@ CALLS: Final = (
 class Misfortune:
     """What happens at call number `at` (1 is the first) of one kind, on a file whose name has `name` in it.
 
-    `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut after" cut the disk's power as well (see disks.py); "torn" does half of a write and kills;
+    `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut after" freeze it,
+    and whoever watches it cuts the power (see runs.py); "torn" does half of a write and kills;
     "short" writes half; "lie" does nothing and says that it is done; "delay" takes 0.3 s; a number is an errno.
     """
 
@@ -77,7 +77,7 @@ def _suffer(what: str | int, real: Callable[..., Any], files: Files, arguments: 
     if isinstance(what, int):
         raise OSError(what, os.strerror(what))
     if what == "cut before":
-        _cut(arguments)
+        os.kill(os.getpid(), signal.SIGSTOP)
     if what == "before":
         os.kill(os.getpid(), signal.SIGKILL)
     if what in ("torn", "short"):
@@ -91,21 +91,10 @@ def _suffer(what: str | int, real: Callable[..., Any], files: Files, arguments: 
         time.sleep(0.3)
     made = real(files, *arguments)
     if what == "cut after":
-        _cut(arguments)
+        os.kill(os.getpid(), signal.SIGSTOP)
     if what == "after":
         os.kill(os.getpid(), signal.SIGKILL)
     return made
-
-
-def _cut(arguments: tuple[Any, ...]) -> None:
-    """The power of the disk on which that happens."""
-    path = next((one for one in reversed(arguments) if isinstance(one, Path)), None)
-    if path is None:
-        cut_power(arguments[0])
-    else:
-        place = os.open(path if path.is_dir() else path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        cut_power(place)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _half(real: Callable[..., Any], files: Files, fd: int, buffers: Sequence[Buffer], offset: int) -> Any:

@@ -152,7 +152,7 @@ class _Struck:
             if flipped is not None:
                 self.report.reached[f"flipped {flipped.what}: went on"] += 1
             return process
-        code = await process.ended()
+        code = await self._end_of(process)
         if flipped is not None and process.refused:
             self.report.reached[f"flipped {flipped.what}: {process.refused}"] += 1
             flipped.put_right()
@@ -163,19 +163,28 @@ class _Struck:
     async def _strike(self, process: Process, points: tuple[Misfortune, ...]) -> None:
         """Let it live, and end it."""
         end = asyncio.get_running_loop().time() + self.chance.uniform(0.05, 0.5 if not points else 1.2)
-        while asyncio.get_running_loop().time() < end and process.alive:
+        while asyncio.get_running_loop().time() < end and process.alive and not process.frozen:
             await asyncio.sleep(0.01)
-        if not process.alive:
-            await self._after(process, await process.ended(), points)
+        if not process.alive or process.frozen:
+            await self._after(process, await self._end_of(process), points)
             return
         if self.disk is not None:
-            self.disk.cut(self.chance)
+            process.freeze()
+            await self._end_of(process)
             self.report.counts["power cuts"] += 1
-            process.kill()
             await self._power_on()
             return
         process.kill()
         self.report.counts["kills"] += 1
+
+    async def _end_of(self, process: Process) -> int:
+        """Its exit code. Of one that stands still the power is cut: processor and disk stop in one moment. A process that lived on
+        would be told by the kernel that data is safe which the cut has dropped from the cache, and would say so to its clients.
+        """
+        if self.disk is not None and process.frozen:
+            self.disk.cut(self.chance)
+            process.kill()
+        return await process.ended()
 
     async def _after(self, process: Process, code: int, points: tuple[Misfortune, ...]) -> None:
         """It ended by itself: by its misfortune, or by a reason that it must name."""
