@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from broker_core.filters import nodes, values
+from broker_core.filters.guards import Guard, guard_of
 from broker_core.filters.parser import compile_pattern, parse
 from broker_core.filters.paths import getter
 from broker_core.filters.selectors import MARK, compile_selector, divided
@@ -33,14 +34,19 @@ class Filter:
     What it tests of the body, of the headers, or of both must be TRUE; None tests nothing there.
     """
 
-    __slots__ = ("__weakref__", "_form", "header_test", "test")
+    __slots__ = ("__weakref__", "_form", "guard", "header_test", "test")
 
     def __init__(
-        self, form: str | nodes.Node, test: Test | None, header_test: HeaderTest | None = None
+        self,
+        form: str | nodes.Node,
+        test: Test | None,
+        header_test: HeaderTest | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._form = form
         self.test = test
         self.header_test = header_test
+        self.guard = guard
 
     @property
     def text(self) -> str:
@@ -68,14 +74,15 @@ def compile_filter(text: str) -> Filter:
     if text.startswith(MARK):
         return _selector(*divided(text))
     tree = parse(text)
-    return _shared(tree, lambda: Filter(tree, test_of(tree)))
+    return _shared(tree, lambda: Filter(tree, test_of(tree), guard=guard_of(tree)))
 
 
 def _selector(selector: str, body_filter: str) -> Filter:
     header_test = compile_selector(selector)
     body = compile_filter(body_filter) if body_filter else None
     text = f"{MARK}{selector}" + (f"\n{body.text}" if body is not None else "")
-    return _shared(text, lambda: Filter(text, body.test if body is not None else None, header_test))
+    test, guard = (body.test, body.guard) if body is not None else (None, None)
+    return _shared(text, lambda: Filter(text, test, header_test, guard))
 
 
 def all_of(*filters: Filter | None) -> Filter | None:
@@ -98,12 +105,14 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
     tests = [part.test for part in parts if part.test is not None]
     # Joined by OR are entitlements' filters alone, which are of bodies: a selector is a subscriber's own.
     of_headers = [part.header_test for part in parts if part.header_test is not None]
+    guards = [part.guard for part in parts if part.guard is not None and not decisive]
     return _shared(
         text,
         lambda: Filter(
             text,
             _joined(tests, decisive) if tests else None,
             _joined(of_headers, decisive) if of_headers else None,
+            guards[0] if guards else None,
         ),
     )
 

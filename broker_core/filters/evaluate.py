@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any, Final
 
@@ -38,9 +39,11 @@ class BatchEvaluator:
         """Records in the batch."""
         return self._batch.count
 
-    def rows(self, chosen: Filter, candidates: Rows | None = None) -> Rows:
+    def rows(
+        self, chosen: Filter, candidates: Rows | None = None, among: Sequence[int] | None = None
+    ) -> Rows:
         """The rows that pass, ascending: of the candidates, or of all records. The same question gets the
-        same array.
+        same array. `among`, when it is known, are those of them that may pass.
 
         Records that aren't of their message type pass no filter.
         """
@@ -48,8 +51,16 @@ class BatchEvaluator:
         key = (chosen, id(candidates))
         known = self._found.get(key)
         if known is None:
-            known = self._found[key] = (candidates, self._run(chosen, candidates))
+            asked = candidates if among is None else np.array(among, dtype=np.int64)
+            known = self._found[key] = (candidates, self._run(chosen, asked))
         return known[1]
+
+    def messages(self, candidates: Rows | None = None) -> Iterable[tuple[int, Any]]:
+        """The decoded records, of the candidates or all, each with the number of its row."""
+        if candidates is None:
+            return enumerate(self._all())
+        wanted = candidates.tolist()
+        return zip(wanted, self._some(wanted), strict=True)
 
     def _run(self, chosen: Filter, candidates: Rows | None) -> Rows:
         if chosen.header_test is not None:

@@ -3,7 +3,8 @@
 Subscriptions with the same pattern form a group, and everything is decided per group: whether a topic is one
 of the group's is remembered per topic, and the matches of unfiltered subscribers are made when they subscribe
 and not when a message comes. So a batch of one topic for unfiltered subscribers costs a lookup and a copy of
-a list, and touches no record. Filters run once per batch for all subscriptions that share them.
+a list, and touches no record. Filters run once per batch for all subscriptions that share them; many are found by what they
+compare for equality (`filter_index`).
 
 Row arrays are shared: subscriptions that want the same rows for the same reason get the same array object, so
 that the caller can make `batch.select(rows)` once per id(rows) while it holds the list.
@@ -11,7 +12,8 @@ that the caller can make `batch.select(rows)` once per id(rows) while it holds t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy.typing as npt
 
 from broker_core.batch import Batch, Rows
 from broker_core.filters import BatchEvaluator, DecoderOf, Filter
+from broker_core.subscriptions.filter_index import FilterIndex
 from broker_core.subscriptions.pattern_index import PatternIndex
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -26,6 +29,9 @@ from broker_core.subscriptions.topics import TopicPattern
 T = TypeVar("T")
 MAX_REMEMBERED_TOPICS = 65_536
 """Topics whose groups are remembered; with more the memory starts over."""
+
+INDEXED_FROM = 16
+"""Filters of a pattern from which on they are looked up by what messages hold, and not tried one after the other."""
 
 
 class Match(NamedTuple, Generic[T]):
@@ -38,18 +44,24 @@ class Match(NamedTuple, Generic[T]):
 class _Group(Generic[T]):
     """The subscriptions with one pattern. `change`: the number of the change to the registry that made it."""
 
-    __slots__ = ("change", "filtered", "pattern", "whole")
+    __slots__ = ("change", "filtered", "index", "pattern", "whole")
 
     def __init__(self, pattern: TopicPattern, change: int) -> None:
         self.pattern = pattern
         self.change = change
         self.whole: dict[Subscription[T], Match[T]] = {}
         self.filtered: dict[Filter, dict[Subscription[T], Match[T]]] = {}
+        self.index: FilterIndex | None = None
+        """Of its filters, from INDEXED_FROM on."""
 
     def add(self, subscription: Subscription[T]) -> bool:
         """False when it was in."""
         chosen = subscription.filter
-        members = self.whole if chosen is None else self.filtered.setdefault(chosen, {})
+        members = self.whole if chosen is None else self.filtered.get(chosen)
+        if members is None:
+            assert chosen is not None
+            members = self.filtered[chosen] = {}
+            self._index_filter(chosen)
         new = subscription not in members
         members[subscription] = Match(subscription, None)
         return new
@@ -63,7 +75,17 @@ class _Group(Generic[T]):
         found = members.pop(subscription, None) is not None
         if found and not members:
             del self.filtered[chosen]
+            if self.index is not None:
+                self.index.remove(chosen)
         return found
+
+    def _index_filter(self, chosen: Filter) -> None:
+        if self.index is not None:
+            self.index.add(chosen)
+        elif len(self.filtered) >= INDEXED_FROM:
+            self.index = FilterIndex()
+            for one in self.filtered:
+                self.index.add(one)
 
     @property
     def empty(self) -> bool:
@@ -228,8 +250,12 @@ class _Parts:
 def _match_filtered(
     group: _Group[T], evaluator: BatchEvaluator, candidates: Rows | None, found: list[Match[T]]
 ) -> None:
-    for chosen, members in group.filtered.items():
-        rows = evaluator.rows(chosen, candidates)
+    wanted: Iterable[tuple[Filter, Sequence[int] | None]] = zip(group.filtered, repeat(None))
+    if group.index is not None:
+        guarded = group.index.found(evaluator.messages(candidates))
+        wanted = chain(zip(group.index.unguarded, repeat(None)), guarded.items())
+    for chosen, among in wanted:
+        members, rows = group.filtered[chosen], evaluator.rows(chosen, candidates, among)
         if len(rows) == evaluator.count:
             found += members.values()
         elif len(rows):

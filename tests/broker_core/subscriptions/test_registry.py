@@ -19,7 +19,7 @@ PATTERNS = (
     "a", "b", "a.b", "a.c", "a.b.c", "$x.b", ">", "a.*", "a.>", "*", "$x", "~a|b", "b.>", "*.b", "*.*.c", "a.*.>",
     "$x.>", "$x.*", "~a\\..", "~\\$x.*",
 )  # fmt: skip
-FILTERS = (None, "/n > 1", "/n = 0", "/m IS NULL", "/missing = 1")
+FILTERS = (None, "/n > 1", "/n = 0", "/m IS NULL", "/missing = 1", "/n IN (1, '2') AND /m = 1", "'0' = /n")
 records = st.tuples(
     st.sampled_from(TOPICS), st.sampled_from([b'{"n":0}', b'{"n":1}', b'{"n":2,"m":1}', b"not json"])
 )
@@ -53,12 +53,23 @@ def found_by(subject: Registry[None], batch: Batch) -> dict[Subscription[None], 
     return found
 
 
+@pytest.mark.parametrize("indexed_from", [1, 3, registry.INDEXED_FROM])
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from(PATTERNS), st.sampled_from(FILTERS)), max_size=12),
     st.lists(st.lists(records, min_size=1, max_size=6), min_size=1, max_size=3),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_matching_agrees_with_looking_at_every_record(
+    indexed_from: int,
+    changes: list[tuple[bool, str, str | None]],
+    batches: list[list[tuple[str, bytes]]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "INDEXED_FROM", indexed_from)
+        agrees_with_looking_at_every_record(changes, batches)
+
+
+def agrees_with_looking_at_every_record(
     changes: list[tuple[bool, str, str | None]], batches: list[list[tuple[str, bytes]]]
 ) -> None:
     subject, live = Registry[None](None), list[Subscription[None]]()

@@ -1,0 +1,72 @@
+"""FilterIndex: whatever a message passes is found by what it holds, and of many filters only those are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.filters import Filter, compile_filter
+from broker_core.filters.guards import Guard, guard_of
+from broker_core.filters.message_types import UNREADABLE
+from broker_core.filters.nodes import Among, And, Comparison, Path, to_text
+from broker_core.filters.parser import parse
+from broker_core.subscriptions.filter_index import FilterIndex
+from tests.broker_core.filters.strategies import constants, messages, paths, trees
+
+fields = st.one_of(st.sampled_from(["a", "b"]).map(lambda name: Path((name,))), paths)
+tests_of_equality = st.one_of(
+    st.builds(Comparison, st.just("="), fields, constants),
+    st.builds(Comparison, st.just("="), constants, fields),
+    st.builds(Among, fields, st.lists(constants, min_size=1, max_size=3).map(tuple)),
+)
+filters = st.one_of(tests_of_equality, st.tuples(tests_of_equality, trees(1)).map(And), trees(2)).map(
+    lambda tree: compile_filter(to_text(tree))
+)
+
+
+@given(st.lists(filters, max_size=8, unique=True), st.lists(messages, max_size=4), st.integers(0, 8))
+@settings(max_examples=300, deadline=None)
+def test_what_passes_is_found_whatever_it_is(chosen: list[Filter], some: list[Any], leave: int) -> None:
+    some = [orjson.loads(orjson.dumps(message)) for message in some]
+    index = FilterIndex()
+    for one in chosen:
+        index.add(one)
+    for one in chosen[:leave]:
+        index.remove(one)
+    found = index.found([(-1, UNREADABLE), *enumerate(some)])
+    assert not set(found) & set(chosen[:leave]) and -1 not in {row for rows in found.values() for row in rows}
+    for one in chosen[leave:]:
+        passed = [row for row, message in enumerate(some) if one.matches_object(message)]
+        if one not in index.unguarded:
+            assert set(passed) <= set(found.get(one, ()))
+            assert found.get(one, []) == sorted(set(found.get(one, ())))
+    for one in chosen[leave:]:
+        index.remove(one)
+    assert index.found(enumerate(some)) == {} and not index.unguarded and not index._fields
+
+
+def test_only_those_that_name_what_a_message_holds_are_tried() -> None:
+    index = FilterIndex()
+    for number in range(1_000):
+        index.add(compile_filter(f"/account = 'A-{number}' AND /price > {number}"))
+    found = index.found(
+        [(0, {"account": "A-7", "price": 1}), (1, {"account": "A-9"}), (2, {"account": ["A-7"]})]
+    )
+    assert {one.text: rows for one, rows in found.items()} == {
+        "/account = 'A-7' AND /price > 7": [0, 2],
+        "/account = 'A-9' AND /price > 9": [1],
+    }
+
+
+def test_the_guard_is_the_part_that_leaves_the_fewest() -> None:
+    def guard(text: str) -> Guard | None:
+        return guard_of(parse(text))
+
+    assert guard("/a IN ('x', 'y') AND /b = 2 AND /c > 1") == (("b",), (2,))
+    assert guard("/a = NULL") == (("a",), ()), "it is never TRUE"
+    assert guard("'x' = /a/b[0]") == (("a", "b", 0), ("x",))
+    for text in ("/a = /b", "/a = 1 OR /b = 2", "NOT /a = 1", "/a != 1", "/a + 1 = 2"):
+        assert guard(text) is None
