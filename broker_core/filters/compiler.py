@@ -24,7 +24,6 @@ from broker_core.filters.values import Verdict
 Getter = Callable[[Any], Any]
 Test = Callable[[Any], Verdict]
 
-_MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PATTERN_MARKS = frozenset("\\.^$*+?{}[]|()")
 
 
@@ -233,7 +232,7 @@ def _not(part: Test) -> Test:
 
 def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
     if _is_constant(left) and not _is_constant(right):
-        sign, left, right = _MIRRORED[sign], right, left
+        sign, left, right = nodes.MIRRORED[sign], right, left
     get, compare = value_of(left), partial(values.compare, sign)
     if not _is_constant(right):
         other = value_of(right)

@@ -40,7 +40,7 @@ class BatchEvaluator:
         return self._batch.count
 
     def rows(
-        self, chosen: Filter, candidates: Rows | None = None, among: Sequence[int] | None = None
+        self, chosen: Filter, candidates: Rows | None = None, among: Sequence[int] | Rows | None = None
     ) -> Rows:
         """The rows that pass, ascending: of the candidates, or of all records. The same question gets the
         same array. `among`, when it is known, are those of them that may pass.
@@ -51,7 +51,7 @@ class BatchEvaluator:
         key = (chosen, id(candidates))
         known = self._found.get(key)
         if known is None:
-            asked = candidates if among is None else np.array(among, dtype=np.int64)
+            asked = candidates if among is None else np.asarray(among, dtype=np.int64)
             known = self._found[key] = (candidates, self._run(chosen, asked))
         return known[1]
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from broker_core.filters.tokens import Step, is_name_character
 
 Literal = str | int | float | bool | None
+MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""The operator that says the same with the sides exchanged."""
 
 
 @dataclass(slots=True, unsafe_hash=True)

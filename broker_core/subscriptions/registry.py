@@ -3,8 +3,8 @@
 Subscriptions with the same pattern form a group, and everything is decided per group: whether a topic is one
 of the group's is remembered per topic, and the matches of unfiltered subscribers are made when they subscribe
 and not when a message comes. So a batch of one topic for unfiltered subscribers costs a lookup and a copy of
-a list, and touches no record. Filters run once per batch for all subscriptions that share them; many are found by what they
-compare for equality (`filter_index`).
+a list, and touches no record. Filters run once per batch for all subscriptions that share them; many are found by the
+literals that they compare with (`filter_index`).
 
 Row arrays are shared: subscriptions that want the same rows for the same reason get the same array object, so
 that the caller can make `batch.select(rows)` once per id(rows) while it holds the list.
@@ -250,7 +250,7 @@ class _Parts:
 def _match_filtered(
     group: _Group[T], evaluator: BatchEvaluator, candidates: Rows | None, found: list[Match[T]]
 ) -> None:
-    wanted: Iterable[tuple[Filter, Sequence[int] | None]] = zip(group.filtered, repeat(None))
+    wanted: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
     if group.index is not None:
         guarded = group.index.found(evaluator.messages(candidates))
         wanted = chain(zip(group.index.unguarded, repeat(None)), guarded.items())
