@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import selectors
@@ -25,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Process, answer, broker
+from bench.processes import Process, answer, broker, go
 
 SIZE = 100
 WARM_S = 1.0
@@ -182,10 +182,10 @@ def role(words: list[str]) -> None:
 # The runs.
 
 
-@contextlib.contextmanager
-def started(*words: object) -> Iterator[Process]:
+@contextmanager
+def started(module: str, *words: object) -> Iterator[Process]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.latency", "--role", *map(str, words)],
+        [sys.executable, "-m", module, *map(str, words)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -197,26 +197,47 @@ def started(*words: object) -> Iterator[Process]:
         process.wait()
 
 
+def role_of(*words: object) -> AbstractContextManager[Process]:
+    return started("bench.latency", "--role", *words)
+
+
 def paced(durability: str, seconds: float, rate: int) -> Figures:
     with broker() as (addresses, _):
         address = addresses["tcp"]
-        with started("subscribe", address, durability, rate) as subscriber:
+        with role_of("subscribe", address, durability, rate) as subscriber:
             answer(subscriber)
-            with started("publish", address, seconds, rate):
+            with role_of("publish", address, seconds, rate):
                 return answer(subscriber)
 
 
-def bare(seconds: float, rate: int) -> Figures:
-    with started("forward") as forwarder:
-        port = answer(forwarder)["port"]
-        with started("forward-subscribe", port, rate) as subscriber:
+def traced(seconds: float, rate: int) -> dict[str, Figures]:
+    """Where a batch's time goes in the broker, between its stations."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as home,
+        started("bench.traced_broker", home) as process,
+    ):
+        assert process.stdout is not None
+        ports = next(json.loads(line) for line in process.stdout if line.startswith("{"))  # behind its log
+        address = f"tcp://127.0.0.1:{ports['tcp']}"
+        with role_of("subscribe", address, "durable", rate) as subscriber:
             answer(subscriber)
-            with started("forward-publish", port, seconds, rate):
+            with role_of("publish", address, seconds, rate):
+                answer(subscriber)
+                go(process)
+                return answer(process)
+
+
+def bare(seconds: float, rate: int) -> Figures:
+    with role_of("forward") as forwarder:
+        port = answer(forwarder)["port"]
+        with role_of("forward-subscribe", port, rate) as subscriber:
+            answer(subscriber)
+            with role_of("forward-publish", port, seconds, rate):
                 return answer(subscriber)
 
 
 def one_at_a_time(number: int) -> dict[str, Figures]:
-    with broker() as (addresses, _), started("closed-loop", addresses["tcp"], number) as both:
+    with broker() as (addresses, _), role_of("closed-loop", addresses["tcp"], number) as both:
         return answer(both)
 
 
@@ -229,10 +250,23 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0, help="that count, of each case (default 8)")
     parser.add_argument("--rates", default="1000,5000", help="messages a second (default 1000,5000)")
+    parser.add_argument(
+        "--trace", action="store_true", help="instead, where the time goes inside the broker, at each rate"
+    )
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.role:
         role(options.role)
+        return
+    if options.trace:
+        for rate in map(int, options.rates.split(",")):
+            steps = traced(options.seconds, rate)
+            table = Table(title=f"From one station to the next, {rate:,} messages a second, ms")
+            for heading in ("", "p50", "p99"):
+                table.add_column(heading, justify="left" if not heading else "right")
+            for station, figures in steps.items():
+                table.add_row(station, f"{figures['p50']:.3f}", f"{figures['p99']:.3f}")
+            Console().print(table)
         return
     found: dict[str, list[Figures]] = {}
     for _ in range(options.runs):
