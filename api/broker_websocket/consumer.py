@@ -76,6 +76,8 @@ class WebSocketSink:
         self._reading.set()
         self._ending = asyncio.Event()
         self._closing = (1000, "")
+        self._sender: asyncio.Task[None] | None = None
+        self._over = False
 
     @property
     def flushed(self) -> bool:
@@ -113,11 +115,11 @@ class WebSocketSink:
                 parts.append(batch.buf)
             self._put(b"".join(parts))
         self.writable = False
-        self._wake.set()
+        self._go_on()
 
     def send_reply(self, reply: Reply) -> None:
         self._put(encode_text(reply) if self.text_mode else encode_command(reply))
-        self._wake.set()
+        self._go_on()
 
     def _put(self, message: bytes | str) -> None:
         nbytes = wire_bytes(message)
@@ -157,7 +159,7 @@ class WebSocketSink:
         """Close with a WebSocket's close number, when what waits has been sent or in a moment."""
         self._closing = (number, reason)
         self._ending.set()
-        self._wake.set()
+        self._go_on()
         self._reading.set()
 
     def drop(self) -> None:
@@ -166,7 +168,22 @@ class WebSocketSink:
     def forget(self) -> None:
         self.connection = None
 
-    async def run(self) -> None:
+    def _go_on(self) -> None:
+        """Something is to be sent, or nothing more. Its task begins with the first: who says nothing is told nothing, and a
+        thousand such cost a task less each, and the pump's."""
+        self._wake.set()
+        if self._sender is None and not self._over:
+            self._sender = asyncio.create_task(self._run(), name=f"websocket-sender-{self.remote}")
+
+    async def ended(self) -> None:
+        """The connection is gone: send nothing more."""
+        self._over = True
+        if self._sender is not None:
+            self._sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._sender
+
+    async def _run(self) -> None:
         """Send what waits until the connection is to be closed; then close it, whether the peer reads or not."""
         pump = asyncio.create_task(self._pump(), name=f"websocket-pump-{self.remote}")
         try:
@@ -231,15 +248,12 @@ class ClientConsumer(AsyncWebsocketConsumer):
         sink.peer_names = scope["peer_names"]
         connection = sink.connection = self.connected(sink)
         scope["on_overflow"](lambda error: connection.receive((error,)))
-        sender = asyncio.create_task(sink.run(), name=f"websocket-sender-{sink.remote}")
         try:
             await self._receive(connection, sink, receive, send)
         finally:
             sink.lost()
             connection.on_closed()
-            sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await sender
+            await sink.ended()
 
     def connected(self, sink: Any) -> Connection:
         """The engine's side of it."""

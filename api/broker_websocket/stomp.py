@@ -68,7 +68,7 @@ class StompSink(WebSocketSink):
         self.writable = False
         if not self._waiting:
             self._refill()
-        self._wake.set()
+        self._go_on()
         return sizes
 
     def _refill(self) -> bool:
@@ -103,7 +103,7 @@ class StompSink(WebSocketSink):
             self.handed_bytes += self._outgoing.put(frame)
         else:
             self._put(frame)
-        self._wake.set()
+        self._go_on()
 
     def close_with(self, number: int, reason: str) -> None:
         self.handed_bytes -= self._outgoing.drop()

@@ -287,6 +287,8 @@ class AsyncClient(Steering):
 
     def _on_frames(self, link: Link, frames: list[Frame]) -> None:
         for frame in frames:
+            if link.error is not None:
+                return  # one of these had it closed: what came with that comes again, in order
             if frame.kind == COMMAND:
                 self._on_reply(frame)
             else:

@@ -49,7 +49,9 @@ def refuse(
     connection: Member, services: Services, target: ClientSubscription, number: int, *, for_good: bool = False
 ) -> None:
     """A client won't have a message of a subscription with acknowledgements, and where one stands for all before, those. Shared
-    ones go to another, unless it is said `for_good`. ClientError bad_ack."""
+    ones go to another, unless it is said `for_good`. ClientError bad_ack, and unknown_subscription of one without
+    acknowledgements."""
+    _window(connection, target, target.id)
     sequences = _sequences(connection, target, number, number)
     connection.backlog.refuse(target.stream, number)
     if target.shared is not None:
@@ -62,15 +64,9 @@ def acknowledge(connection: Member, services: Services, command: commands.Acknow
     """Carry out an `ack`. ClientError unknown_subscription, bad_ack or bad_bookmark; what came before the error in the
     command is acknowledged."""
     target = connection.subscriptions.get(command.id)
-    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
-    if target is None or lane is None or lane.window is None:
-        raise ClientError(
-            "unknown_subscription",
-            f"There is no subscription {command.id!r} with acknowledgements.",
-            'Subscribe with "ack":"client".',
-        )
+    target, window = _window(connection, target, command.id)
     try:
-        for first, last in _numbers(lane.window, command, services.facilities.instance):
+        for first, last in _numbers(window, command, services.facilities.instance):
             sequences = _sequences(connection, target, first, last)
             connection.backlog.acknowledge(target.stream, first, last)
             if target.shared is not None:
@@ -78,6 +74,20 @@ def acknowledge(connection: Member, services: Services, command: commands.Acknow
     finally:
         connection.backlog.go_on()
         services.judging.acknowledged(connection, target)
+
+
+def _window(
+    connection: Member, target: ClientSubscription | None, id: str
+) -> tuple[ClientSubscription, Window]:
+    """A subscription and its window. ClientError unknown_subscription, also of one that has none."""
+    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
+    if target is None or lane is None or lane.window is None:
+        raise ClientError(
+            "unknown_subscription",
+            f"There is no subscription {id!r} with acknowledgements.",
+            'Subscribe with "ack":"client".',
+        )
+    return target, lane.window
 
 
 def _sequences(connection: Member, target: ClientSubscription, first: int, last: int) -> list[int]:

@@ -6,6 +6,7 @@ trusted end the connection, after an error that says why.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 from typing import assert_never
@@ -94,6 +95,8 @@ class Connection:
         self.inbox.put(items)
 
     def _take(self, item: Item) -> None:
+        if self._unread_replies > MAX_UNREAD_REPLIES:
+            return  # it is about to be closed
         try:
             if isinstance(item, ClientError):
                 self.fail(item)
@@ -164,15 +167,20 @@ class Connection:
 
         A peer that asks and never reads would make answers pile up below the outbox, so their number is bounded.
         """
-        if self.closed:
+        if self.closed or self._unread_replies > MAX_UNREAD_REPLIES:
             return
         self._unread_replies = 0 if self.sink.writable else self._unread_replies + 1
         if self._unread_replies > MAX_UNREAD_REPLIES:
-            self.leave("bad_command")
-            self.sink.close("bad_command", "It asks and doesn't read the answers.")
+            # Not in the middle of what is answered: a subscription that begins there would outlive its client.
+            asyncio.get_running_loop().call_soon(self._end_unread)
             return
         self.spoke_at = self._clock.monotonic_ms()
         self.sink.send_reply(reply)
+
+    def _end_unread(self) -> None:
+        if not self.closed:
+            self.leave("bad_command")
+            self.sink.close("bad_command", "It asks and doesn't read the answers.")
 
     def _refuse(self, error: ClientError) -> None:
         # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection.

@@ -5,6 +5,9 @@
 On TCP frames stand back to back. A WebSocket binary message holds one or more whole frames. A WebSocket text
 message holds one JSON command without a frame header (see `text`). `docs/protocol.md` is the specification.
 
+Where a batch has a checksum of its own, a command's stands in its header's stream, which means nothing else there: a flipped bit in
+an acknowledgement's number would else be believed. Zero is none, as from a client that doesn't make any.
+
 A reader checks a frame's header before it takes a byte of its payload, so nobody can make it hold more than the
 limit, and its memory grows only as bytes really arrive. After an error the stream can't be trusted any more and
 the reader takes nothing further; frames that came whole before the bad one are still handed out.
@@ -18,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from broker_core.batch import MAX_BATCH_BYTES
+from broker_core.checksum import crc16
 from broker_core.errors import ClientError
 
 PROTOCOL_VERSION = 1
@@ -61,7 +65,12 @@ def encode_frame_header(kind: int, stream: int, length: int) -> bytes:
 def encode_command(message: dict[str, Any] | msgspec.Struct) -> bytes:
     """A COMMAND frame, header and all, of a dict or of a struct of `commands` or `replies`."""
     payload = _encode_json(message)
-    return _pack(len(payload), COMMAND, 0, 0) + payload
+    return _pack(len(payload), COMMAND, 0, _checksum(payload)) + payload
+
+
+def _checksum(payload: bytes | memoryview) -> int:
+    """A command's. Zero would say that there is none."""
+    return crc16(payload) or 0xFFFF
 
 
 def _bad_frame(sentence: str, position: int, **details: Any) -> ClientError:
@@ -165,7 +174,10 @@ def _cut(
         stop = at + FRAME_HEADER_SIZE + length
         if stop > end:
             break
-        frames.append(Frame(kind, flags, stream, bytearray(view[at + FRAME_HEADER_SIZE : stop])))
+        payload = view[at + FRAME_HEADER_SIZE : stop]
+        if kind == COMMAND and stream and stream != _checksum(payload):
+            return frames, at, _bad_frame("A command was damaged on its way", position + at)
+        frames.append(Frame(kind, flags, stream, bytearray(payload)))
         at = stop
     return frames, at, None
 

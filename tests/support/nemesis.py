@@ -4,7 +4,7 @@ What it does when follows from a seed. Each act concerns one direction or both, 
 acts of the deck are played once; then the network is good. It runs on a loop in a thread of its own, so that nothing
 that a client does, or that blocks in a test, keeps it from what it does.
 
-Garbling writes bytes over others that are no UTF-8: what TCP's own checksum lets through is rare, and JSON commands have none.
+Garbling writes any bytes over others: batches have their checksum, and commands theirs.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Connection:
                 return data[TRICKLED_BYTES:]
             case Act.GARBLE:
                 at = self._random.randrange(max(len(data) - GARBLED_BYTES, 0) + 1)
-                noise = bytes(self._random.randrange(0x80, 0x100) for _ in data[at : at + GARBLED_BYTES])
+                noise = self._random.randbytes(len(data[at : at + GARBLED_BYTES]))
                 return data[:at] + noise + data[at + len(noise) :]
         return data
 

@@ -20,6 +20,7 @@ from broker_core.client import (
 )
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
+from broker_core.protocols.native import encode_command
 from tests.broker_core.client.fake_broker import INSTANCE, FakeBroker
 
 pytestmark = pytest.mark.asyncio
@@ -253,6 +254,20 @@ async def test_what_comes_behind_damage_is_not_handed_out_before_it(broker: Fake
 
         peer.write = damage  # type: ignore[method-assign]
         await publish(broker, "1")
+        await publish(broker, "2")
+        async with asyncio.timeout(20):
+            assert [message.body for message in await take(aiter(subscription), 2)] == [b"1", b"2"]
+        assert subscriber.connections == 2
+
+
+async def test_what_is_read_together_with_word_of_damage_is_not_handed_out(broker: FakeBroker) -> None:
+    async with client(broker) as subscriber:
+        subscription = await subscriber.subscribe("a", bookmark=EPOCH)
+        peer, original = broker.peers[0], broker.peers[0].write
+        peer.write = lambda data: None  # type: ignore[method-assign]
+        await publish(broker, "1")
+        refused = encode_command(replies.Error(code="bad_command", message="The command isn't JSON."))
+        peer.write = lambda data: original(refused + data)  # type: ignore[method-assign]
         await publish(broker, "2")
         async with asyncio.timeout(20):
             assert [message.body for message in await take(aiter(subscription), 2)] == [b"1", b"2"]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_one_topic
+from broker_core.delivery.account import NOTHING, Amount
 from broker_core.delivery.window import AckMode, Window
 from broker_core.errors import ClientError
 
@@ -113,3 +114,34 @@ def test_a_window_equals_a_plain_set(mode: AckMode, plan: list[tuple[str, int, i
         open_numbers -= gone
         assert window.unacked == len(open_numbers)
         assert window.first_unacked == (999 + min(open_numbers) if open_numbers else 0)
+
+
+def test_messages_acknowledged_early_are_no_longer_counted_when_all_before_them_are() -> None:
+    window = filled(AckMode.INDIVIDUAL)
+    assert window.acknowledge(3, 4).messages == 2
+    assert window.acknowledge(1, 4).messages == 2
+    assert (window.unacked, window.room, window.first_unacked) == (1, 9, 112)
+
+
+def test_ages_count_from_what_was_given_or_from_the_sending_and_there_is_none_of_nothing() -> None:
+    window = Window(AckMode.CLIENT, 10)
+    assert (window.oldest_at, window.oldest_accepted_at) == (0, 0)
+    window.sent(batch(101, 1), 2_000, accepted_at=500)
+    window.sent(batch(102, 1), 3_000)
+    assert (window.oldest_at, window.oldest_accepted_at) == (2_000, 500)
+    window.acknowledge(1, 1)
+    assert (window.oldest_at, window.oldest_accepted_at) == (3_000, 3_000)
+    window.acknowledge(2, 2)
+    assert (window.oldest_at, window.oldest_accepted_at) == (0, 0)
+
+
+def test_the_bytes_of_an_acknowledgement_are_those_of_its_messages() -> None:
+    window = Window(AckMode.INDIVIDUAL, 10)
+    for first, sequence in ((0, 101), (3, 0)):
+        bodies = [b"x" * (1 << number) for number in range(first, first + 3)]
+        made = Batch.parse(build_one_topic("p", "t", bodies), verify=False)
+        made.header = made.header._replace(first_sequence=sequence)
+        window.sent(made, 1)
+    assert window.acknowledge(2, 2) == (Amount(1, 2), NOTHING)
+    assert window.acknowledge(5, 5) == (NOTHING, Amount(1, 16))
+    assert window.acknowledge(1, 6) == (Amount(2, 1 + 4), Amount(2, 8 + 32))

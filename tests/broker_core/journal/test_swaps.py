@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import subprocess
 from threading import Event, Thread
@@ -277,3 +278,22 @@ def test_a_segment_object_is_replaced_not_changed(journal, tmp_path):
     archive(journal, tmp_path, journal.segments()[0].name)
     assert before[0].path.parent.name == "journal"
     assert journal._log.segments[0].index is before[0].index
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [(errno.EIO, JournalError, "journal_failed"), (errno.EXDEV, OperatorError, "bad_prepared_file")],
+)
+def test_a_swap_that_the_disk_refuses_says_so_and_changes_nothing(journal, tmp_path, number, kind, code):
+    first = journal.segments()[0]
+    prepared = tmp_path / "archive" / "prepared"
+    copy_verified(first.path, prepared)
+    files = journal._files
+    files.errno, files.fail = number, lambda name: name == "rename"
+    with pytest.raises(kind) as caught:
+        journal.archive_swap(first.name, prepared)
+    files.fail = lambda name: False
+    assert caught.value.code == code
+    assert first.path.exists()
+    assert journal.segments()[0].state == "sealed"
+    assert read_all(journal) == EVERYTHING

@@ -44,7 +44,10 @@ def through_buffer(reader: FrameReader, data: bytes, sizes: list[int]) -> list[F
 
 
 FRAMES = st.lists(
-    st.tuples(st.sampled_from([COMMAND, PUBLISH, DELIVER]), st.integers(0, 65_535), st.binary(max_size=300)),
+    st.one_of(
+        st.tuples(st.sampled_from([PUBLISH, DELIVER]), st.integers(0, 65_535), st.binary(max_size=300)),
+        st.tuples(st.just(COMMAND), st.just(0), st.binary(max_size=300)),
+    ),
     min_size=1,
     max_size=8,
 )
@@ -52,7 +55,7 @@ FRAMES = st.lists(
 
 def test_a_frame_header_has_these_bytes() -> None:
     assert encode_frame_header(DELIVER, 0x0102, 0x0A0B0C0D) == bytes.fromhex("0d0c0b0a03000201")
-    assert encode_command({"c": "heartbeat"}) == b'\x11\0\0\0\x01\0\0\0{"c":"heartbeat"}'
+    assert encode_command({"c": "heartbeat"}) == b'\x11\0\0\0\x01\0\xfd\xa1{"c":"heartbeat"}'
 
 
 @given(FRAMES, st.lists(st.integers(1, 400), min_size=1, max_size=5))
@@ -69,6 +72,17 @@ def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(
         at, turn = at + size, turn + 1
     assert fed == expected
     assert reader._end == 0
+
+
+def test_any_flipped_bit_of_a_command_is_found_and_one_without_a_checksum_is_believed() -> None:
+    whole = encode_command({"c": "ack", "ack": "persisted", "sequence": 41_000})
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ClientError) as caught:
+            parse_message(bytes(damaged), kinds=frozenset({COMMAND}))
+        assert caught.value.code in ("bad_frame", "frame_too_large")
+    assert len(parse_message(frame(COMMAND, whole[8:]))) == 1
 
 
 def test_two_frames_in_every_split_of_their_bytes() -> None:

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from broker_core.config.rule_settings import Rung
 from broker_core.config.vocabulary import Action, Mode, Shape, Signal
-from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
+from broker_core.slow_clients.evaluate.holds import (
+    ASK_AGAIN_MS,
+    NO_HOLD,
+    NOT_APPLICABLE,
+    Hold,
+    Succession,
+    look,
+    wakes,
+)
 from broker_core.slow_clients.rules.rule import Rule
 
 SECOND = 1_000_000_000
@@ -186,3 +194,38 @@ def test_within_again_nothing_is_remembered(values: list[int]) -> None:
     for place, value in enumerate(values):
         hold = look(rule(Shape.SOFT_FOR, hold_ms=2_000), value, hold, NOW + place * SECOND).hold
     assert look(rule(Shape.SOFT_FOR, hold_ms=2_000), 0, hold, NOW + 99 * SECOND).hold == Hold()
+
+
+def test_what_has_no_rate_or_is_at_its_floor_is_not_looked_at() -> None:
+    slow = rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE, check_ms=500, count=3)
+    assert [wakes(slow, value) for value in (NOT_APPLICABLE, 0, 99, 100)] == [False, True, True, False]
+
+
+def test_a_rule_that_asks_something_else_inherits_nothing() -> None:
+    held = {"r": Hold(over_since=NOW, done=1, acted_at=NOW)}
+    before = rule(limit=100)
+    same, other = rule(Shape.HARD, Rung(Action.OFFLINE), limit=100), rule(limit=200)
+    assert Succession().holds([before], [before], held) == held
+    assert Succession().holds([before], [same], held) == {"r": Hold(over_since=NOW)}
+    assert Succession().holds([before], [other], held) == {}
+
+
+def test_a_request_to_close_is_made_again_on_the_rung_that_made_it() -> None:
+    asks = rule(
+        Shape.HARD,
+        Rung(Action.WARN),
+        Rung(Action.ASK_TO_CLOSE),
+        mode=Mode.ENFORCE,
+    )
+    once = look(asks, 101, NO_HOLD, NOW)
+    assert once.rung == 1
+    again = look(asks, 101, once.hold, NOW + ASK_AGAIN_MS * 1_000_000)
+    assert (again.rung, again.hold.done) == (1, 2)
+
+
+def test_within_again_a_count_forgets_since_when_it_was_over() -> None:
+    counts = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)
+    once = look(counts, 101, NO_HOLD, NOW).hold
+    assert once.over_since == NOW and once.marks == (NOW,)
+    idle = look(counts, NOT_APPLICABLE, once, NOW + SECOND).hold
+    assert (idle.over_since, idle.marks) == (0, (NOW,))

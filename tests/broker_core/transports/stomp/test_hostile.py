@@ -52,6 +52,13 @@ async def with_a_neighbour(home: Path) -> AsyncIterator[tuple[Broker, StompClien
         (CONNECT + b"SEND\ndestination:/topic/" + b"x" * 300 + b"\n\n\0", "bad_topic"),
         (b"CONNECT\naccept-version:1.2\nheart-beat:-1,x\n\n\0", "bad_command"),
         (CONNECT + b"BEGIN\ntransaction:t\n\n\0" * 2, "bad_transaction"),
+        *(
+            (
+                CONNECT + b"SUBSCRIBE\nid:1\ndestination:/topic/a\n\n\0" + word + b"\nid:1-1\n\n\0",
+                "unknown_subscription",
+            )
+            for word in (b"ACK", b"NACK")
+        ),
     ],
 )
 async def test_what_is_wrong_is_said_by_name(tmp_path: Path, said: bytes, code: str) -> None:
