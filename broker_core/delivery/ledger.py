@@ -107,7 +107,7 @@ class Ledger:
         self.recent: deque[Loss] = deque(maxlen=KEPT)
         self.intervals = 0
         self.messages = 0
-        self._open: dict[tuple[str, str, Cause, str], Loss] = {}
+        self._open: dict[tuple[str, str, str, Cause, str], Loss] = {}
 
     def enter(
         self, now_ns: int, client: str, subscription: str, topic: str, cause: Cause, rule: str, what: Tally
@@ -116,7 +116,7 @@ class Ledger:
         if not what.messages:
             return
         self.messages += what.messages
-        key = (client, subscription, cause, rule)
+        key = (client, subscription, topic, cause, rule)  # an id may be used anew within the second
         known = self._open.get(key)
         if known is None:
             self._open[key] = Loss(now_ns, client, subscription, topic, cause, rule, replace(what))

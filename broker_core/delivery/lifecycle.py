@@ -16,11 +16,11 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 
-class ClientState(Enum):
+class ClientState(StrEnum):
     """Where a client stands."""
 
     CONNECTED = "connected"
@@ -30,7 +30,7 @@ class ClientState(Enum):
     CLOSED = "closed"
 
 
-class Event(Enum):
+class Event(StrEnum):
     """What may happen to a client."""
 
     LOGGED_ON = "logged_on"

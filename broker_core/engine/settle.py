@@ -35,6 +35,8 @@ from broker_core.slow_clients.rules.staging import Stage
 PART_S: Final = 0.025
 PARTS: Final = 40
 """Of a second, in which everybody is looked at once."""
+WHOLE_MS: Final = 900
+"""Rounds that follow one another in less are of a few clients. Not a second: what sleeps for one may wake a little early."""
 MOST_ROUNDS: Final = 8
 """What is decided may make others change; after so many rounds of that the rest waits for the next turn."""
 BEHIND_NS: Final = 50_000_000
@@ -84,6 +86,8 @@ class Settle:
         """How late the loop ran at the last look, in ms: everybody's messages waited as long."""
         self._part: list[Member] = []
         self._part_size = 0
+        self._whole, self._whole_at = False, -WHOLE_MS
+        """Whether this round is one of those, a second apart, at which everything is looked at; and when the last was."""
 
     # Who is there.
 
@@ -324,6 +328,11 @@ class Settle:
         if not self._part:
             self._part = list(self._uses)
             self._part_size = -(-len(self._part) // PARTS)
+            # A few clients are gone round more often: all that need be looked at once a second waits for its second.
+            now = self._clock.monotonic_ms()
+            self._whole = now - self._whole_at >= WHOLE_MS
+            if self._whole:
+                self._whole_at = now
         # Taken off first: who can't be looked at must not be in everybody's way for ever.
         part = self._part[: self._part_size]
         del self._part[: self._part_size]
@@ -339,7 +348,7 @@ class Settle:
     def _look_at(self, connection: Member) -> None:
         backlog = connection.backlog
         backlog.look()
-        if (use := self._uses.get(connection)) is not None:
+        if self._whole and (use := self._uses.get(connection)) is not None:
             self.traffic.look(connection, use, self._clock.now_ns())
         # Only where the socket takes nothing: what it would take and isn't given is for the watchdog to find.
         if (
@@ -348,4 +357,5 @@ class Settle:
             and (backlog.outbox.nbytes or backlog.lanes.filled)
         ):
             self.changed(connection)
-        self.watchdog.look(connection)
+        if self._whole:
+            self.watchdog.look(connection)

@@ -3,12 +3,12 @@
 Chains are flat: `a AND b AND c` is one node with three parts, `a + b - c` is one node with a first part and
 two more. So a long filter isn't a deep tree, and only parentheses, NOT and minus nest.
 
-Nobody changes a node. They aren't frozen, which would make each cost twice as much, and every subscribe makes some.
+Structs rather than dataclasses: every subscribe makes some, and looks for an equal tree.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from broker_core.filters.tokens import Step, is_name_character
 
@@ -17,15 +17,17 @@ MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 """The operator that says the same with the sides exchanged."""
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Path:
+class _Node(msgspec.Struct, frozen=True):
+    """Equal to one of the same kind with equal parts."""
+
+
+class Path(_Node, frozen=True):
     """A field of the message: names, and positions in arrays."""
 
     steps: tuple[Step, ...]
 
 
-@dataclass(slots=True, eq=False)
-class Constant:
+class Constant(msgspec.Struct, frozen=True, eq=False):
     """A number, a text, TRUE, FALSE or NULL. Numbers aren't negative: that is Negative of one."""
 
     value: Literal
@@ -42,23 +44,20 @@ class Constant:
         return hash((type(self.value), self.value))
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Negative:
+class Negative(_Node, frozen=True):
     """Minus before a value."""
 
     part: Node
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Arithmetic:
+class Arithmetic(_Node, frozen=True):
     """first op part op part …; the operators are all of + - or all of * / %."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Comparison:
+class Comparison(_Node, frozen=True):
     """left op right, with op one of = != < <= > >=."""
 
     operator: str
@@ -66,16 +65,14 @@ class Comparison:
     right: Node
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Among:
+class Among(_Node, frozen=True):
     """value IN (items…)."""
 
     value: Node
     items: tuple[Node, ...]
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Between:
+class Between(_Node, frozen=True):
     """value BETWEEN low AND high, both included."""
 
     value: Node
@@ -83,37 +80,32 @@ class Between:
     high: Node
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Like:
+class Like(_Node, frozen=True):
     """value LIKE pattern: the RE2 pattern is found somewhere in the value's text."""
 
     value: Node
     pattern: str
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class IsNull:
+class IsNull(_Node, frozen=True):
     """value IS NULL."""
 
     value: Node
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Not:
+class Not(_Node, frozen=True):
     """NOT part. NOT IN, NOT LIKE, NOT BETWEEN and IS NOT NULL are NOT of the plain form."""
 
     part: Node
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class And:
+class And(_Node, frozen=True):
     """Two parts or more."""
 
     parts: tuple[Node, ...]
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Or:
+class Or(_Node, frozen=True):
     """Two parts or more."""
 
     parts: tuple[Node, ...]

@@ -30,6 +30,8 @@ PATTERN_MEMORY = 1024 * 1024
 
 _COMPARISONS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
+_ARITHMETIC = frozenset(("+", "-", "*", "/", "%", "MOD"))
+_PLAIN = frozenset(("path", "number", "text"))
 _WORDS = {"end": "the end", "path": "a field", "number": "a number", "text": "a text"}
 
 
@@ -178,6 +180,8 @@ class _Parser:
         return pattern
 
     def _sum(self) -> nodes.Node:
+        if self._tokens[self._at].kind in _PLAIN and self._tokens[self._at + 1].kind not in _ARITHMETIC:
+            return self._unary()  # nearly always: a field or a value by itself
         return self._chain(self._product, "+", "-")
 
     def _product(self) -> nodes.Node:

@@ -9,7 +9,8 @@ AND OR NOT IN BETWEEN LIKE IS NULL TRUE FALSE MOD    in any case
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from broker_core.errors import ClientError
 
@@ -40,7 +41,7 @@ Step = str | int
 Value = str | int | float | tuple[Step, ...]
 
 
-class Token(NamedTuple):
+class Token(msgspec.Struct, gc=False):
     """One token. kind is "path", "number", "text", "end", a keyword, or the symbol itself."""
 
     kind: str
@@ -83,8 +84,8 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _common_token(found: re.Match[str]) -> Token:
-    kind, start = found.lastgroup, found.start(found.lastgroup or 0)
-    value = found.group(kind or 0)
+    kind = found.lastgroup or ""
+    value, start = found[kind], found.start(kind)
     if kind == "path":
         return Token("path", tuple(value[1:].split("/")), start + 1)
     if kind == "number":

@@ -14,13 +14,13 @@ OFFLINED and DRAINING are the client's (`delivery.lifecycle`): one spool serves 
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from broker_core.replay.span import Span
 
 
-class Reading(Enum):
+class Reading(StrEnum):
     """What a subscription is doing."""
 
     STARTING = "starting"
@@ -32,7 +32,7 @@ class Reading(Enum):
     ENDED = "ended"
 
 
-class Step(Enum):
+class Step(StrEnum):
     """What may happen to it."""
 
     READ = "read"

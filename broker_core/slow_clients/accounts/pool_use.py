@@ -5,15 +5,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import gt
 
 from broker_core.config.vocabulary import Shape
 from broker_core.slow_clients.accounts.history import History, Samples
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.accounts.watched import Watched
 from broker_core.slow_clients.evaluate.forecast import Seen, rates
-from broker_core.slow_clients.evaluate.holds import NO_HOLD, Hold, wakes
+from broker_core.slow_clients.evaluate.holds import NO_HOLD, Hold, calm_upto, wakes
 from broker_core.slow_clients.evaluate.judge import spared
-from broker_core.slow_clients.evaluate.signal_table import READINGS, beyond, of_client
+from broker_core.slow_clients.evaluate.signal_table import OF_CLIENT, READINGS, OfClient, beyond, of_client
 from broker_core.slow_clients.evaluate.signals import Backlog, Holds, Mark, SubscriptionView, age_ms
 from broker_core.slow_clients.evaluate.trail import Trail, extended, points_of
 from broker_core.slow_clients.rules.rule import NO_LIMITS, SAMPLES, ClientLimits, Rule, client_limits
@@ -55,6 +56,10 @@ class PoolUse:
     """Its subscriptions by their ids."""
     narrow: dict[str, Watched] = field(default_factory=dict)
     """Those that rules look at."""
+    _reads: tuple[tuple[OfClient, Rule], ...] = ()
+    """Its rules, each with what reads its signal."""
+    _calm: tuple[int, ...] = ()
+    """For each of its rules the value up to which it needn't be asked."""
     _places: tuple[int, ...] = ()
     """Of those of its rules whose signal its samples don't have."""
     _trail: Trail | None = None
@@ -83,6 +88,8 @@ class PoolUse:
             for place, rule in enumerate(rules)
             if READINGS[rule.signal].column is None and rule.shape is not Shape.RATE_BELOW
         )
+        self._reads = tuple((OF_CLIENT[rule.signal], rule) for rule in rules)
+        self._calm = tuple(map(calm_upto, rules))
         self._trail = None
 
     def watch(self, watched: Watched, rules: tuple[Rule, ...]) -> None:
@@ -120,10 +127,10 @@ class PoolUse:
 
     def stirs(self, now_ns: int) -> bool:
         """Whether a rule that remembers nothing of it should be asked. Looking keeps what its samples don't have."""
-        values = [of_client(rule, self, now_ns) for rule in self.rules]
+        values = [read(self, rule, now_ns) for read, rule in self._reads]
         if self._places:
             self._trail = extended(self._trail, now_ns, [values[place] for place in self._places])
-        return any(map(wakes, self.rules, values))
+        return any(map(gt, values, self._calm)) or (bool(self.rates) and any(map(wakes, self.rules, values)))
 
     def seen(self, now_ns: int) -> Iterator[Seen]:
         """What each of its rules sees of it, for forecasts."""

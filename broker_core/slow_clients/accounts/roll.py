@@ -109,7 +109,7 @@ class Roll:
 
     def prefetch_of(self, use: PoolUse, topic: str) -> int | None:
         """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
-        return self._book_for(use.name).prefetch_of(use.subject._replace(topic=topic))
+        return self._book_for(use.name).prefetch_of(Subject(use.transport, use.user, use.name, topic))
 
     def book_of(self, document: PolicyDocument) -> RuleBook:
         """The rules that another policy would make here."""

@@ -86,9 +86,10 @@ class Ticking:
         use.backlog.look()
         if memory or disk or history:
             _sample(use, now_ns)
-        # All of them: looking keeps what was seen.
-        stirs = [use.stirs(now_ns), *(one.stirs(use, now_ns) for one in use.narrow.values())]
-        return bool(use.holds) or any(stirs)
+        stirs = use.stirs(now_ns)
+        for one in use.narrow.values():
+            stirs |= one.stirs(use, now_ns)  # all of them: looking keeps what was seen
+        return stirs or bool(use.holds)
 
 
 def _sample(use: PoolUse, now_ns: int) -> None:
@@ -99,8 +100,10 @@ def _sample(use: PoolUse, now_ns: int) -> None:
         if not (memory >= WORTH_A_SAMPLE or disk or age >= BEHIND_MS or watched):
             return
         history = use.history = History()
-    lump = use.backlog.lump_bytes
-    look_back = max([rule.look_back_ms(lump) for rule in use.rates], default=0)
+    look_back = 0
+    if use.rates:
+        lump = use.backlog.lump_bytes
+        look_back = max([rule.look_back_ms(lump) for rule in use.rates])
     history.add(now_ns, memory, disk, age, use.backlog.taken_bytes, look_back)
     if history.idle >= SAMPLES:
         use.history = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from broker_core.config.vocabulary import Action, Mode, Shape
-from broker_core.slow_clients.rules.rule import TICK_MS, Rule
+from broker_core.slow_clients.rules.rule import TICK_MS, UNLIMITED, Rule
 
 _MS: Final = 1_000_000
 NOT_APPLICABLE: Final = -1
@@ -56,9 +56,15 @@ def wakes(rule: Rule, value: int) -> bool:
     """Whether a value is worth a `look` when nothing is remembered. Cheap: it is asked of everybody at each tick."""
     if rule.shape is Shape.RATE_BELOW:
         return NOT_APPLICABLE < value < rule.limit
-    if by_the_clock(rule):
-        return value > 0  # the grid of its checks starts when there is something to check
-    return value > rule.wakes_at
+    return value > calm_upto(rule)
+
+
+def calm_upto(rule: Rule) -> int:
+    """The greatest value that isn't worth a `look` when nothing is remembered; of a rate the small ones are worth it."""
+    if rule.shape is Shape.RATE_BELOW:
+        return UNLIMITED
+    # The grid of a clock's checks starts when there is something to check.
+    return 0 if by_the_clock(rule) else rule.wakes_at
 
 
 def look(rule: Rule, value: int, hold: Hold, now_ns: int, taken_bytes: int = 0) -> Look:

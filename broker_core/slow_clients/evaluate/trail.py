@@ -25,8 +25,7 @@ class Trail:
     def add(self, at: int, figures: Sequence[int]) -> None:
         """One look; with one too many the first is forgotten."""
         rows = self._rows
-        rows.append(at)
-        rows.extend(figures)
+        rows.extend((at, *figures))
         if len(rows) > self.most * self.width:
             del rows[: self.width]
 
@@ -59,9 +58,10 @@ class Trail:
 
 def extended(trail: Trail | None, at: int, figures: Sequence[int]) -> Trail | None:
     """A trail after one look more; None while nothing is there to be seen."""
-    if not any(figure > 0 for figure in figures):
+    if max(figures, default=0) <= 0:
         return None
-    trail = trail or Trail(len(figures))
+    if trail is None:
+        trail = Trail(len(figures))
     trail.add(at, figures)
     return trail
 

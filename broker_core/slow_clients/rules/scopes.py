@@ -121,8 +121,8 @@ class Layers:
         """What holds for a client or subscription, with where it comes from."""
         return effective(self.of(subject), self._defaults)
 
-    def values(self, subject: Subject) -> dict[str, Any]:
+    def values(self, subject: Subject) -> Mapping[str, Any]:
         """What holds for it."""
         if not self._all:
-            return dict(self._defaults)
+            return self._defaults
         return {field: one.value for field, one in self.effective(subject).items()}

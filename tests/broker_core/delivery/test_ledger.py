@@ -32,15 +32,16 @@ def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -
     assert ledger.close_intervals() == [] and ledger.messages == 4
 
 
-def test_subscriptions_causes_and_rules_are_kept_apart() -> None:
+def test_subscriptions_topics_causes_and_rules_are_kept_apart() -> None:
     ledger = Ledger()
     one = tally_of([entry(10)])
     ledger.enter(1, "c", "s", "t", Cause.DISCARDED, "limit", one)
     ledger.enter(1, "c", "other", "t", Cause.DISCARDED, "limit", one)
     ledger.enter(1, "c", "s", "t", Cause.CONFLATED, "limit", one)
     ledger.enter(1, "c", "s", "t", Cause.DISCARDED, "another", one)
-    assert [loss.what.messages for loss in ledger.close_intervals()] == [1, 1, 1, 1]
-    assert len(ledger.recent) == ledger.intervals == 4
+    ledger.enter(1, "c", "s", "of the same id", Cause.DISCARDED, "limit", one)
+    assert [loss.what.messages for loss in ledger.close_intervals()] == [1, 1, 1, 1, 1]
+    assert len(ledger.recent) == ledger.intervals == 5
 
 
 def test_what_no_journal_keeps_has_a_count_and_no_interval() -> None:

@@ -16,7 +16,7 @@ until it takes something. One with a window is so by its duration, too: a peer t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker_core.config.preset_fields import ACTIVEMQ, MAX_PREFETCH, defaults
@@ -30,7 +30,7 @@ BLOCKED_MS: Final = 1_000
 DEFAULTS: Final = defaults(ACTIVEMQ)
 
 
-def rules(settings: dict[str, Any], revision: int, *, durable: bool, prefetch: int) -> Iterable[Rule]:
+def rules(settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch: int) -> Iterable[Rule]:
     """The rules of effective settings for a subscription with that prefetch (0: it has no window)."""
     common = {"mode": settings["mode"], "per_subscription": True}
     if (pending := pending_limit(settings, prefetch)) is not None and not durable:
@@ -61,7 +61,7 @@ def rules(settings: dict[str, Any], revision: int, *, durable: bool, prefetch: i
         )  # fmt: skip
 
 
-def pending_limit(settings: dict[str, Any], prefetch: int) -> tuple[str, int] | None:
+def pending_limit(settings: Mapping[str, Any], prefetch: int) -> tuple[str, int] | None:
     """How many messages are kept beyond the prefetch, by which strategy; None keeps all."""
     limits = []
     if (constant := settings["constant_pending_message_limit_strategy"]) >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from broker_core.config import PolicyDocument, RuleSettings
@@ -29,7 +30,7 @@ class Own(NamedTuple):
     layers: Layers
     measured: Measured
 
-    def rule(self, settings: dict[str, Any], pool: PoolLimits, revision: int) -> Rule | None:
+    def rule(self, settings: Mapping[str, Any], pool: PoolLimits, revision: int) -> Rule | None:
         """The rule of effective settings; None when what matches doesn't make a whole one, or contradicts itself: entries
         that neither lies within the other's scope are laid over each other only for those whom both are about."""
         narrow, pooled = self.measured is Measured.SUBSCRIPTION, self.measured is Measured.POOL

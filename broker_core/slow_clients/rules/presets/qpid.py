@@ -11,7 +11,7 @@ The operators are told of a durable subscription that passes a limit and is kept
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker_core.config.preset_fields import QPID, defaults
@@ -27,7 +27,7 @@ _LIMITS: Final = {
 }
 
 
-def rules(settings: dict[str, Any], revision: int, *, durable: bool) -> Iterable[Rule]:
+def rules(settings: Mapping[str, Any], revision: int, *, durable: bool) -> Iterable[Rule]:
     """The rules of effective settings for a subscription."""
     if not durable:
         action = Action.DISCONNECT

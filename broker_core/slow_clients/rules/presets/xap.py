@@ -9,7 +9,7 @@ again. Its connection stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker_core.config.preset_fields import XAP, defaults
@@ -22,7 +22,7 @@ PART_MS: Final = 125
 """The shortest time between two looks at one client."""
 
 
-def rules(settings: dict[str, Any], revision: int) -> Iterable[Rule]:
+def rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
     """The rule of effective settings; none while it isn't enabled."""
     if not settings["enabled"]:
         return
