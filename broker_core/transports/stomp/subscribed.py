@@ -117,7 +117,8 @@ class Subscribed:
             if own in self._temporary:
                 self._temporary.discard(own)
                 self._end(own)
-        asked = asked_of(headers, id, self._engine.instance, frontier, clock.now_ns())
+        emptied = self._engine.kept.emptied
+        asked = asked_of(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
         if asked.command.durable is not None and asked.owner == "user":
             connection.durable_owners[asked.command.durable] = self._user_owner
         if id in connection.subscriptions:
