@@ -29,6 +29,13 @@ class EntryKind(models.TextChoices):
     QUOTA = "quotas", "Quota"
 
 
+class ResumeFrom(models.TextChoices):
+    """Where a STOMP client goes on that a policy dropped."""
+
+    NOW = "now", "With what comes, told what it missed"
+    LAST_ACKED = "last-acked", "With what it hadn’t acknowledged"
+
+
 class Authentication(models.TextChoices):
     """What clients must show when they log on to a transport."""
 

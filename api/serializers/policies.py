@@ -16,6 +16,7 @@ from api.serializers.policy_entries import (
 from api.serializers.settings import SettingsSerializer
 from api.serializers.strict import StrictSerializer
 from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
+from broker_core.config.transports import LEAST_BODY, MOST_BODY, ResumeFrom
 
 __all__ = ["StrictSerializer"]
 
@@ -70,6 +71,10 @@ class TransportChangeSerializer(TransportAccessSerializer):
     host = serializers.CharField(max_length=255, required=False)
     port = serializers.IntegerField(min_value=0, max_value=65_535, required=False)
     enabled = serializers.BooleanField(required=False)
+    resume = serializers.ChoiceField(choices=list(ResumeFrom), required=False)
+    max_body = serializers.IntegerField(
+        min_value=LEAST_BODY, max_value=MOST_BODY, allow_null=True, required=False
+    )
     pool = PoolSerializer(required=False)
     client_policy = ClientPolicySerializer(required=False)
     reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
@@ -98,6 +103,8 @@ class TransportSerializer(serializers.Serializer[Any]):
     restricted = serializers.BooleanField()
     origins = serializers.ListField(child=serializers.CharField())
     tls = TlsSerializer(allow_null=True)
+    resume = serializers.CharField()
+    max_body = serializers.IntegerField(allow_null=True)
     running = serializers.DictField(allow_null=True, required=False)
 
 

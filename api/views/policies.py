@@ -29,7 +29,7 @@ from console.choices import Permission
 from console.queries import live
 from console.queries import policies as queries
 from console.services import policies
-from console.services.policy_rows import OPEN
+from console.services.policy_rows import SILENT
 
 
 class TransportsView(ApiView):
@@ -142,6 +142,6 @@ def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     except BrokerAway:
         running = {}
     return [
-        {**OPEN, **transport, "running": running.get(transport["name"])}
+        {**SILENT, **transport, "running": running.get(transport["name"])}
         for transport in document["transports"]
     ]

@@ -30,7 +30,7 @@ from broker_core.config.presets import (
 from broker_core.config.reading import Reader, bad_policy
 from broker_core.config.rule_settings import RuleSettings
 from broker_core.config.rules import read_rules
-from broker_core.config.transports import TransportSettings, read_transport
+from broker_core.config.transports import ResumeFrom, TransportSettings, read_transport
 from broker_core.errors import OperatorError
 
 
@@ -75,6 +75,8 @@ class PolicyDocument:
                 ("restricted", False),
                 ("tls", None),
                 ("origins", []),
+                ("resume", ResumeFrom.NOW),
+                ("max_body", None),
             ):
                 if transport[key] == silent:
                     del transport[key]

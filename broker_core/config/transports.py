@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
+from broker_core.batch import MAX_BATCH_BYTES
 from broker_core.config.access import TlsSettings, read_authentication, read_origins
 from broker_core.config.preset_fields import ClientPolicy, PoolSettings
 from broker_core.config.presets import read_client_policy, read_pool
 from broker_core.config.reading import Reader
 
 TRANSPORT_KINDS = ("tcp", "websocket", "stomp", "stomp-ws")
+STOMP_KINDS: Final = frozenset(("stomp", "stomp-ws"))
+MOST_BODY: Final = MAX_BATCH_BYTES - 64 * 1024
+"""Bytes of a STOMP message's body; the rest of the batch is for its headers."""
+LEAST_BODY: Final = 1_024
+
+
+class ResumeFrom(StrEnum):
+    """Where a STOMP client goes on that a policy dropped and that subscribes as before."""
+
+    NOW = "now"
+    """With what comes; it is told what it missed."""
+    LAST_ACKED = "last-acked"
+    """With what it hadn't acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,8 @@ class TransportSettings:
     restricted       whether clients may only do what an entitlement allows them; else they may do everything
     tls              its files; None is plain
     origins          of the pages that may connect by WebSocket, as https://desk.example; * is any. Programs name none
+    resume           of STOMP: where a client goes on that a policy dropped and that subscribes as before
+    max_body         of STOMP: bytes of a message's body; None is as many as a batch takes
     """
 
     name: str
@@ -35,6 +52,8 @@ class TransportSettings:
     restricted: bool = False
     tls: TlsSettings | None = None
     origins: tuple[str, ...] = ()
+    resume: ResumeFrom = ResumeFrom.NOW
+    max_body: int | None = None
 
     @property
     def listens_as(self) -> tuple[object, ...]:
@@ -73,4 +92,18 @@ def read_transport(reader: Reader, source: Mapping[str, Any]) -> TransportSettin
         read_client_policy(reader, reader.mapping(source, "client_policy"), where),
         *read_authentication(reader, source, where),
         read_origins(reader, source, where),
+        *read_stomp(reader, source, where),
     )
+
+
+def read_stomp(reader: Reader, source: Mapping[str, Any], where: str) -> tuple[ResumeFrom, int | None]:
+    """What STOMP transports alone have: `resume` and `max_body`."""
+    resume = reader.choice(source, "resume", where, ResumeFrom) or ResumeFrom.NOW
+    max_body = reader.number(source, "max_body", where, LEAST_BODY, MOST_BODY)
+    if source.get("kind") not in STOMP_KINDS:
+        for key, said in (("resume", resume is not ResumeFrom.NOW), ("max_body", max_body is not None)):
+            if said:
+                reader.problems.append(
+                    f"{where}: {key} is a setting of transports of kind stomp and stomp-ws"
+                )
+    return resume, max_body

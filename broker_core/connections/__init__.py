@@ -15,4 +15,5 @@ acknowledging      windows and the commands that empty them
 subscribe_start    subscribes that need something before they begin
 leases             subscriptions that end unless they are renewed
 resume_tokens      what a dropped client takes along
+places             where one was that comes back without a word of that
 """

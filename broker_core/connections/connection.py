@@ -20,6 +20,7 @@ from broker_core.connections.acknowledging import acknowledge, grant, open_windo
 from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
+from broker_core.connections.places import Left
 from broker_core.connections.ports import Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
@@ -60,6 +61,8 @@ class Connection:
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = self.promised_ms = 0
         self.passing = False
+        self.comes_back_as = ""
+        """As whom it will be known again when it comes back without a word of where it was; "" for one that has that word."""
         self.durable_owners: dict[str, str] = {}
         """As whom durable subscriptions are kept that are another's than this client name's, by their names."""
         self.spoke_at = self.heard_at
@@ -436,6 +439,26 @@ class Connection:
     def resume_bookmark(self, ending: Ending) -> str | None:
         """The bookmark after which a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
         return str(Bookmark(self._instance, ending.first - 1)) if ending.first else None
+
+    def keep_places(self) -> None:
+        """It is about to be dropped: where its subscriptions are, for one that won't say so when it is back. Those that are kept
+        anyhow need nothing."""
+        services = self.services
+        if not self.comes_back_as:
+            return
+        left = [
+            Left(
+                target.id,
+                target.topic,
+                target.filter_text,
+                services.subscribing.position(target),
+                self.backlog.sent_upto(target.stream),
+            )
+            for target in self.subscriptions.values()
+            if not (target.durable or target.shares or target.managed)
+            and services.subscribing.is_kept(target)
+        ]
+        services.places.keep(self.comes_back_as, left, self._clock.monotonic_ms())
 
     def resume_token(self) -> str:
         """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""

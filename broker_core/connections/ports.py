@@ -11,6 +11,7 @@ from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.member import Member
+from broker_core.connections.places import Places
 from broker_core.connections.quotas import Quotas
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens
@@ -77,6 +78,7 @@ class Services:
     leases: Leases
     refused: RefusedNames
     tokens: Tokens
+    places: Places
     note: Note
     judging: Judging
     publishing: Publishing

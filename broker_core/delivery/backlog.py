@@ -432,6 +432,11 @@ class Backlog:
         lane = self.lanes.get(stream)
         return lane is not None and lane.window is not None
 
+    def sent_upto(self, stream: int) -> int:
+        """Up to which sequence the application may have records that it hasn't acknowledged; 0: none."""
+        lane = self.lanes.get(stream)
+        return lane.window.last_sent if lane is not None and lane.window is not None else 0
+
     def acknowledge(self, stream: int, first: int, last: int) -> None:
         """A subscription with a window acknowledges messages by number. ClientError bad_ack; `go_on` sends what it made
         room for."""

@@ -121,6 +121,12 @@ class Window:
         """Sequence up to which every record sent is acknowledged; 0 when there is none."""
         return self._last_acked
 
+    @property
+    def last_sent(self) -> int:
+        """Sequence of the last record of the log that was sent and isn't acknowledged, give or take those behind it that are; 0
+        when there is none."""
+        return next((span.sequence(span.last) for span in reversed(self._spans) if span.first_sequence), 0)
+
     def sent(self, batch: Batch, now_ns: int, accepted_at: int = 0) -> None:
         """A batch is on its way. `accepted_at`: from when its age counts, ns; left out, from now."""
         if not self.unacked:

@@ -207,6 +207,7 @@ class Enforcement:
 
     def _cancel_subscription(self, connection: Member, act: UnderWay) -> None:
         """End the subscription and say so; the client's others go on."""
+        connection.keep_places()
         decision, kept, lost, first = act.decision, NOTHING, NOTHING, 0
         for target in _targets(connection, decision):
             ending = connection.end(target, Cause.CANCELLED, decision.rule)
@@ -255,6 +256,7 @@ class Enforcement:
         connection.notices.tell(act.identity, _notice(act, None), act.record)
 
     def _close(self, connection: Member, act: UnderWay, retry_after_ms: int) -> None:
+        connection.keep_places()
         token = connection.resume_token()
         # First the end, then what is said of it: what is kept and lost is known only when nothing more is acknowledged.
         ending = connection.leave(act.decision.reason.value)

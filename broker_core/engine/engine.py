@@ -23,6 +23,7 @@ from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.owners import Owners
+from broker_core.connections.places import Places
 from broker_core.connections.ports import Services
 from broker_core.connections.quotas import Quotas
 from broker_core.connections.refused_names import RefusedNames
@@ -134,6 +135,7 @@ class Engine:
             self.leases,
             RefusedNames(),
             Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),
+            Places(),
             self.events.add,
             self.settle,
             self.dispatch,

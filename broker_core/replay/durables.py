@@ -145,6 +145,7 @@ class Durables:
         self._kept.drop(durable)
         self.sent_upto.pop((client, name), None)
         if durable.sharing is not None:
+            self._kept.empty(name, self._frontier.durable)
             self._shared.pop(name, None)  # its consumers go on with what it was, and it is kept no more
         subscribed = self._active.pop((client, name), None)
         if subscribed is not None:

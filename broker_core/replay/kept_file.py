@@ -2,6 +2,9 @@
 
     {"version": 2, "crc": 1234, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
 
+`emptied` is there when shared subscriptions were deleted: {"crc": 5678, "upto": {"queue.x": 17}}, how far the log was then.
+A release before it passes it over.
+
 `crc` is the CRC32C of the list as it stands there, without white space around it: a flipped bit in a position would be a
 position still. Version 1, of earlier releases, has none. Releases before it kept durable subscriptions and managed replays
 in two files, each {"version": 1} with a list under `durables` or `replays`. They are read when the one file isn't there yet, and renamed when it is on disk.
@@ -9,9 +12,10 @@ in two files, each {"version": 1} with a list under `durables` or `replays`. The
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -38,10 +42,20 @@ class Earlier(NamedTuple):
     replays: Path
 
 
-def encode(entries: Iterable[Entry]) -> bytes:
+class _Emptied(msgspec.Struct):
+    """Names and how far the log was, and the checksum of these."""
+
+    crc: int
+    upto: msgspec.Raw
+
+
+def encode(entries: Iterable[Entry], emptied: Mapping[str, int] = MappingProxyType({})) -> bytes:
     """The file's content."""
-    kept = msgspec.json.encode(list(entries))
-    return msgspec.json.encode({"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)})
+    kept, upto = msgspec.json.encode(list(entries)), msgspec.json.encode(dict(emptied))
+    said: dict[str, Any] = {"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)}
+    if emptied:
+        said["emptied"] = _Emptied(crc32c(upto), msgspec.Raw(upto))
+    return msgspec.json.encode(said)
 
 
 def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
@@ -71,6 +85,26 @@ def load(files: Files, path: Path, earlier: Earlier) -> Sequence[Entry]:
             files.rename(one, one.with_name(one.name + MIGRATED))
             files.sync_directory(one.parent)
     return found
+
+
+def load_emptied(path: Path) -> dict[str, int]:
+    """Which shared subscriptions were deleted, and how far the log was then. After `load`, and raises what that does."""
+    if not path.exists():
+        return {}
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).get("emptied")
+        said = msgspec.json.decode(found, type=_Emptied) if found is not None else None
+        if said is None:
+            return {}
+        if said.crc != crc32c(said.upto):
+            raise ValueError("its checksum doesn't fit")
+        return msgspec.json.decode(said.upto, type=dict[str, int])
+    except ValueError as problem:
+        raise OperatorError(
+            "bad_kept_positions",
+            f"{path} can't be read: {problem}.",
+            "Restore it, or move it away: then nothing is kept of clients that are away.",
+        ) from problem
 
 
 def _read(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -20,9 +21,10 @@ from broker_core.errors import JournalError
 from broker_core.journal.files import Files, replace_durably
 from broker_core.journal.held import Pin
 from broker_core.replay.kept import FORMER_OWNER, SHARED_OWNER, Durable, ManagedReplay
-from broker_core.replay.kept_file import Earlier, Entry, encode, load
+from broker_core.replay.kept_file import Earlier, Entry, encode, load, load_emptied
 
 log = structlog.get_logger("sluice.kept")
+MOST_EMPTIED: Final = 10_000
 
 
 class KeptPositions:
@@ -38,6 +40,9 @@ class KeptPositions:
         """By client and name."""
         self.replays: dict[str, ManagedReplay] = {}
         """By name, the oldest first."""
+        self.emptied: dict[str, int] = {}
+        """Of shared subscriptions that were deleted the last record of the log then, the longest ago first: who makes a queue of
+        that name again doesn't get what was deleted with the first."""
         self._path = path
         self._files = Files() if files is None else files
         self._pin = pin
@@ -52,6 +57,7 @@ class KeptPositions:
             if entry.client == FORMER_OWNER:
                 entry.client = SHARED_OWNER
             self._enter(entry)
+        self.emptied.update(load_emptied(path))
 
     def __iter__(self) -> Iterator[Entry]:
         yield from self.durables.values()
@@ -90,6 +96,14 @@ class KeptPositions:
             del self.replays[entry.name]
         self._let_go(entry)
         self._unsaved.discard(entry)
+        self._changed = True
+
+    def empty(self, name: str, upto: int) -> None:
+        """A shared subscription is deleted, and with it all of the log up to there."""
+        self.emptied.pop(name, None)
+        self.emptied[name] = upto
+        if len(self.emptied) > MOST_EMPTIED:
+            del self.emptied[next(iter(self.emptied))]
         self._changed = True
 
     def note(self) -> None:
@@ -140,7 +154,7 @@ class KeptPositions:
             waiting, self._next, self._changed = self._next, None, False
             try:
                 held = [(entry, entry.held_from) for entry in self]
-                await asyncio.to_thread(replace_durably, self._files, self._path, encode(self))
+                await asyncio.to_thread(replace_durably, self._files, self._path, encode(self, self.emptied))
                 for entry, sequence in held:
                     if sequence is None:
                         self._let_go(entry)

@@ -75,6 +75,15 @@ class JournaledTopics:
         ]
         return all(disjoint(pattern, one) for one in kept)
 
+    def covers_all(self, pattern: TopicPattern) -> bool:
+        """Whether certainly every record of every topic of a pattern is journaled."""
+        if pattern.exact is not None:
+            return pattern.exact.startswith(EVENTS_PREFIX) or self._filters_of(pattern.exact) is None
+        if inside(pattern, _EVENTS):
+            return True
+        whole = any(entry.filter is None and inside(pattern, entry.pattern) for entry in self._entries)
+        return whole and all(disjoint(pattern, one) for one in self._not)
+
     def _find_filters(self, topic: str) -> tuple[Filter, ...] | None:
         """The filters of which a record must pass one; None when all are kept, () when none is."""
         if topic.startswith(EVENTS_PREFIX):

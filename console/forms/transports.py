@@ -7,7 +7,8 @@ from typing import Any
 from django import forms
 
 from broker_core.config.access import AUTHENTICATIONS
-from broker_core.config.transports import TRANSPORT_KINDS
+from broker_core.config.transports import LEAST_BODY, MOST_BODY, TRANSPORT_KINDS
+from console.choices import ResumeFrom
 from console.forms.fields import LinesField, dress
 from console.forms.limits import PolicyForm
 
@@ -41,6 +42,7 @@ class DraftTransportForm(TransportPolicyForm):
     GROUPS = (
         ("Transport", ("name", "kind")),
         ("Access", ("authentication", "restricted", "certificate", "key", "client_ca", "origins")),
+        ("STOMP", ("resume", "max_body")),
         *TransportPolicyForm.GROUPS,
     )
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
@@ -73,9 +75,23 @@ class DraftTransportForm(TransportPolicyForm):
         "Default: none but its own. Programs send no origin.",
     )
 
+    resume = forms.ChoiceField(
+        label="A client that a policy dropped goes on",
+        choices=ResumeFrom.choices,
+        required=False,
+        help_text="When it subscribes as before within a minute. Of STOMP transports alone, as the next.",
+    )
+    max_body = forms.IntegerField(
+        label="Largest body (bytes)",
+        required=False,
+        min_value=LEAST_BODY,
+        max_value=MOST_BODY,
+        help_text=f"Of a STOMP message. Default: {MOST_BODY:,}.",
+    )
+
     def __init__(self, *args: Any, new: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in ("kind", "authentication"):
+        for name in ("kind", "authentication", "resume"):
             dress(self.fields[name])
         if not new:  # clients and history speak of a transport by its name
             self.fields["name"].disabled = self.fields["kind"].disabled = True
@@ -93,5 +109,7 @@ class DraftTransportForm(TransportPolicyForm):
             "authentication": clean["authentication"] or "none",
             "restricted": clean["restricted"],
             "origins": clean["origins"],
+            "resume": clean["resume"] or ResumeFrom.NOW,
+            "max_body": clean["max_body"],
             "tls": {**dict.fromkeys(TLS), **tls} if tls else None,
         }

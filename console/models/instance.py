@@ -18,10 +18,11 @@ from broker_core.config.access import read_authentication, read_origins
 from broker_core.config.journaling import read_journaled_topics
 from broker_core.config.preset_fields import AMPS
 from broker_core.config.reading import Reader
+from broker_core.config.transports import read_stomp
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
 from broker_core.subscriptions.journaled_topics import JournaledTopics
-from console.choices import Authentication, TransportKind
+from console.choices import Authentication, ResumeFrom, TransportKind
 
 
 def check_name(value: str) -> None:
@@ -110,6 +111,8 @@ class Transport(models.Model):
     restricted = models.BooleanField(default=False)  # only what an entitlement allows
     tls = models.JSONField(null=True, blank=True)  # paths: certificate, key, client_ca
     origins = models.JSONField(default=list, blank=True)  # of the pages that may connect by WebSocket
+    resume = models.CharField(max_length=16, choices=ResumeFrom.choices, default=ResumeFrom.NOW)
+    max_body = models.PositiveIntegerField(null=True, blank=True)  # bytes of a STOMP message's body
 
     class Meta:
         ordering = ["instance", "name"]
@@ -122,6 +125,7 @@ class Transport(models.Model):
             models.CheckConstraint(
                 condition=Q(authentication__in=Authentication.values), name="transport_authentication"
             ),
+            models.CheckConstraint(condition=Q(resume__in=ResumeFrom.values), name="transport_resume"),
         ]
 
     def __str__(self) -> str:
@@ -136,6 +140,8 @@ class Transport(models.Model):
             f"transport {self.name!r}",
         )
         read_origins(reader, {"origins": self.origins}, f"transport {self.name!r}")
+        stomp = {"kind": self.kind, "resume": self.resume, "max_body": self.max_body}
+        read_stomp(reader, stomp, f"transport {self.name!r}")
         if reader.problems:
             raise ValidationError(reader.problems)
 

@@ -42,6 +42,8 @@ TRANSPORT_FIELDS = (
     "restricted",
     "tls",
     "origins",
+    "resume",
+    "max_body",
 )
 
 

@@ -32,7 +32,17 @@ from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
 
 First = Callable[[PolicyRevision, PolicyRevision], None]
-OF_A_TRANSPORT = ("host", "port", "enabled", "authentication", "restricted", "tls", "origins")
+OF_A_TRANSPORT = (
+    "host",
+    "port",
+    "enabled",
+    "authentication",
+    "restricted",
+    "tls",
+    "origins",
+    "resume",
+    "max_body",
+)
 
 
 @dataclass(frozen=True, slots=True)

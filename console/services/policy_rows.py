@@ -15,8 +15,10 @@ from console.models import BrokerUser, ClientPolicy, Entitlement, Instance, Poli
 from console.queries import policies as read
 
 USER_FIELDS = ("name", "password", "token", "certificate", "groups", "clients")
-OPEN: dict[str, Any] = {"authentication": "none", "restricted": False, "tls": None, "origins": []}
-"""What a document leaves out of a transport that asks for no proof."""
+SILENT: dict[str, Any] = {
+    "authentication": "none", "restricted": False, "tls": None, "origins": [], "resume": "now", "max_body": None,
+}  # fmt: skip
+"""What a document leaves out of a transport that says nothing of it."""
 ENTITLEMENT_FIELDS = ("who", "transports", "publish", "subscribe", "filter")
 
 
@@ -34,7 +36,7 @@ def write(instance: Instance, document: Mapping[str, Any]) -> None:
         assign(known.pop(name), {"enabled": False}, ("enabled",))
     for wanted in whole["transports"]:
         transport = known.get(wanted["name"]) or Transport(instance=instance)
-        assign(transport, {**OPEN, **wanted}, read.TRANSPORT_FIELDS)
+        assign(transport, {**SILENT, **wanted}, read.TRANSPORT_FIELDS)
         edit_limits(instance, transport, wanted)
     for kind in EntryKind.values:
         write_entries(instance, kind, whole[kind])

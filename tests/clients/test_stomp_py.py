@@ -15,6 +15,7 @@ import stomp
 from broker_core.access import hash_password
 from broker_core.config import AccessSettings, UserSettings
 from broker_core.config.document import PolicyDocument
+from broker_core.config.transports import ResumeFrom
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.rules import policy_with, rule
 from tests.support.stomp_client import port_of, stomp_policy
@@ -186,3 +187,63 @@ def test_a_slow_one_is_told_why_and_then_closed(tmp_path: Path) -> None:
         assert error.headers["message"] == "slow_client_backlog"
         assert float(error.headers["x-sluice-observed"]) > float(error.headers["x-sluice-limit"])
         assert slow.heard.ends.get(timeout=20) == "disconnected"
+
+
+def _slow_and_back(
+    home: Path, resume: ResumeFrom, ack: str = "client-individual"
+) -> tuple[list[str], list[dict[str, str]]]:
+    """A client acknowledges 0 and 1, is closed for being slow, and subscribes again as it did: what it is given then, up to the
+    first message that came when it was back. Messages are large, as a replay brings some 16 KiB at once."""
+    policy = stomp_policy(policy_with(rule("disconnect")), resume=resume)
+    with served(home, policy) as (_, connect):
+        slow, other = connect(), connect()
+
+        def subscribe(connection: Any) -> None:
+            connection.subscribe(
+                "/topic/t", id="s", ack=ack, headers={"prefetch-count": "4"}, receipt="there"
+            )
+            assert connection.heard.receipts.get(timeout=20) == "there"
+
+        def send(*bodies: str) -> None:
+            for body in bodies:
+                other.send("/topic/t", body.ljust(4_096), receipt=body)
+                assert other.heard.receipts.get(timeout=20) == body
+
+        subscribe(slow)
+        send("0", "1", "2")
+        done = [slow.heard.messages.get(timeout=20) for _ in range(3)][:2]
+        slow.ack(done[-1].headers["ack"])
+        if ack == "client-individual":
+            slow.ack(done[0].headers["ack"])
+        send(*map(str, range(3, 14)))
+        assert slow.heard.errors.get(timeout=20).headers["message"] == "slow_client_backlog"
+        assert slow.heard.ends.get(timeout=20) == "disconnected"
+        send("away")
+        slow.heard = Heard()
+        slow.set_listener("", slow.heard)
+        slow.connect(wait=True)
+        subscribe(slow)
+        send("live")
+        found: list[Any] = []
+        bodies: list[str] = []
+        while not bodies or bodies[-1] != "live":
+            found.append(slow.heard.messages.get(timeout=20))
+            bodies.append(found[-1].body.strip())
+            slow.ack(found[-1].headers["ack"])
+        assert [frame.body.strip() for frame in done] == ["0", "1"]
+        return bodies, [frame.headers for frame in found]
+
+
+@pytest.mark.parametrize("ack", ["client", "client-individual"])
+def test_a_slow_one_that_comes_back_as_it_was_gets_what_it_had_not_acknowledged(
+    tmp_path: Path, ack: str
+) -> None:
+    bodies, headers = _slow_and_back(tmp_path, ResumeFrom.LAST_ACKED, ack)
+    assert bodies == [*map(str, range(2, 14)), "away", "live"]
+    assert [one["redelivered"] for one in headers] == ["true"] * 4 + ["false"] * 10
+
+
+def test_a_slow_one_that_comes_back_is_told_what_it_missed_and_can_ask_for_it(tmp_path: Path) -> None:
+    bodies, headers = _slow_and_back(tmp_path, ResumeFrom.NOW)
+    assert bodies == ["live"]
+    assert headers[0]["x-sluice-missed"] == "[test-1|3|:test-1|15|]"

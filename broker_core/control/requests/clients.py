@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from broker_core.config.transports import MOST_BODY, STOMP_KINDS, ResumeFrom
 from broker_core.connections.member import Member
 from broker_core.control import listing
 from broker_core.control.status import Statistics
@@ -45,7 +46,21 @@ class ClientRequests:
 
     async def effective(self, asked: requests.Effective) -> list[EffectiveSetting]:
         """The settings in force for one."""
-        return self._engine.guard.effective(self._connection(asked.name).name)
+        connection = self._connection(asked.name)
+        return [*self._engine.guard.effective(connection.name), *self._of_stomp(connection.transport)]
+
+    def _of_stomp(self, transport: str) -> Iterator[EffectiveSetting]:
+        """What a STOMP transport says beside policies."""
+        for own in self._engine.policy.transports:
+            if own.name == transport and own.kind in STOMP_KINDS:
+                for name, value, default, unit in (
+                    ("resume", own.resume.value, ResumeFrom.NOW.value, ""),
+                    ("max_body", own.max_body or MOST_BODY, MOST_BODY, "bytes"),
+                ):
+                    origin = "default" if value == default else f"transport {transport}"
+                    yield EffectiveSetting(
+                        setting=f"stomp.{name}", value=value, unit=unit, origin=origin, subscription=""
+                    )
 
     async def forecasts(self, asked: requests.Forecasts) -> list[ForecastEntry]:
         """Of every rule that looks at one, the one that acts first in front, those without a time last."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from broker_core.batch import MAX_BATCH_BYTES
+from broker_core.config.transports import MOST_BODY
 from broker_core.errors import ClientError
 from broker_core.headers import escape, unescape
 from broker_core.protocols.native import BEFORE_LOGON
@@ -60,9 +60,7 @@ class Limits:
     """One header line."""
     headers: int = 128
     """Headers of a frame."""
-    body: int = MAX_BATCH_BYTES - 64 * 1024
-    """A body; the rest of the batch is for its headers."""
-
+    body: int = MOST_BODY
     head: int = 256 * 1024
     """Command and headers together: some long lines, or many short ones."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -78,8 +79,16 @@ def durable_of(headers: Mapping[str, str]) -> tuple[str, str]:
     return "", ""
 
 
-def asked_of(headers: Mapping[str, str], id: str, instance: str, newest: int, now_ns: int) -> Asked:
-    """The command. `newest` is the log's newest record. ClientErrors name the header or what it says."""
+def asked_of(
+    headers: Mapping[str, str],
+    id: str,
+    instance: str,
+    newest: int,
+    now_ns: int,
+    emptied: Mapping[str, int] = MappingProxyType({}),
+) -> Asked:
+    """The command. `newest` is the log's newest record, `emptied` says of queues that were deleted how far the log was then.
+    ClientErrors name the header or what it says."""
     check_subscription_id(id)
     destination = subscribe_to(headers.get("destination", ""), is_multicast(headers))
     ack = headers.get("ack", "auto")
@@ -107,7 +116,8 @@ def asked_of(headers: Mapping[str, str], id: str, instance: str, newest: int, no
         fields |= _number(headers, "x-sluice-max-deliveries", "max_deliveries")
     bookmark = _bookmark(headers, instance, newest, now_ns)
     if bookmark is None and owner == "queue":
-        bookmark = EPOCH_TEXT  # what came before anybody asked for it waits in the queue
+        # What came before anybody asked for it waits in the queue, but what was deleted with it.
+        bookmark = _after(instance, emptied.get(durable, 0))
     if bookmark is not None:
         fields["bookmark"] = bookmark
     fields |= {field: headers[header] for header, field in _OURS.items() if headers.get(header)}

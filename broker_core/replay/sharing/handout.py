@@ -51,6 +51,8 @@ class Handout(Generic[Holder]):
         self.again: set[int] = set()
         self._here: dict[int, None] = {}
         self._held: dict[Holder, dict[int, None]] = {}
+        self.unacknowledged = 0
+        """Records that somebody holds."""
 
     def held(self, holder: Holder) -> Iterable[int]:
         """What it has and hasn't acknowledged, in the order in which it was given."""
@@ -59,12 +61,7 @@ class Handout(Generic[Holder]):
     @property
     def owed(self) -> int:
         """Records that are here or held; of what is back their number isn't known, so its intervals count."""
-        return len(self._here) + sum(map(len, self._held.values())) + len(self.back)
-
-    @property
-    def unacknowledged(self) -> int:
-        """Records that somebody holds."""
-        return sum(map(len, self._held.values()))
+        return len(self._here) + self.unacknowledged + len(self.back)
 
     @property
     def full(self) -> bool:
@@ -90,6 +87,7 @@ class Handout(Generic[Holder]):
         for sequence in sequences:
             del here[sequence]
             mine[sequence] = None
+            self.unacknowledged += 1
 
     def acknowledged(self, holder: Holder, sequences: Iterable[int]) -> None:
         """The holder is done with these. What it doesn't have is passed over: it was taken from it meanwhile."""
@@ -97,6 +95,7 @@ class Handout(Generic[Holder]):
         for sequence in sequences:
             if sequence in mine:
                 del mine[sequence]
+                self.unacknowledged -= 1
                 self.tries.pop(sequence, None)
                 self.again.discard(sequence)
                 self.given_up.discard(sequence)
@@ -107,6 +106,7 @@ class Handout(Generic[Holder]):
         """The holder gives these back; with those of them that `failed` it couldn't do anything, and nobody can `for_good`."""
         mine = self._held.get(holder, {})
         back = sorted(sequence for sequence in sequences if mine.pop(sequence, self) is None)
+        self.unacknowledged -= len(back)
         for first, last in runs(np.array(back, np.uint64)):
             self.back.add(first, last)
         for sequence in set(failed).intersection(back):

@@ -11,7 +11,7 @@ What a consumer gives back, or leaves behind, is read from the log again, and go
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -122,9 +122,9 @@ class SharedSubscription:
             kept.position, sharing.upto, sharing.done, sharing.tries, sharing.max_deliveries
         )
         self._consumers: dict[ClientSubscription, _Consumer] = {}
-        """Who was served longest ago comes first."""
-        self._waiting: set[_Consumer] = set()
-        """Those that take nothing now; they are heard of when they do."""
+        self._taking: OrderedDict[_Consumer, None] = OrderedDict()
+        """Those that may take something, who was served longest ago first. The others say themselves when they do: so a turn costs
+        what it gives out, however many there are."""
         self._ready: deque[OutboxEntry] = deque()
         """What can be dealt, the lowest sequence first."""
         self._scheduled = self._bringing = False
@@ -159,7 +159,8 @@ class SharedSubscription:
 
     def join(self, target: ClientSubscription) -> None:
         """One more consumer."""
-        self._consumers[target] = _Consumer(target)
+        consumer = self._consumers[target] = _Consumer(target)
+        self._taking[consumer] = None
         self._soon()
 
     def leave(self, target: ClientSubscription) -> None:
@@ -168,7 +169,7 @@ class SharedSubscription:
         consumer = self._consumers.pop(target, None)
         if consumer is None:
             return
-        self._waiting.discard(consumer)
+        self._taking.pop(consumer, None)
         self._look_at(consumer)
         busy = consumer.windowed and target.account.in_flight.messages > 0
         held = list(self._handout.held(consumer))
@@ -236,38 +237,41 @@ class SharedSubscription:
     def _deal(self) -> None:
         """Give what is ready to those that take something, in equal parts; and have brought again what is back."""
         handout, ready = self._handout, self._ready
-        takers = deque(self._takers())
         left = sum(entry.count for entry in ready)
         room = MOST_OWED - handout.unacknowledged  # a batch may have brought more than is wanted
-        while takers and ready and room > 0 and not 0 < handout.back.first < ready[0].batch.first_sequence:
-            consumer = takers.popleft()
-            given = self._give(consumer, min(consumer.room, -(-left // (len(takers) + 1)), room))
+        while ready and room > 0 and not 0 < handout.back.first < ready[0].batch.first_sequence:
+            consumer = self._next()
+            if consumer is None:
+                break
+            given = self._give(consumer, min(consumer.room, -(-left // len(self._taking)), room))
             left -= given
             room -= given
-        if len(handout.back) and not self._bringing and (takers or self._takers()):
+            # What it was given has to leave before it is asked again.
+            self._taking.move_to_end(consumer)
+            if not consumer.takes():
+                self._wait_for(consumer)
+        if len(handout.back) and not self._bringing and self._next() is not None:
             self._bringing = True
             self._facilities.spawn(self._bring_back())
-        # Those that have been given something are asked again when it has left.
-        self._takers()
 
-    def _takers(self) -> list[_Consumer]:
-        """Who takes something now. The others say themselves when they do."""
-        takers = []
-        for consumer in self._consumers.values():
-            if consumer in self._waiting:
-                continue
-            if consumer.room > 0:
-                takers.append(consumer)
-            else:
-                self._waiting.add(consumer)
-                consumer.target.peer.backlog.when(consumer.takes).add_done_callback(
-                    partial(self._takes_again, consumer)
-                )
-        return takers
+    def _next(self) -> _Consumer | None:
+        """Of those that take something now, who was served longest ago."""
+        while self._taking:
+            consumer = next(iter(self._taking))
+            if consumer.takes():
+                return consumer
+            self._wait_for(consumer)
+        return None
+
+    def _wait_for(self, consumer: _Consumer) -> None:
+        """It takes nothing now, and is heard of when it does."""
+        del self._taking[consumer]
+        when = consumer.target.peer.backlog.when(consumer.takes)
+        when.add_done_callback(partial(self._takes_again, consumer))
 
     def _takes_again(self, consumer: _Consumer, _: asyncio.Future[None]) -> None:
-        self._waiting.discard(consumer)
-        if not self.closed and consumer.target in self._consumers:
+        if not self.closed and self._consumers.get(consumer.target) is consumer:
+            self._taking[consumer] = None
             self._look_at(consumer)
             self._soon()
 
@@ -285,8 +289,6 @@ class SharedSubscription:
             handout.gave(consumer, entry.batch.sequences().tolist())
             target.account.match_anew(entry.batch)
             target.peer.backlog.put(replace(entry, stream=target.stream))
-        # The others come first from here on.
-        self._consumers[target] = self._consumers.pop(target)
         return given
 
     async def _bring_back(self) -> None:
@@ -379,7 +381,7 @@ class SharedSubscription:
     def writable(self) -> bool:
         """Whether more of the log is wanted: all that was is dealt, and somebody takes more."""
         handout = self._handout
-        return not (self._ready or len(handout.back) or handout.full) and bool(self._takers())
+        return not (self._ready or len(handout.back) or handout.full) and self._next() is not None
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:
         """These are ready."""

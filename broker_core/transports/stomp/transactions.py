@@ -12,13 +12,14 @@ MOST_OPEN: Final = 16
 MOST_FRAMES: Final = 1_024
 """In one transaction."""
 MOST_BYTES: Final = 15 * 1024 * 1024
-"""Of one transaction's bodies and headers: it becomes one batch."""
+"""Of the bodies and headers of all that are open: one becomes one batch, and what never ends costs no more."""
 
 
 @dataclass(slots=True)
 class _Transaction:
     frames: list[Frame] = field(default_factory=list)
     nbytes: int = 0
+    """What it holds back."""
 
 
 class Transactions:
@@ -26,6 +27,7 @@ class Transactions:
 
     def __init__(self) -> None:
         self._open: dict[str, _Transaction] = {}
+        self._nbytes = 0
 
     def begin(self, name: str) -> None:
         """ClientError bad_transaction: there is one of that name, or as many as there may be."""
@@ -39,17 +41,20 @@ class Transactions:
         """Hold a frame back. ClientError bad_transaction."""
         found = self._find(name)
         found.frames.append(frame)
-        found.nbytes += len(frame.body) + sum(
-            len(key) + len(value) + 2 for key, value in frame.headers.items()
-        )
-        if len(found.frames) > MOST_FRAMES or found.nbytes > MOST_BYTES:
-            raise _bad(f"A transaction has {MOST_FRAMES:,} frames and {MOST_BYTES:,} bytes at most.", name)
+        nbytes = len(frame.body) + sum(len(key) + len(value) + 2 for key, value in frame.headers.items())
+        found.nbytes += nbytes
+        self._nbytes += nbytes
+        if len(found.frames) > MOST_FRAMES:
+            raise _bad(f"A transaction has {MOST_FRAMES:,} frames at most.", name)
+        if self._nbytes > MOST_BYTES:
+            raise _bad(f"A connection's open transactions have {MOST_BYTES:,} bytes at most.", name)
 
     def end(self, name: str) -> list[Frame]:
         """Its frames; it is over. ClientError bad_transaction."""
-        frames = self._find(name).frames
+        found = self._find(name)
         del self._open[name]
-        return frames
+        self._nbytes -= found.nbytes
+        return found.frames
 
     def _find(self, name: str) -> _Transaction:
         found = self._open.get(name)

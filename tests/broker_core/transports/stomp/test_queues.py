@@ -153,3 +153,39 @@ async def test_no_more_is_unacknowledged_than_is_said(
                 subscription.ack(got.pop(0))
                 got.append(await anext(mine))
                 assert (await ask(broker, "durables"))[0]["unacknowledged"] <= 10
+
+
+async def test_a_queue_that_was_deleted_begins_empty_after_a_restart_too(tmp_path: Path) -> None:
+    headers = {"id": "1", "destination": JOBS, "ack": "client"}
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        await client.asked("SEND", b"before", destination=JOBS)
+        await client.asked("SUBSCRIBE", **headers)
+        assert (await client.read()).body == b"before"
+        await client.asked("UNSUBSCRIBE", id="1")
+        await ask(broker, "durable_delete", client="shared:queues", name="queue.jobs")
+        assert await ask(broker, "durables") == []
+        await client.asked("SEND", b"between", destination=JOBS)
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        await client.asked("SUBSCRIBE", **headers)
+        assert (await client.read()).body == b"between", "what came after it was deleted is a new queue's"
+        await client.asked("SUBSCRIBE", id="2", destination="/topic/queue.jobs", x_stream_offset="first")
+        assert (await client.read()).body == b"before", "the log has everything"
+
+
+async def test_a_turn_asks_as_many_consumers_as_it_gives_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    takes = shared_subscription._Consumer.takes
+    monkeypatch.setattr(shared_subscription._Consumer, "takes", lambda one: asked.append(one) or takes(one))
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        for number in range(300):
+            client.send("SUBSCRIBE", id=number, destination=JOBS, ack="client", prefetch_count=5)
+        await client.asked("SEND", b"first", destination="/topic/other")
+        before = len(asked)
+        for number in range(20):
+            await client.asked("SEND", b"%d" % number, destination="/topic/other")
+            client.send("SEND", b"%d" % number, destination=JOBS)
+            message = await client.read()
+            client.send("ACK", id=message.headers["ack"])
+        assert len(asked) - before < 20 * 30

@@ -279,3 +279,17 @@ async def test_an_answer_comes_to_a_temporary_destination(tmp_path: Path, subscr
             asker.send("SEND", b"last", destination="/temp-queue/one")
             assert (await asker.read()).body == b"last"
             await answerer.asked("UNSUBSCRIBE", id="other")
+
+
+async def test_a_transport_has_its_own_largest_body_and_says_so(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy(max_body=2_048)) as broker:
+        async with stomp_client(broker, client_id="app") as client:
+            await client.asked("SEND", b"x" * 2_048, destination="/topic/a", content_length=2_048)
+            said = {one["setting"]: one for one in await ask(broker, "effective", name="app")}
+            assert (said["stomp.max_body"]["value"], said["stomp.max_body"]["origin"]) == (
+                2_048,
+                "transport stomp",
+            )
+            assert (said["stomp.resume"]["value"], said["stomp.resume"]["origin"]) == ("now", "default")
+            client.send("SEND", b"", destination="/topic/a", content_length=2_049)
+            assert (await client.error()).headers["message"] == "frame_too_large"

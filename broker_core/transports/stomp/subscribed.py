@@ -1,0 +1,281 @@
+"""SUBSCRIBE and what follows from it: deliveries as MESSAGE frames, ACK and NACK, gaps, and UNSUBSCRIBE.
+
+A subscription is known to the client by its id, and to the engine by its stream; a message by its number in the subscription.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker_core.connections.acknowledging import refuse
+from broker_core.connections.inbox import Hold
+from broker_core.delivery.entry import OutboxEntry
+from broker_core.errors import ClientError, OperatorError
+from broker_core.protocols import commands, replies
+from broker_core.protocols.names import check_subscription_id
+from broker_core.protocols.stomp.destinations import Destination, temporary
+from broker_core.protocols.stomp.frames import Frame, Version, encode_frame, header_line
+from broker_core.protocols.stomp.messages import (
+    Frames,
+    Tails,
+    acknowledged_frames,
+    read_ack,
+    redelivered,
+    shared_frames,
+)
+from broker_core.protocols.stomp.reading import needed
+from broker_core.protocols.stomp.subscribing import Asked, asked_of, durable_of
+from broker_core.replay.client_subscription import Sharer
+from broker_core.transports.stomp.returning import Back, from_its_place
+from broker_core.transports.stomp.talk import Talk
+
+if TYPE_CHECKING:
+    from broker_core.engine.engine import Engine
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """One, as its MESSAGEs name it."""
+
+    id: str
+    named: bytes
+    """Its id as a header's value."""
+    acknowledges: bool
+    kept_as: tuple[str, str] | None = None
+    """Of a durable subscription: whose it is, and its name."""
+    had_upto: int = 0
+    """Up to which sequence somebody may have had its messages before."""
+    sent: int = 0
+    gap: str = ""
+    """What the next message says is missing before it."""
+    missed: str = ""
+    """What it says the client missed while it was away."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A SUBSCRIBE that is under way."""
+
+    asked: Asked
+    receipt: str
+    back: Back | None = None
+
+
+class Subscribed:
+    """One client's subscriptions."""
+
+    __slots__ = (
+        "_engine", "_secret", "_streams", "_subscribing", "_tails", "_talk", "_temporary", "_unsubscribing",
+    )  # fmt: skip
+
+    def __init__(self, engine: Engine, talk: Talk, tails: Tails) -> None:
+        self._engine = engine
+        self._talk = talk
+        self._tails = tails
+        self._subscribing: dict[str, _Asked] = {}
+        self._unsubscribing: dict[str, str] = {}
+        """What is to be answered when a subscription has ended, and isn't kept any more if it was to be deleted."""
+        self._streams: dict[int, _Subscription] = {}
+        self._secret = secrets.token_hex(8)
+        """By which its temporary destinations are known."""
+        self._temporary: set[str] = set()
+        """Those that it hears without having subscribed to them."""
+
+    # Temporary destinations.
+
+    def own(self, destination: str) -> str:
+        """By which destination others know a temporary one of this connection; "" when it is none."""
+        return temporary(destination, self._secret)
+
+    def hear(self, reply_to: str, destination: Destination) -> None:
+        """What is sent to a temporary destination is for the client, whether it subscribes to it or not."""
+        topic = destination.topic
+        if reply_to in self._temporary or any(
+            one.topic == topic for one in self._talk.connection.subscriptions.values()
+        ):
+            return
+        self._temporary.add(reply_to)
+        command = commands.Subscribe(id=check_subscription_id(reply_to), topic=topic)
+        self._subscribing[reply_to] = _Asked(Asked(command, destination, "auto", ""), "")
+        self._talk.connection.carry_out(command)
+
+    # Beginning and end.
+
+    def subscribe(self, headers: dict[str, str]) -> None:
+        """Begin one. ClientErrors name the header, or say what can't be had."""
+        talk, connection = self._talk, self._talk.connection
+        frontier, clock = self._engine.frontier.durable, self._engine.clock
+        id = headers.get("id", "")
+        if not id and talk.version is Version.V10:
+            id = needed(headers, "destination")[:128]
+        own = headers.get("destination", "")
+        if known := self.own(own):
+            headers = {**headers, "destination": known}
+            if own in self._temporary:
+                self._temporary.discard(own)
+                self._end(own)
+        emptied = self._engine.kept.emptied
+        asked = asked_of(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
+        if asked.command.durable is not None and asked.owner == "user":
+            connection.durable_owners[asked.command.durable] = self._user_owner
+        if id in connection.subscriptions:
+            raise ClientError(
+                "bad_command",
+                f"There is a subscription {id!r} already.",
+                "Unsubscribe it first, or use another id.",
+            )
+        command, back = from_its_place(self._engine, connection, asked.command)
+        self._subscribing[id] = _Asked(asked, talk.receipt, back)
+        connection.inbox.hold(Hold.SUBSCRIBE)
+        connection.carry_out(command)
+
+    @property
+    def _user_owner(self) -> str:
+        """As whom the durable subscriptions of its user are kept; one who only says who he is has others than one who proves it."""
+        connection = self._talk.connection
+        identity = connection.identity
+        proven = identity is not None and identity.proven
+        return f"{'user' if proven else 'anybody'}:{connection.user}"
+
+    def begun(self, reply: replies.Ack) -> None:
+        """What was asked for is there."""
+        talk, connection = self._talk, self._talk.connection
+        asked, receipt, back = self._take(reply)
+        assert reply.stream is not None
+        named = header_line("", asked.command.id, talk.version).encode()[1:]
+        made = self._streams[reply.stream] = _Subscription(asked.command.id, named, asked.ack != "auto")
+        if (durable := asked.command.durable) and not asked.command.shared:
+            made.kept_as = (connection.keeps_as(durable), durable)
+            made.had_upto = self._engine.durables.sent_upto.get(made.kept_as, 0)
+        if back is not None:
+            made.had_upto, made.missed = back.had_upto, back.missed
+        if receipt:
+            talk.say_receipts([receipt])
+        # Not before it has begun: what comes next may be its UNSUBSCRIBE.
+        asyncio.get_running_loop().call_soon(connection.inbox.release, Hold.SUBSCRIBE)
+
+    def _take(self, reply: replies.Ack) -> tuple[Asked, str, Back | None]:
+        found = self._subscribing.pop(reply.id or "")
+        return found.asked, found.receipt, found.back
+
+    def refused(self, id: str) -> str:
+        """It can't be had; the receipt that was asked for."""
+        found = self._subscribing.pop(id, None)
+        return found.receipt if found is not None else ""
+
+    def unsubscribe(self, headers: dict[str, str]) -> None:
+        """End one. ClientError unknown_subscription."""
+        talk = self._talk
+        id = headers.get("id") or (headers.get("destination", "") if talk.version is Version.V10 else "")
+        durable, owner = durable_of(headers)
+        target = talk.connection.subscriptions.get(id)
+        if target is None and durable:
+            self._delete(durable, owner)
+            return
+        self._unsubscribing[id] = talk.receipt
+        self._end(id, delete=bool(durable))
+
+    def unsubscribed(self, id: str) -> None:
+        """It has ended, as the client asked."""
+        self._talk.say_receipts([self._unsubscribing.pop(id, "")], behind=True)
+
+    def _end(self, id: str, delete: bool = False) -> None:
+        connection = self._talk.connection
+        target = connection.subscriptions.get(id)
+        connection.carry_out(commands.Unsubscribe(id=id, delete=delete))
+        if target is not None:
+            self._streams.pop(target.stream, None)
+
+    def _delete(self, durable: str, owner: str) -> None:
+        """Delete a durable subscription that nobody is subscribed to on this connection."""
+        connection = self._talk.connection
+        kept_as = self._user_owner if owner == "user" else connection.name
+        try:
+            connection.services.durables.delete(kept_as, durable)
+        except OperatorError as error:
+            raise ClientError("unknown_subscription", error.sentence, error.fix) from None
+        connection.services.facilities.spawn(connection.answer_when_stored(self._talk.processed))
+
+    def over(self, id: str) -> None:
+        """One has been given all of the range it asked for."""
+        for stream, known in list(self._streams.items()):
+            if known.id == id:
+                del self._streams[stream]
+                headers = [("subscription", id), ("message-id", f"{stream}-end"), ("browser", "end")]
+                frame = encode_frame("MESSAGE", headers, version=self._talk.version)
+                self._talk.out.say(frame, behind=True)
+
+    # Deliveries.
+
+    def frames_of(self, entry: OutboxEntry) -> Frames | None:
+        """A delivery; None when its subscription has ended meanwhile."""
+        to, version = self._streams.get(entry.stream), self._talk.version
+        if to is None:
+            return None
+        tails = self._tails.of(entry.batch, version, to.acknowledges)
+        if to.gap or to.missed:
+            said = (("x-sluice-gap", to.gap), ("x-sluice-missed", to.missed))
+            lines = "".join(f"{header_line(name, value, version)}\n" for name, value in said if value)
+            tails, to.gap, to.missed = [lines.encode() + tails[0], *tails[1:]], "", ""
+        if to.kept_as is not None and not self._is_durable(to.id):
+            to.kept_as, to.had_upto = None, 0  # it was deleted, and goes on as any other
+        if to.had_upto and 0 < entry.batch.first_sequence <= to.had_upto:
+            tails = redelivered(tails, (entry.batch.sequences() <= to.had_upto).tolist())
+        if to.kept_as is not None and entry.batch.last_sequence:
+            sent_upto = self._engine.durables.sent_upto
+            sent_upto[to.kept_as] = max(sent_upto.get(to.kept_as, 0), entry.batch.last_sequence)
+        sharer = self._sharer(to.id)
+        if sharer is not None and (had := sharer.had_before(entry.batch)) is not None:
+            tails = redelivered(tails, had.tolist())
+        if not to.acknowledges:
+            return shared_frames(to.named, tails)
+        first = to.sent + 1
+        to.sent += len(tails)
+        return acknowledged_frames(to.named, entry.stream, first, tails, version)
+
+    def _sharer(self, id: str) -> Sharer | None:
+        target = self._talk.connection.subscriptions.get(id)
+        return target.shared if target is not None else None
+
+    def _is_durable(self, id: str) -> bool:
+        target = self._talk.connection.subscriptions.get(id)
+        return target is not None and target.durable != ""
+
+    def note_gap(self, reply: replies.Gap) -> None:
+        """What the log no longer has is said by the next message."""
+        for known in self._streams.values():
+            if known.id == reply.id:
+                known.gap = f"{known.gap.partition(',')[0] or reply.first},{reply.last}"
+
+    # Acknowledgements.
+
+    def acknowledge(self, frame: Frame) -> None:
+        """ACK or NACK. What comes too late is passed over. ClientError bad_ack."""
+        headers, connection = frame.headers, self._talk.connection
+        said = headers.get("id") if self._talk.version is Version.V12 else headers.get("message-id")
+        said = said or headers.get("id") or needed(headers, "message-id")
+        found = read_ack(said)
+        if found is None:
+            if "|" in said or "." in said:
+                return  # of a message that needs no acknowledgement
+            raise _unknown_message(said)
+        stream, number = found
+        subscription = self._streams.get(stream)
+        if subscription is None:
+            if 0 < stream <= connection.last_stream:
+                return  # its subscription has ended: what was owed to it is counted
+            raise _unknown_message(said)
+        if frame.command == "ACK":
+            connection.carry_out(commands.Acknowledge(id=subscription.id, upto=number))
+            return
+        target = connection.subscriptions[subscription.id]
+        refuse(connection, connection.services, target, number, for_good=headers.get("requeue") == "false")
+
+
+def _unknown_message(said: str) -> ClientError:
+    return ClientError(
+        "bad_ack", f"{said[:80]!r} isn't the id of a message.", "Give the one in its ack header."
+    )

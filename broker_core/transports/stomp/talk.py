@@ -1,0 +1,61 @@
+"""What the parts of a session have in common: the connection, how something is said to the client, and in which version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker_core.delivery.sink import Line
+from broker_core.protocols import replies
+from broker_core.protocols.stomp.answers import receipt_frame
+from broker_core.protocols.stomp.frames import FrameReader, Limits, Version
+
+if TYPE_CHECKING:
+    from broker_core.connections.connection import Connection
+
+RECEIPT: Final = "receipt"
+"""Of an answer to a frame that asked for one."""
+
+
+class Out(Line, Protocol):
+    """What carries a session."""
+
+    def end(self) -> None:
+        """Close, as the client asked."""
+
+    def say(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+        """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
+
+
+class Talk:
+    """One client's. The `connection` is there once the session has begun."""
+
+    __slots__ = ("connection", "out", "reader", "receipt")
+    connection: Connection
+
+    def __init__(self, out: Out) -> None:
+        self.out = out
+        self.reader = FrameReader(Limits.before_logon())
+        self.receipt = ""
+        """What the frame under way is to be answered with."""
+
+    @property
+    def version(self) -> Version:
+        """The one that is spoken."""
+        return self.reader.version or Version.V12
+
+    def say_receipts(self, receipts: Iterable[str], *, behind: bool = False) -> None:
+        """What asked for these is done."""
+        frames = b"".join([receipt_frame(receipt, self.version) for receipt in receipts if receipt])
+        if frames:
+            self.out.say(frames, behind=behind)
+
+    def say_last_receipt(self, receipt: str) -> None:
+        """In place of what is on its way: nothing follows."""
+        if receipt:
+            self.out.say(receipt_frame(receipt, self.version), last=True)
+
+    @property
+    def processed(self) -> replies.Ack:
+        """The connection's answer to the frame under way; said behind what it had to say before."""
+        return replies.Ack(ack="processed", of=RECEIPT, id=self.receipt)
