@@ -18,8 +18,9 @@ from uuid import uuid4
 
 from django.conf import settings
 
+from broker_core.documents.jobs import JOB_OPTIONS, MOST_TEXT
 from broker_core.errors import OperatorError
-from console.choices import PIPELINE_JOBS, PipelineJobs, RunKind
+from console.choices import PipelineJobs, RunKind
 from console.models import ActionRun, PolicyDraft
 from console.queries.policies import instance_named
 from console.services import journal_places, runs
@@ -30,7 +31,6 @@ from console.services.progress import Progress
 LISTEN_S = 1.0
 STOP_WITHIN_S = 15.0
 QUICK_S = 60.0
-MOST_VALUE = 500
 INSTALLATIONS = ("home", "instance", "journal", "archive", "lake", "master", "json")
 """Options of every job that aren't for a request to choose."""
 JUDGES = frozenset({"capacity"})
@@ -217,17 +217,24 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
         )
     for name, value in options.items():
         # Of an own job only the job knows; it refuses what it doesn't have. Directories stay the installation's matter.
-        takes = _named(name) if job not in PIPELINE_JOBS else name in PIPELINE_JOBS[job]
-        if not takes:
-            told = ", ".join(PIPELINE_JOBS.get(job, ("its own options",)))
+        takes = {one.name: one for one in JOB_OPTIONS.get(job, ())}
+        if not (name in takes if job in JOB_OPTIONS else _named(name)):
+            told = ", ".join(takes) or "its own options"
             raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {told}.")
-        own_file = name == "policy" and job in PIPELINE_JOBS and "/" in str(value)  # by their names alone
+        own_file = name == "policy" and job in JOB_OPTIONS and "/" in str(value)  # by their names alone
         if own_file or isinstance(value, bool) or not isinstance(value, (str, int)) or not _plain(str(value)):
             raise OperatorError(
                 "bad_option",
                 f"The value of {name} can't be used.",
-                f"Give up to {MOST_VALUE} characters without blanks.",
+                f"Give up to {MOST_TEXT:,} characters without blanks.",
             )
+        if name in takes:
+            takes[name].read(str(value))
+    lacking = [one.name for one in JOB_OPTIONS.get(job, ()) if one.required and one.name not in options]
+    if lacking:
+        raise OperatorError(
+            "bad_option", f"{job} needs {lacking[0]}.", f"Give {lacking[0]}.", option=lacking[0]
+        )
     return {name: str(value) for name, value in options.items()}
 
 
@@ -268,4 +275,4 @@ def _named(name: str) -> bool:
 
 def _plain(value: str) -> bool:
     """It is handed over as `--name=value`, one word and by no shell."""
-    return bool(value) and len(value) <= MOST_VALUE and value.isprintable() and " " not in value
+    return bool(value) and len(value) <= MOST_TEXT and value.isprintable() and " " not in value

@@ -26,8 +26,9 @@ from broker_core.documents.records import ClientEvent
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from broker_core.slow_clients.rules.presets.amps import resolve_pools
 from broker_core.slow_clients.rules.rule import PoolLimits
+from pipeline.asked import asked_spans
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_reading_arguments
+from pipeline.jobs import Reporter, add_options
 from pipeline.jobs.backtest import looks_in, read_policy
 from pipeline.plots import Plot
 from pipeline.session import check_machine, spark_session, watched
@@ -52,7 +53,7 @@ from sluice_spark.lease import leased
 from sluice_spark.log import examine
 from sluice_spark.options import read_bound
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.reading import Request, read_span
 from sluice_spark.segments import Span
 
 HELP = "growth by topic, what the pools need, how far back readers reach, days to each limit, recommended settings"
@@ -64,17 +65,7 @@ _EVENTS: Final = {"disconnect": 0, "connect": 1}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which part of the recording, and whose limits."""
-    parser.add_argument(
-        "--start", default="", help="a bookmark, a sequence or a time (default: the oldest record)"
-    )
-    parser.add_argument("--end", default="", help="the same, for the end (default: the newest)")
-    parser.add_argument(
-        "--policy", default="", help="whose limits: a policy's file, or its name in the lake's folder policies (default: a new instance's)"
-    )  # fmt: skip
-    parser.add_argument(
-        "--host-memory", type=int, metavar="BYTES", help="the broker's host's (default: this machine's)"
-    )
-    add_reading_arguments(parser)
+    add_options(parser, "capacity")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
@@ -94,9 +85,8 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         columns=("accepted_at", "topic", "header", "body"), start=start.sequence, start_at=start.at, end=end.sequence,
         end_at=end.at, durable=arguments.durable, skip_gaps=arguments.skip_gaps,
     )  # fmt: skip
-    bounds(log, request)
+    spans = asked_spans(log, request)
     check_machine(settings)
-    spans = plan_log(log, request)
     with (
         leased(log.place, "capacity", log.first, reporter.note),
         spark_session(settings, "capacity") as spark,

@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker_core.errors import JournalError, OperatorError, SluiceError
+from pipeline.asked import check_bounds
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_flag, add_reading_arguments
+from pipeline.jobs import Reporter, add_options
 from pipeline.lakefiles import one_writer, unwritable, write_parquet
 from pipeline.manifest import Manifest, claim, write_manifest
 from pipeline.schemas import WRITTEN
@@ -41,7 +42,7 @@ from sluice_spark.columns import COLUMNS, spark_ddl
 from sluice_spark.lease import leased
 from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.reading import Request, plan_log, read_span
 from sluice_spark.segments import Span
 from sluice_spark.worker import settle_worker
 
@@ -59,11 +60,7 @@ REPEATING = ["origin", "topic", "publisher", "epoch"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
-    parser.add_argument("--start", type=int, help="first sequence (default: the oldest record there is)")
-    parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
-    add_flag(parser, "--delta", "also keep the records as a Delta table, from now on")
-    add_flag(parser, "--adopt", "take files from before logs had identities for this log's")
-    add_reading_arguments(parser)
+    add_options(parser, "lake")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
@@ -107,11 +104,6 @@ def as_table(settings: Settings, wanted: bool) -> int | None:
     from pipeline.delta import publish  # the workers import this module, and need no Delta
 
     return publish(settings.records)
-
-
-def check_bounds(log: Log, arguments: argparse.Namespace) -> None:
-    """OperatorError bad_range for bounds that hold nothing."""
-    bounds(log, Request(start=arguments.start, end=arguments.end))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from broker_core.errors import OperatorError
 from pipeline.config import Settings
-from pipeline.jobs import Reporter
+from pipeline.jobs import Reporter, add_options
 from pipeline.jobs.anomalies import kept_hours
 from pipeline.page import Page
 from pipeline.plots import Plot
@@ -39,9 +39,7 @@ PARTS: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which days."""
-    parser.add_argument(
-        "--days", type=int, default=7, help="how many days, up to the newest hour there is (default: 7)"
-    )
+    add_options(parser, "report")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
