@@ -92,6 +92,9 @@ _POLICY: Final = "a policy's file (manage.py policy export), or its name in the 
 JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
     "lake": (
         *_sequences(),
+        _flag("typed", "also write fields of JSON bodies as typed columns, from now on"),
+        _flag("evolve", "add columns for fields that are new; implies typed"),
+        _flag("compact", "afterwards put small files together"),
         _flag("delta", "also keep the records as a Delta table, from now on"),
         _flag("adopt", "take files from before logs had identities for this log's"),
         *_READING,
@@ -121,7 +124,10 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
     "capacity": (
         *_RANGE,
         JobOption(name="policy", says=f"whose limits: {_POLICY} (default: a new instance's)", like="now.yaml"),
-        _MEMORY, *_READING,
+        _MEMORY,
+        JobOption(name="retention-hours", says="for how long journals are kept (default: as the broker's receipts of removals say)",
+                  kind="number", least=0, most=1_000_000),
+        *_READING,
     ),
     "anomalies": (
         JobOption(name="days", says="days of history, with those judged", kind="whole", least=1, most=400, default=14),

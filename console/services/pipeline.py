@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,12 +22,13 @@ from django.conf import settings
 from broker_core.documents.jobs import JOB_OPTIONS, MOST_TEXT
 from broker_core.errors import OperatorError
 from console.choices import PipelineJobs, RunKind
-from console.models import ActionRun, PolicyDraft
+from console.models import Action, ActionRun, Instance, PolicyDraft
 from console.queries.policies import instance_named
 from console.services import journal_places, runs
 from console.services.actors import Actor
 from console.services.policies import newest_of
 from console.services.progress import Progress
+from console.units.ages import parse_age
 
 LISTEN_S = 1.0
 STOP_WITHIN_S = 15.0
@@ -58,7 +60,21 @@ def command_of(run: ActionRun) -> list[str]:
     if run.parameters["job"] in JUDGES and "policy" not in options:
         newest = newest_of(run.instance)
         options["policy"] = _shelve({f"revision-{newest.number}": newest.document})
+    if run.parameters["job"] in JUDGES and "retention-hours" not in options:
+        kept = kept_for(run.instance)
+        options |= {} if kept is None else {"retention-hours": f"{kept / 3_600:g}"}
     return words + [f"--{name}={value}" for name, value in options.items()]
+
+
+def kept_for(instance: Instance) -> int | None:
+    """After how many seconds the soonest of its scheduled actions removes journals; None where none does."""
+    found = []
+    for action in Action.objects.filter(instance=instance, enabled=True):
+        if any(trigger["on"] == "schedule" for trigger in action.when):
+            for step in action.steps:
+                with suppress(OperatorError):  # an age that is a {{NAME}}
+                    found += [parse_age(step["age"])] if step["do"] == "remove" else []
+    return min(found, default=None)
 
 
 def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -50,7 +50,7 @@ from pipeline.transforms.capacity import (
 )
 from sluice_spark.columns import MOMENT
 from sluice_spark.lease import leased
-from sluice_spark.log import examine
+from sluice_spark.log import Log, examine
 from sluice_spark.options import read_bound
 from sluice_spark.place import LogPlace
 from sluice_spark.reading import Request, read_span
@@ -97,9 +97,41 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     first = (pc.min(bounds_s.column("slot")).as_py() or 0) / 1e6
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
     seconds = max(int(last - first), 1)
-    return tell(seen, document, limits, seconds, volumes(settings, seconds), reporter) | {
+    kept = Kept(held_s(log), retention_s(log, arguments.retention_hours))
+    return tell(seen, document, limits, seconds, kept, volumes(settings, seconds), reporter) | {
         "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
+
+
+class Kept(NamedTuple):
+    """How much of its past a log has."""
+
+    held_s: float
+    """From its oldest record to its newest."""
+    retention_s: float | None
+    """After what time records are removed; None: they aren't."""
+
+
+def held_s(log: Log) -> float:
+    """By the moments of its first and its last record."""
+    request = Request(columns=("accepted_at",), skip_gaps=True)
+    ends = [log.segments[0], log.frontier]
+    moments = [
+        batch.column("accepted_at").cast(pa.int64())[0].as_py()
+        for end in ends
+        for batch in read_span(
+            log.place, Span(max(one for one in log.segments if one <= end), end, end), request
+        )
+    ]
+    return (max(moments) - min(moments)) / 1e6 if moments else 0.0
+
+
+def retention_s(log: Log, hours: float | None) -> float | None:
+    """As set; or the age of the newest record that was removed, when that was done."""
+    if hours is not None:
+        return hours * 3_600
+    told = [one for one in log.removals if one.removed_at and one.last_at]
+    return (told[-1].removed_at - told[-1].last_at) / 1e9 if told else None
 
 
 def look(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
@@ -234,6 +266,7 @@ def tell(
     document: PolicyDocument,
     limits: dict[str, PoolLimits],
     seconds: int,
+    kept: Kept,
     disks: list[Volume],
     reporter: Reporter,
 ) -> dict[str, Any]:
@@ -244,9 +277,7 @@ def tell(
     reach = readers(seen)
     farthest = reach[0]["reaches_back_s"] if reach else 0.0
     largest = max_share(seen, {transport: one.memory for transport, one in limits.items()})
-    found = advice(
-        pools, farthest, seconds, disks, document.client_policy.client_max_capacity or 100, largest
-    )
+    found = advice(pools, farthest, *kept, disks, document.client_policy.client_max_capacity or 100, largest)
     names = ("setting", "now", "recommended", "why")
     reporter.table("advice", pa.table({name: [row[name] for row in found] for name in names}, schema=pa.schema([(name, pa.string()) for name in names])), "Recommended settings")  # fmt: skip
     reporter.table("disks", _disks(disks), "Disks, and how long they last")
@@ -270,7 +301,8 @@ def tell(
     return {
         "records": pc.sum(topics.column("records")).as_py() or 0, "bytes": pc.sum(topics.column("bytes")).as_py() or 0,
         "topics": topics.num_rows, "covers_s": seconds, "bytes_a_day": pc.sum(topics.column("bytes_a_day")).as_py() or 0,
-        "reaches_back_s": farthest, "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
+        "reaches_back_s": farthest, "log_held_s": round(kept.held_s, 1),
+        "retention_s": None if kept.retention_s is None else round(kept.retention_s, 1), "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
         "recommendations": len(found),
     }  # fmt: skip
 

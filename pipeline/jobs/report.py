@@ -24,7 +24,7 @@ from pipeline.jobs import Reporter, add_options
 from pipeline.jobs.anomalies import kept_hours
 from pipeline.page import Page
 from pipeline.plots import Plot
-from pipeline.record import FOLDER, KeptRun
+from pipeline.record import FOLDER, KeptRun, narrow
 
 HELP = "a week on one page: clients, decisions, capacity, anomalies, audit; as one file of HTML"
 DAY_US: Final = 86_400_000_000
@@ -144,7 +144,9 @@ def _runs(page: Page, settings: Settings, start: int) -> Iterator[str]:
                 continue
             folder = shelf / kept.id
             for drawn in one.plots:
-                page.drawn((folder / drawn).read_text("utf-8"))
+                wide, small = folder / drawn, folder / narrow(drawn)
+                # Runs of earlier releases have it once.
+                page.drawn(*((path if path.is_file() else wide).read_text("utf-8") for path in (wide, small)))
             if not one.plots:
                 page.table(one.title, pq.ParquetFile(folder / f"{one.name}.parquet").read(), SHOWN)
         yield job
