@@ -9,6 +9,8 @@ from typing import overload
 from django.conf import settings
 from django.db import models
 
+from broker_core.documents.jobs import JOB_OPTIONS
+
 
 class TransportKind(models.TextChoices):
     """What a transport speaks."""
@@ -232,20 +234,6 @@ RUN_STATE_COLOURS = {
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
-# Jobs of `python -m pipeline NAME`, and the options that the API takes for each. Directories and Spark's master aren't
-# among them: where a job reads and writes is the installation's matter.
-PIPELINE_JOBS: dict[str, tuple[str, ...]] = {
-    "lake": ("start", "end", "durable", "skip-gaps", "adopt", "delta"),
-    "lake-check": ("start", "end", "quick"),
-    "client-history": ("all", "durable", "skip-gaps"),
-    "audit": ("start", "end", "strict"),
-    "state": ("at", "since", "topics", "key", "durable", "skip-gaps"),
-    "backtest": ("policy", "grid", "save", "start", "end", "host-memory", "durable", "skip-gaps"),
-    "anomalies": ("days", "recent", "threshold"),
-    "report": ("days",),
-    "capacity": ("policy", "start", "end", "host-memory", "durable", "skip-gaps"),
-}
-
 
 class PipelineJobs(Sequence[tuple[str, str]]):
     """All jobs as choices, the operator's own among them: modules in SLUICE_JOBS_DIRECTORY, looked up whenever somebody asks.
@@ -260,7 +248,7 @@ class PipelineJobs(Sequence[tuple[str, str]]):
         own = [
             path.stem.replace("_", "-") for path in files if path.stem.isidentifier() and path.stem[0] != "_"
         ]
-        return [*PIPELINE_JOBS, *(name for name in own if name not in PIPELINE_JOBS and name.isascii())]
+        return [*JOB_OPTIONS, *(name for name in own if name not in JOB_OPTIONS and name.isascii())]
 
     @overload
     def __getitem__(self, index: int) -> tuple[str, str]: ...

@@ -15,7 +15,11 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if not __package__:
+    # spark-submit runs this file by its path: then Python knows the file's folder, and not the project's.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from broker_core.errors import OperatorError, SluiceError
 from pipeline.config import Settings, settings_from
@@ -76,11 +80,20 @@ class JsonLines:
         print(json.dumps(told), flush=True)
 
 
+class Words(argparse.ArgumentParser):
+    """A command line whose refusals reach the process that started this one, too."""
+
+    def error(self, message: str) -> NoReturn:
+        if "--json" in sys.argv:
+            JsonLines().error(
+                OperatorError("bad_option", f"{message[:1].upper()}{message[1:]}".rstrip(".") + ".")
+            )
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m pipeline", description="Run one job of the Spark pipeline."
-    )
+    made = Words(prog="python -m pipeline", description="Run one job of the Spark pipeline.")
     names = made.add_subparsers(dest="name", required=True, metavar="NAME")
     for name in [*JOBS, *own_jobs()]:
         try:

@@ -16,15 +16,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 from deltalake.exceptions import DeltaError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from broker_core.errors import OperatorError
+from pipeline.transforms.typed import schema_of
+from pipeline.typed import read_typed
 from sluice_spark.columns import COLUMNS
 
 DAY: Final = "day"
 SCHEMA: Final = pa.schema([*COLUMNS.items(), (DAY, pa.string())])
+_DELTA: Final = {pa.bool_(): "boolean", pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
 STATED: Final = ("sequence", "accepted_at")
 """Columns whose least and greatest values stand in the table's log, so that readers skip files."""
 
@@ -35,6 +39,7 @@ def publish(records: Path) -> int:
         if not DeltaTable.is_deltatable(str(records)):
             DeltaTable.create(str(records), SCHEMA, partition_by=[DAY])
         table = DeltaTable(str(records))
+        _widen(table, records)
         known = {str(row["path"]): int(row["size_bytes"]) for row in _rows(table)}
         there = {
             f"{path.parent.name}/{path.name}": path.stat().st_size
@@ -42,17 +47,40 @@ def publish(records: Path) -> int:
         }
         now = int(time.time() * 1_000)
         gone = [name for name, size in known.items() if there.get(name) != size]
-        if gone:
-            _commit(table, [RemoveAction(name, True, now, known[name], _partition(name)) for name in gone])
         new = sorted(name for name, size in there.items() if known.get(name) != size)
-        if new:
-            _commit(table, [_add(records, name, there[name], now) for name in new])
+        again = set(gone) & set(new)
+        if again:  # one commit can't take out and add a file of the same name
+            _commit(
+                table,
+                [RemoveAction(name, True, now, known[name], _partition(name)) for name in sorted(again)],
+            )
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(name, True, now, known[name], _partition(name)) for name in gone if name not in again
+        ]
+        actions += [_add(records, name, there[name], now) for name in new]
+        if actions:
+            _commit(table, actions)
         return int(DeltaTable(str(records)).version())
     except (DeltaError, OSError) as error:
         raise OperatorError(
             "lake_unwritable", f"The Delta table of {records} can't be brought up to date: {str(error).splitlines()[0]}.",
             "The files themselves are whole; run it again.", directory=str(records),
         ) from error  # fmt: skip
+
+
+def _widen(table: DeltaTable, records: Path) -> None:
+    """Give the table the typed columns that the lake has by now."""
+    fields = read_typed(records)
+    wanted = pa.schema([]) if fields is None else schema_of(fields)
+    there = {field.name for field in table.schema().fields}
+    new = [
+        Field(field.name, PrimitiveType(_DELTA[field.type]), nullable=True)
+        for field in wanted
+        if field.name not in there
+    ]
+    if new:
+        table.alter.add_columns(new)
+        table.update_incremental()
 
 
 def _rows(table: DeltaTable) -> list[dict[str, Any]]:
@@ -63,7 +91,7 @@ def _rows(table: DeltaTable) -> list[dict[str, Any]]:
 
 
 def _commit(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
-    table.create_write_transaction(list(actions), "append", SCHEMA, [DAY])
+    table.create_write_transaction(list(actions), "append", table.schema(), [DAY])
     table.update_incremental()
 
 

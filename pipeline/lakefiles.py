@@ -59,6 +59,21 @@ def facts_of(file: pq.ParquetFile) -> dict[str, str]:
     return {key.removeprefix(FACT): value for key, value in told.items()}
 
 
+def write_whole(path: Path, text: bytes) -> None:
+    """Put a small file in place: readers see the old one or the new one. OperatorError lake_unwritable."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(text + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise unwritable(path.parent.parent, error) from error
+
+
 def unwritable(directory: Path, error: OSError) -> OperatorError:
     """The error for a lake that can't be written to."""
     return OperatorError(

@@ -7,16 +7,14 @@ log the lake doesn't hold, and why.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
 from broker_core.errors import OperatorError
-from pipeline.lakefiles import sync_directory, unwritable
+from pipeline.lakefiles import write_whole
 from sluice_spark.log import Log, other_log
 
 FOLDER = "_manifest"
@@ -59,18 +57,10 @@ def read_manifest(directory: Path, instance: str) -> Manifest | None:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Put it in place whole. OperatorError lake_unwritable."""
-    path = manifest_path(directory, manifest.instance)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        sync_directory(path.parent)
-    except OSError as error:
-        raise unwritable(directory, error) from error
+    write_whole(
+        manifest_path(directory, manifest.instance),
+        msgspec.json.format(msgspec.json.encode(manifest), indent=1),
+    )
 
 
 def claim(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.plots import Plot, draw
+from pipeline.plots import NARROW, Plot, draw
 
 MOST_CELL: Final = 200
 _STYLE: Final = (
@@ -20,6 +20,9 @@ _STYLE: Final = (
     "overflow-wrap:anywhere;vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}"
     "dl{display:flex;flex-wrap:wrap;gap:1rem 2rem;margin:1rem 0}dt{color:#5d6670;font-size:13px}dd{margin:0;font-size:1.3rem}"
     "@media(prefers-color-scheme:dark){body{color:#e4e7ea;background:#15181c}h2,th,td{border-color:#30363d}}"
+    ".narrow{display:none}@media(max-width:600px){.wide{display:none}.narrow{display:block}body{margin:1rem auto}dl{display:block}dl div{display:flex;justify-content:space-between;"
+    "gap:1rem;padding:.15rem 0}dd{font-size:1rem;font-weight:600}thead{display:none}tr{display:block;padding:.4rem 0;border-bottom:1px solid #d5d9de}td,td.n{display:flex;"
+    "justify-content:space-between;gap:1rem;border:0;padding:.1rem 0;text-align:right}td::before{content:attr(data-of);color:#5d6670;text-align:left;flex:none;max-width:45%}}"
     "@media print{body{margin:0;max-width:none}section{break-inside:avoid-page}}"
 )
 
@@ -49,13 +52,14 @@ class Page:
 
     def plot(self, plot: Plot, table: pa.Table) -> None:
         """Draw a table."""
-        self.drawn(draw(plot, table))
+        self.drawn(draw(plot, table), draw(plot, table, NARROW))
 
-    def drawn(self, svg: str) -> None:
-        """A plot that `plots.draw` has drawn. ValueError for anything else."""
-        if not svg.startswith("<svg ") or "<script" in svg.lower():
-            raise ValueError("not a plot of ours")
-        self._parts.append(svg)
+    def drawn(self, wide: str, narrow: str) -> None:
+        """A plot that `plots.draw` has drawn, on both papers; the room there is chooses. ValueError for anything else."""
+        for svg in (wide, narrow):
+            if not svg.startswith("<svg ") or "<script" in svg.lower():
+                raise ValueError("not a plot of ours")
+        self._parts.append(f"<div class='wide'>{wide}</div><div class='narrow'>{narrow}</div>")
 
     def table(self, title: str, table: pa.Table, most: int) -> None:
         """Its first rows."""
@@ -70,8 +74,8 @@ class Page:
         rows = [
             "<tr>"
             + "".join(
-                f"<td{kind}>{escape(_said(value))}</td>"
-                for value, kind in zip(row.values(), kinds, strict=True)
+                f"<td{kind} data-of='{escape(name.replace('_', ' '))}'>{escape(_said(value))}</td>"
+                for (name, value), kind in zip(row.items(), kinds, strict=True)
             )
             + "</tr>"
             for row in table.slice(0, most).to_pylist()
@@ -97,7 +101,7 @@ class Page:
 
 
 def _said(value: Any) -> str:
-    if value is None:
+    if value is None or value == "":
         return "–"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M}"

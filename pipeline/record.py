@@ -29,7 +29,7 @@ from pipeline.config import Settings
 from pipeline.cpu import cpu_seconds
 from pipeline.jobs import Reporter
 from pipeline.lakefiles import write_parquet
-from pipeline.plots import Plot, draw
+from pipeline.plots import NARROW, Plot, draw
 
 FOLDER: Final = "runs"
 KEPT: Final = 500
@@ -41,6 +41,11 @@ PAGE: Final = "page.html"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PLAIN = (str, int, float, bool, type(None))
 _LEFT_OUT = frozenset({"json", "name", "home", "journal", "archive", "lake", "master", "instance"})
+
+
+def narrow(plot: str) -> str:
+    """The file of the same plot for a telephone."""
+    return f"{plot.removesuffix('.svg')}.narrow.svg"
 
 
 class KeptTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +170,7 @@ def _write(shelf: Path, run: KeptRun, tables: Sequence[_Table], html: str) -> No
             write_parquet(one.table, making / f"{one.kept.name}.parquet", [])
             for name, plot in zip(one.kept.plots, one.plots, strict=True):
                 (making / name).write_text(draw(plot, one.table), "utf-8")
+                (making / narrow(name)).write_text(draw(plot, one.table, NARROW), "utf-8")
         if run.page:
             (making / PAGE).write_text(html, "utf-8")
         (making / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))

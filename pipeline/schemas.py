@@ -46,7 +46,11 @@ WRITTEN = pa.schema(
         ("last", pa.int64()),
         ("records", pa.int64()),
         ("bytes", pa.int64()),
+        ("unfit", pa.int64()),
+        ("not_json", pa.int64()),
+        ("new_fields", pa.string()),
         ("error", pa.string()),
     ]
 )
-"""What a worker reports of each file it put into the lake; `error` is a SluiceError's JSON, alone in its row."""
+"""What a worker reports of each file it put into the lake; where bodies are typed values and bodies that didn't fit, and fields that no column
+is of, some of them, with blanks between; `error` is a SluiceError's JSON, alone in its row."""

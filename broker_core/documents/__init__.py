@@ -9,6 +9,7 @@
     messages    messages of topics, for whoever browses them
     traffic     what a second was like for clients that something waited for, packed
     policies    whom a policy touches
+    jobs        what the pipeline's jobs may be asked, and within which bounds
     base        what they are all made of
     columns     the columns of the clients' table, for the API, CSV and the page
 

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,12 +95,13 @@ def table_path(run: dict[str, Any], table: str) -> Path | None:
 
 def plot_of(run: dict[str, Any], name: str) -> bytes | None:
     """A plot's SVG; None when the run has none of that name."""
-    if f"{name}.svg" not in [plot for one in run["tables"] for plot in one["plots"]]:
+    wide = name.removesuffix(".narrow")
+    if f"{wide}.svg" not in [plot for one in run["tables"] for plot in one["plots"]]:
         return None
-    try:
-        return (directory() / run["id"] / f"{name}.svg").read_bytes()
-    except OSError:
-        return None
+    for known in (name, wide):  # runs of earlier releases have no narrow ones
+        with suppress(OSError):
+            return (directory() / run["id"] / f"{known}.svg").read_bytes()
+    return None
 
 
 def page_of(run: dict[str, Any]) -> bytes | None:

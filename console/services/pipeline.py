@@ -12,25 +12,27 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from django.conf import settings
 
+from broker_core.documents.jobs import JOB_OPTIONS, MOST_TEXT
 from broker_core.errors import OperatorError
-from console.choices import PIPELINE_JOBS, PipelineJobs, RunKind
-from console.models import ActionRun, PolicyDraft
+from console.choices import PipelineJobs, RunKind
+from console.models import Action, ActionRun, Instance, PolicyDraft
 from console.queries.policies import instance_named
 from console.services import journal_places, runs
 from console.services.actors import Actor
 from console.services.policies import newest_of
 from console.services.progress import Progress
+from console.units.ages import parse_age
 
 LISTEN_S = 1.0
 STOP_WITHIN_S = 15.0
 QUICK_S = 60.0
-MOST_VALUE = 500
 INSTALLATIONS = ("home", "instance", "journal", "archive", "lake", "master", "json")
 """Options of every job that aren't for a request to choose."""
 JUDGES = frozenset({"capacity"})
@@ -58,7 +60,21 @@ def command_of(run: ActionRun) -> list[str]:
     if run.parameters["job"] in JUDGES and "policy" not in options:
         newest = newest_of(run.instance)
         options["policy"] = _shelve({f"revision-{newest.number}": newest.document})
+    if run.parameters["job"] in JUDGES and "retention-hours" not in options:
+        kept = kept_for(run.instance)
+        options |= {} if kept is None else {"retention-hours": f"{kept / 3_600:g}"}
     return words + [f"--{name}={value}" for name, value in options.items()]
+
+
+def kept_for(instance: Instance) -> int | None:
+    """After how many seconds the soonest of its scheduled actions removes journals; None where none does."""
+    found = []
+    for action in Action.objects.filter(instance=instance, enabled=True):
+        if any(trigger["on"] == "schedule" for trigger in action.when):
+            for step in action.steps:
+                with suppress(OperatorError):  # an age that is a {{NAME}}
+                    found += [parse_age(step["age"])] if step["do"] == "remove" else []
+    return min(found, default=None)
 
 
 def perform(run: ActionRun, progress: Progress) -> dict[str, Any]:
@@ -217,17 +233,24 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
         )
     for name, value in options.items():
         # Of an own job only the job knows; it refuses what it doesn't have. Directories stay the installation's matter.
-        takes = _named(name) if job not in PIPELINE_JOBS else name in PIPELINE_JOBS[job]
-        if not takes:
-            told = ", ".join(PIPELINE_JOBS.get(job, ("its own options",)))
+        takes = {one.name: one for one in JOB_OPTIONS.get(job, ())}
+        if not (name in takes if job in JOB_OPTIONS else _named(name)):
+            told = ", ".join(takes) or "its own options"
             raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {told}.")
-        own_file = name == "policy" and job in PIPELINE_JOBS and "/" in str(value)  # by their names alone
+        own_file = name == "policy" and job in JOB_OPTIONS and "/" in str(value)  # by their names alone
         if own_file or isinstance(value, bool) or not isinstance(value, (str, int)) or not _plain(str(value)):
             raise OperatorError(
                 "bad_option",
                 f"The value of {name} can't be used.",
-                f"Give up to {MOST_VALUE} characters without blanks.",
+                f"Give up to {MOST_TEXT:,} characters without blanks.",
             )
+        if name in takes:
+            takes[name].read(str(value))
+    lacking = [one.name for one in JOB_OPTIONS.get(job, ()) if one.required and one.name not in options]
+    if lacking:
+        raise OperatorError(
+            "bad_option", f"{job} needs {lacking[0]}.", f"Give {lacking[0]}.", option=lacking[0]
+        )
     return {name: str(value) for name, value in options.items()}
 
 
@@ -268,4 +291,4 @@ def _named(name: str) -> bool:
 
 def _plain(value: str) -> bool:
     """It is handed over as `--name=value`, one word and by no shell."""
-    return bool(value) and len(value) <= MOST_VALUE and value.isprintable() and " " not in value
+    return bool(value) and len(value) <= MOST_TEXT and value.isprintable() and " " not in value

@@ -9,10 +9,12 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from broker_core.documents.jobs import JOB_OPTIONS
 from broker_core.errors import SluiceError
-from console.choices import PIPELINE_JOBS, Permission, PipelineJobs
+from console.choices import Permission, PipelineJobs
 from console.queries import pipeline_runs as read
 from console.services import pipeline as service
 from console.services.pipeline import options_of
@@ -30,22 +32,33 @@ def kept_runs(request: HttpRequest) -> HttpResponse:
     """The newest runs, whoever started them, and the jobs there are."""
     job = request.GET.get("job", "").strip()[:64]
     found = Paginator(read.kept_runs(job), PAGE).get_page(request.GET.get("page"))
-    jobs = [{"name": name, "options": PIPELINE_JOBS.get(name)} for name in PipelineJobs().names()]
-    return common.page(
-        request, "pipeline.html", {"page": found, "jobs": jobs, "job": job, "query": query_of({"job": job})}
-    )
+    jobs = PipelineJobs().names()
+    told = {
+        "page": found,
+        "jobs": jobs,
+        "job": job,
+        "known": job in jobs,
+        "options": JOB_OPTIONS.get(job),
+        "query": query_of({"job": job}),
+    }
+    return common.page(request, "pipeline.html", told)
 
 
 @common.permitted(Permission.RUN_ACTIONS)
 @require_POST
 def start(request: HttpRequest) -> HttpResponse:
     """Ask for a job with its options."""
+    job = request.POST.get("job", "")
+    fields = {
+        one.name: request.POST.get(f"option-{one.name}", "").strip() for one in JOB_OPTIONS.get(job, ())
+    }
     try:
         options = options_of(request.POST.get("options", "")[:4_000])
-        service.request(common.actor_of(request), request.POST.get("job", ""), options)
+        options |= {name: value for name, value in fields.items() if value}
+        service.request(common.actor_of(request), job, options)
     except SluiceError as problem:
         common.tell(request, problem)
-        return redirect("pipeline")
+        return redirect(f"{reverse('pipeline')}?{query_of({'job': job[:64]})}")
     messages.success(
         request, "The pipeline job is asked for. What it finds is among the pipeline's runs when it is done."
     )

@@ -11,9 +11,11 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from broker_core.documents.jobs import JOB_OPTIONS, JobOption
 from broker_core.errors import OperatorError
 from pipeline.config import BASE, Settings
 
@@ -22,17 +24,7 @@ if TYPE_CHECKING:
 
     from pipeline.plots import Plot
 
-JOBS = {
-    "lake": "pipeline.jobs.lake",
-    "lake-check": "pipeline.jobs.lake_check",
-    "client-history": "pipeline.jobs.client_history",
-    "audit": "pipeline.jobs.audit",
-    "state": "pipeline.jobs.state",
-    "backtest": "pipeline.jobs.backtest",
-    "capacity": "pipeline.jobs.capacity",
-    "anomalies": "pipeline.jobs.anomalies",
-    "report": "pipeline.jobs.report",
-}
+JOBS = {name: f"pipeline.jobs.{name.replace('-', '_')}" for name in JOB_OPTIONS}
 NEEDED = ("HELP", "add_arguments", "run")
 
 
@@ -112,21 +104,31 @@ def _no_job(path: Path, why: str) -> OperatorError:
     )
 
 
-def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of every job that reads the journal."""
-    parser.add_argument("--durable", type=int, metavar="SEQUENCE", help="take this as the durable frontier")
-    add_flag(parser, "--skip-gaps", "go on behind records that are damaged or not there")
+def add_options(parser: argparse.ArgumentParser, job: str) -> None:
+    """The options of one of our jobs, with their bounds (`broker_core.documents.jobs`)."""
+    for option in JOB_OPTIONS[job]:
+        if option.kind == "flag":
+            add_flag(parser, f"--{option.name}", option.says)
+            continue
+        default = "" if option.kind == "text" and option.default is None else option.default
+        told = "" if option.default is None else f" (default: {option.default})"
+        told += "" if option.kind == "text" else f"; {option.bounds}"
+        parser.add_argument(
+            f"--{option.name}", type=partial(_read, option), default=default, required=option.required,
+            metavar=option.like or "N", help=f"{option.says}{told}",
+        )  # fmt: skip
 
 
 def add_flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     """A yes-or-no option: `--name`, `--name=yes`, `--name=no`; callers that only know values need the long form."""
+    option = JobOption(name=name.lstrip("-"), says=text, kind="flag")
     parser.add_argument(
-        name, nargs="?", const=True, default=False, type=_yes_or_no, metavar="yes|no", help=text
+        name, nargs="?", const=True, default=False, type=partial(_read, option), metavar="yes|no", help=text
     )
 
 
-def _yes_or_no(text: str) -> bool:
-    known = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-    if text.lower() not in known:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
-    return known[text.lower()]
+def _read(option: JobOption, text: str) -> int | float | str | bool:
+    try:
+        return option.read(text)
+    except OperatorError as error:
+        raise argparse.ArgumentTypeError(f"{error.sentence} {error.fix}") from None

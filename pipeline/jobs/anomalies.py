@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from broker_core.errors import OperatorError
 from pipeline.config import Settings
-from pipeline.jobs import Reporter
+from pipeline.jobs import Reporter, add_options
 from pipeline.plots import Plot
 from pipeline.schemas import CLIENT_HOURS
 from pipeline.session import check_machine, spark_session, watched
@@ -76,15 +76,7 @@ class Client(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is judged, and how strictly."""
-    parser.add_argument(
-        "--days", type=int, default=14, help="days of history, with those judged (default: 14)"
-    )
-    parser.add_argument(
-        "--recent", type=int, default=24, help="the newest hours, which are judged (default: 24)"
-    )
-    parser.add_argument(
-        "--threshold", type=float, default=8.0, help="from which distance an hour is odd (default: 8)"
-    )
+    add_options(parser, "anomalies")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:

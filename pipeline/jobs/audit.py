@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker_core.errors import JournalError, OperatorError
+from pipeline.asked import check_bounds
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_flag
-from pipeline.jobs.lake import check_bounds, held
+from pipeline.jobs import Reporter, add_options
+from pipeline.jobs.lake import held
 from pipeline.lakefiles import facts_of
 from pipeline.session import check_machine, spark_session, watched
 from pipeline.tasks import gather
@@ -61,9 +62,7 @@ FILES: Final = pa.schema([("file", pa.string()), ("records", pa.int64()), ("verd
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
-    parser.add_argument("--start", type=int, help="first sequence (default: the oldest record in the log)")
-    parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
-    add_flag(parser, "--strict", "fail when there is a finding, so that a schedule tells")
+    add_options(parser, "audit")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:

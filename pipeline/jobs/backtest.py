@@ -31,8 +31,9 @@ from broker_core.documents.records import DecisionEntry
 from broker_core.documents.traffic import Figures, TrafficEntry, Who, unpack
 from broker_core.errors import OperatorError
 from broker_core.names import DECISIONS_TOPIC, TRAFFIC_TOPIC
+from pipeline.asked import asked_spans
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_reading_arguments
+from pipeline.jobs import Reporter, add_options
 from pipeline.plots import Plot
 from pipeline.session import check_machine, spark_session, watched
 from pipeline.tasks import gather
@@ -44,7 +45,7 @@ from sluice_spark.lease import leased
 from sluice_spark.log import examine
 from sluice_spark.options import read_bound
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.reading import Request, read_span
 from sluice_spark.segments import Span
 
 HELP = (
@@ -63,31 +64,7 @@ _LEFT_OUT: Final = pa.field("left_out", pa.int64())
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which policies, and which part of the recording."""
-    parser.add_argument(
-        "--policy",
-        required=True,
-        help="a policy's file (manage.py policy export), or its name in the lake's folder policies; several with commas",
-    )
-    parser.add_argument(
-        "--grid",
-        default="",
-        metavar="SETTING=A,B;…",
-        help="every combination of these laid over the first policy, like client_policy.client_max_capacity=10,20,50",
-    )
-    parser.add_argument(
-        "--save",
-        default="",
-        metavar="CLIENT",
-        help="find the cheapest of them that does nothing hard to this client",
-    )
-    parser.add_argument(
-        "--start", default="", help="a bookmark, a sequence or a time (default: the oldest record)"
-    )
-    parser.add_argument("--end", default="", help="the same, for the end (default: the newest)")
-    parser.add_argument(
-        "--host-memory", type=int, metavar="BYTES", help="the broker's host's (default: this machine's)"
-    )
-    add_reading_arguments(parser)
+    add_options(parser, "backtest")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
@@ -101,7 +78,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         columns=("body",), start=start.sequence, start_at=start.at, end=end.sequence, end_at=end.at,
         durable=arguments.durable, skip_gaps=arguments.skip_gaps,
     )  # fmt: skip
-    bounds(log, request)
+    spans = asked_spans(log, request)
     check_machine(settings)
     memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     scratch = settings.lake / f".backtest-{uuid4().hex}"
@@ -111,7 +88,6 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
             spark_session(settings, "backtest") as spark,
             watched(spark, partial(reporter.progress, what="tasks")),
         ):
-            spans = plan_log(log, request)
             looks = gather(
                 spark, spans, partial(looks_of, log.place, request), pa.schema([*TRAFFIC, _LEFT_OUT])
             )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,8 +26,9 @@ from broker_core.documents.records import ClientEvent
 from broker_core.names import CLIENTS_TOPIC, TRAFFIC_TOPIC
 from broker_core.slow_clients.rules.presets.amps import resolve_pools
 from broker_core.slow_clients.rules.rule import PoolLimits
+from pipeline.asked import asked_spans
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_reading_arguments
+from pipeline.jobs import Reporter, add_options
 from pipeline.jobs.backtest import looks_in, read_policy
 from pipeline.plots import Plot
 from pipeline.session import check_machine, spark_session, watched
@@ -49,10 +50,10 @@ from pipeline.transforms.capacity import (
 )
 from sluice_spark.columns import MOMENT
 from sluice_spark.lease import leased
-from sluice_spark.log import examine
+from sluice_spark.log import Log, examine
 from sluice_spark.options import read_bound
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.reading import Request, read_span
 from sluice_spark.segments import Span
 
 HELP = "growth by topic, what the pools need, how far back readers reach, days to each limit, recommended settings"
@@ -64,17 +65,7 @@ _EVENTS: Final = {"disconnect": 0, "connect": 1}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which part of the recording, and whose limits."""
-    parser.add_argument(
-        "--start", default="", help="a bookmark, a sequence or a time (default: the oldest record)"
-    )
-    parser.add_argument("--end", default="", help="the same, for the end (default: the newest)")
-    parser.add_argument(
-        "--policy", default="", help="whose limits: a policy's file, or its name in the lake's folder policies (default: a new instance's)"
-    )  # fmt: skip
-    parser.add_argument(
-        "--host-memory", type=int, metavar="BYTES", help="the broker's host's (default: this machine's)"
-    )
-    add_reading_arguments(parser)
+    add_options(parser, "capacity")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
@@ -94,9 +85,8 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         columns=("accepted_at", "topic", "header", "body"), start=start.sequence, start_at=start.at, end=end.sequence,
         end_at=end.at, durable=arguments.durable, skip_gaps=arguments.skip_gaps,
     )  # fmt: skip
-    bounds(log, request)
+    spans = asked_spans(log, request)
     check_machine(settings)
-    spans = plan_log(log, request)
     with (
         leased(log.place, "capacity", log.first, reporter.note),
         spark_session(settings, "capacity") as spark,
@@ -107,9 +97,41 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     first = (pc.min(bounds_s.column("slot")).as_py() or 0) / 1e6
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
     seconds = max(int(last - first), 1)
-    return tell(seen, document, limits, seconds, volumes(settings, seconds), reporter) | {
+    kept = Kept(held_s(log), retention_s(log, arguments.retention_hours))
+    return tell(seen, document, limits, seconds, kept, volumes(settings, seconds), reporter) | {
         "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
+
+
+class Kept(NamedTuple):
+    """How much of its past a log has."""
+
+    held_s: float
+    """From its oldest record to its newest."""
+    retention_s: float | None
+    """After what time records are removed; None: they aren't."""
+
+
+def held_s(log: Log) -> float:
+    """By the moments of its first and its last record."""
+    request = Request(columns=("accepted_at",), skip_gaps=True)
+    ends = [log.segments[0], log.frontier]
+    moments = [
+        batch.column("accepted_at").cast(pa.int64())[0].as_py()
+        for end in ends
+        for batch in read_span(
+            log.place, Span(max(one for one in log.segments if one <= end), end, end), request
+        )
+    ]
+    return (max(moments) - min(moments)) / 1e6 if moments else 0.0
+
+
+def retention_s(log: Log, hours: float | None) -> float | None:
+    """As set; or the age of the newest record that was removed, when that was done."""
+    if hours is not None:
+        return hours * 3_600
+    told = [one for one in log.removals if one.removed_at and one.last_at]
+    return (told[-1].removed_at - told[-1].last_at) / 1e9 if told else None
 
 
 def look(place: LogPlace, request: Request, span: Span) -> Iterator[pa.Table]:
@@ -244,6 +266,7 @@ def tell(
     document: PolicyDocument,
     limits: dict[str, PoolLimits],
     seconds: int,
+    kept: Kept,
     disks: list[Volume],
     reporter: Reporter,
 ) -> dict[str, Any]:
@@ -254,9 +277,7 @@ def tell(
     reach = readers(seen)
     farthest = reach[0]["reaches_back_s"] if reach else 0.0
     largest = max_share(seen, {transport: one.memory for transport, one in limits.items()})
-    found = advice(
-        pools, farthest, seconds, disks, document.client_policy.client_max_capacity or 100, largest
-    )
+    found = advice(pools, farthest, *kept, disks, document.client_policy.client_max_capacity or 100, largest)
     names = ("setting", "now", "recommended", "why")
     reporter.table("advice", pa.table({name: [row[name] for row in found] for name in names}, schema=pa.schema([(name, pa.string()) for name in names])), "Recommended settings")  # fmt: skip
     reporter.table("disks", _disks(disks), "Disks, and how long they last")
@@ -280,7 +301,8 @@ def tell(
     return {
         "records": pc.sum(topics.column("records")).as_py() or 0, "bytes": pc.sum(topics.column("bytes")).as_py() or 0,
         "topics": topics.num_rows, "covers_s": seconds, "bytes_a_day": pc.sum(topics.column("bytes_a_day")).as_py() or 0,
-        "reaches_back_s": farthest, "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
+        "reaches_back_s": farthest, "log_held_s": round(kept.held_s, 1),
+        "retention_s": None if kept.retention_s is None else round(kept.retention_s, 1), "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
         "recommendations": len(found),
     }  # fmt: skip
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from broker_core.bookmark import moment_text
 from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_flag, add_reading_arguments
+from pipeline.jobs import Reporter, add_options
 from pipeline.lakefiles import one_writer, write_parquet
 from pipeline.manifest import claim, write_manifest
 from pipeline.plots import Plot
@@ -60,8 +60,7 @@ _SUMS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
-    add_flag(parser, "--all", "make every hour anew that the journal still holds")
-    add_reading_arguments(parser)
+    add_options(parser, "client-history")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:

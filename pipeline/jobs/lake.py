@@ -20,8 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker_core.errors import JournalError, OperatorError, SluiceError
+from pipeline.asked import check_bounds
+from pipeline.compaction import clear, compact
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_flag, add_reading_arguments
+from pipeline.jobs import Reporter, add_options
 from pipeline.lakefiles import one_writer, unwritable, write_parquet
 from pipeline.manifest import Manifest, claim, write_manifest
 from pipeline.schemas import WRITTEN
@@ -37,11 +39,13 @@ from pipeline.transforms.lake import (
     stretches,
     tag_of,
 )
+from pipeline.transforms.typed import PREFIX, infer, typed
+from pipeline.typed import read_typed, write_typed
 from sluice_spark.columns import COLUMNS, spark_ddl
 from sluice_spark.lease import leased
 from sluice_spark.log import REMOVED, Gap, Log, examine, refuse_gap
 from sluice_spark.place import LogPlace
-from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.reading import Request, plan_log, read_span
 from sluice_spark.segments import Span
 from sluice_spark.worker import settle_worker
 
@@ -51,6 +55,8 @@ MAX_FILE_BYTES = 256 * 1024 * 1024
 SPAN_BYTES = 1 << 40
 """A segment is one task, and as a rule one file."""
 NAMED = 20
+SAMPLED, SAMPLED_SPANS = 20_000, 20
+"""Bodies that the schema of typed columns is inferred from, and of how many spans they are at most."""
 GIVEN_UP_WHY = "given up"
 GIVEN_UP = "_given_up"
 """Holds an empty file per interval that was skipped; Spark and pyarrow ignore names that start with "_"."""
@@ -59,11 +65,7 @@ REPEATING = ["origin", "topic", "publisher", "epoch"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
-    parser.add_argument("--start", type=int, help="first sequence (default: the oldest record there is)")
-    parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
-    add_flag(parser, "--delta", "also keep the records as a Delta table, from now on")
-    add_flag(parser, "--adopt", "take files from before logs had identities for this log's")
-    add_reading_arguments(parser)
+    add_options(parser, "lake")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
@@ -73,30 +75,102 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     check_bounds(log, arguments)
     check_machine(settings)
     with one_writer(settings.records):
+        clear(settings.records)
         manifest = claim_records(settings, log, arguments.adopt)
         work = plan_lake(settings, log, arguments)
         if not work.spans:
             reporter.note("The lake is up to date." if log.frontier else "The log holds no records yet.")
             rows: list[dict[str, Any]] = []
+            type_bodies(settings, log, plan_log(log, Request(skip_gaps=True)), arguments, reporter)
         else:
             with leased(log.place, "lake", work.spans[0].first, reporter.note):
                 # Looked at once more now that nothing can go any longer.
                 log = examine(settings.log, log.frontier)
                 work = plan_lake(settings, log, arguments)
                 write_manifest(settings.records, manifest)
+                type_bodies(settings, log, work.spans, arguments, reporter)
                 rows = write_spans(settings, log, work.spans, arguments.skip_gaps, reporter)
         if arguments.skip_gaps:
             work = replace(work, gaps=work.gaps + give_up(settings, log, work))
         for gap in work.gaps[:NAMED]:
             reporter.note(f"Not in the lake: {gap}.")
+        joined = compacted(settings, log, reporter) if arguments.compact else {}
         write_manifest(settings.records, stated(manifest, settings, log, work.gaps))
         version = as_table(settings, arguments.delta)
     gaps = [gap.as_dict() for gap in work.gaps]
     return summary(rows, time.monotonic() - began) | {
         "log": log.place.log,
         "gaps": gaps,
+        **told_of_types(settings, rows, reporter),
+        **joined,
         **({} if version is None else {"delta_version": version}),
     }
+
+
+def type_bodies(
+    settings: Settings, log: Log, spans: list[Span], arguments: argparse.Namespace, reporter: Reporter
+) -> None:
+    """See to the schema of typed columns before anything is written: inferred once, then only evolved."""
+    known = read_typed(settings.records)
+    if not (arguments.typed or arguments.evolve) or (known is not None and not arguments.evolve):
+        return
+    fields = infer(sampled(log, spans), known)
+    if not fields:
+        reporter.note("No body is a JSON object yet: ask for typed columns again.")
+    elif fields != known:
+        write_typed(settings.records, fields)
+        new = [f"{PREFIX}{name} {kind}" for name, kind in fields.items() if name not in (known or {})]
+        reporter.note(
+            f"New typed columns: {', '.join(new[:NAMED]) or 'none'}{'…' if len(new) > NAMED else ''}."
+        )
+
+
+def sampled(log: Log, spans: list[Span]) -> Iterator[bytes]:
+    """Bodies from the beginning of each span, and of many spans from as many that lie evenly."""
+    chosen = spans[:: max(1, -(-len(spans) // SAMPLED_SPANS))]
+    for span in chosen:
+        left = SAMPLED // len(chosen)
+        for batch in read_span(log.place, span, Request(columns=("topic", "body"), skip_gaps=True)):
+            for topic, body in zip(
+                *(batch.column(name).slice(0, left).to_pylist() for name in ("topic", "body")), strict=True
+            ):
+                if not topic.startswith("$"):
+                    yield body
+            left -= batch.num_rows
+            if left <= 0:
+                break
+
+
+def told_of_types(settings: Settings, rows: list[dict[str, Any]], reporter: Reporter) -> dict[str, Any]:
+    """What of the bodies had no place in typed columns."""
+    fields = read_typed(settings.records)
+    if fields is None:
+        return {}
+    unfit, not_json = (sum(row[name] or 0 for row in rows) for name in ("unfit", "not_json"))
+    new = sorted({name for row in rows for name in (row["new_fields"] or "").split()})
+    if new:
+        reporter.note(f"No column is of {', '.join(new[:NAMED])}: --evolve adds them for what comes.")
+    return {
+        "typed_columns": len(fields),
+        "unfit_values": unfit,
+        "not_json": not_json,
+        "new_fields": new[:NAMED],
+    }
+
+
+def compacted(settings: Settings, log: Log, reporter: Reporter) -> dict[str, int]:
+    """Put small files together."""
+
+    def write(directory: Path, table: pa.Table) -> Path:
+        row = write_records(log.place, settings.records, directory, table)
+        return directory / Path(row["file"]).name
+
+    before, after = compact(
+        settings.records, log.place.instance, write, partial(reporter.progress, what="days joined")
+    )
+    if before:
+        reporter.note(f"{before:,} small files became {after:,}.")
+    return {"files_joined": before, "files_made": after}
 
 
 def as_table(settings: Settings, wanted: bool) -> int | None:
@@ -107,11 +181,6 @@ def as_table(settings: Settings, wanted: bool) -> int | None:
     from pipeline.delta import publish  # the workers import this module, and need no Delta
 
     return publish(settings.records)
-
-
-def check_bounds(log: Log, arguments: argparse.Namespace) -> None:
-    """OperatorError bad_range for bounds that hold nothing."""
-    bounds(log, Request(start=arguments.start, end=arguments.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +339,32 @@ def write_span(
 
 def write_file(place: LogPlace, directory: Path, day: int, parts: list[pa.RecordBatch]) -> dict[str, Any]:
     """Sort and write one file's records. Its footer says how many they are, of which log, and their checksum."""
+    return write_records(place, directory, directory / day_name(day), pa.Table.from_batches(parts))
+
+
+def write_records(place: LogPlace, records: Path, folder: Path, table: pa.Table) -> dict[str, Any]:
+    """The same of a table in the order of sequences, into a folder; typed as the lake's schema says."""
     digest = Digest()
-    for part in parts:
+    for part in table.to_batches():
         digest.add(part)
-    table = pa.Table.from_batches(parts)
     first, last = table.column("sequence")[0].as_py(), table.column("sequence")[-1].as_py()
-    path = directory / day_name(day) / file_name(place.instance, first, last, tag_of(place.log))
+    path = folder / file_name(place.instance, first, last, tag_of(place.log))
     facts = {"log": place.log or "", "records": str(table.num_rows), "digest": digest.text()}
-    size = write_parquet(sort_records(table), path, REPEATING, facts)
+    told: dict[str, Any] = {}
+    table = sort_records(table)
+    fields = read_typed(records)
+    if fields is not None:
+        made = typed(table.column("topic"), table.column("body"), fields)
+        for field, column in zip(made.columns.schema, made.columns.columns, strict=True):
+            table = table.append_column(field, column)
+        told = {
+            "unfit": made.unfit,
+            "not_json": made.not_json,
+            "new_fields": " ".join(sorted(made.new_fields)[:NAMED]),
+        }
+    size = write_parquet(table, path, REPEATING, facts)
     name = f"{path.parent.name}/{path.name}"
-    return {"file": name, "first": first, "last": last, "records": table.num_rows, "bytes": size}
+    return {"file": name, "first": first, "last": last, "records": table.num_rows, "bytes": size, **told}
 
 
 def raise_first(rows: list[dict[str, Any]]) -> None:

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker_core.errors import OperatorError
+from pipeline.asked import check_bounds
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_flag
-from pipeline.jobs.lake import GIVEN_UP, check_bounds, claim_records, held
+from pipeline.jobs import Reporter, add_options
+from pipeline.jobs.lake import GIVEN_UP, claim_records, held
 from pipeline.lakefiles import facts_of
 from pipeline.transforms.digest import Digest, digest_of
 from pipeline.transforms.lake import LakeFile, missing, parse_file_name
@@ -29,9 +30,7 @@ HELP = "check the lake's files by counts and checksums, and say how far it has a
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
-    parser.add_argument("--start", type=int, help="first sequence (default: the oldest record in the log)")
-    parser.add_argument("--end", type=int, help="last sequence (default: the durable frontier)")
-    add_flag(parser, "--quick", "look at names and footers, and read no records")
+    add_options(parser, "lake-check")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 from broker_core.errors import OperatorError
 from pipeline.config import Settings
-from pipeline.jobs import Reporter
+from pipeline.jobs import Reporter, add_options
 from pipeline.jobs.anomalies import kept_hours
 from pipeline.page import Page
 from pipeline.plots import Plot
-from pipeline.record import FOLDER, KeptRun
+from pipeline.record import FOLDER, KeptRun, narrow
 
 HELP = "a week on one page: clients, decisions, capacity, anomalies, audit; as one file of HTML"
 DAY_US: Final = 86_400_000_000
@@ -39,9 +39,7 @@ PARTS: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which days."""
-    parser.add_argument(
-        "--days", type=int, default=7, help="how many days, up to the newest hour there is (default: 7)"
-    )
+    add_options(parser, "report")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
@@ -146,7 +144,9 @@ def _runs(page: Page, settings: Settings, start: int) -> Iterator[str]:
                 continue
             folder = shelf / kept.id
             for drawn in one.plots:
-                page.drawn((folder / drawn).read_text("utf-8"))
+                wide, small = folder / drawn, folder / narrow(drawn)
+                # Runs of earlier releases have it once.
+                page.drawn(*((path if path.is_file() else wide).read_text("utf-8") for path in (wide, small)))
             if not one.plots:
                 page.table(one.title, pq.ParquetFile(folder / f"{one.name}.parquet").read(), SHOWN)
         yield job

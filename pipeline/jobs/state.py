@@ -15,8 +15,9 @@ import orjson
 import pyarrow as pa
 
 from broker_core.errors import OperatorError
+from pipeline.asked import asked_spans, in_order
 from pipeline.config import Settings
-from pipeline.jobs import Reporter, add_reading_arguments
+from pipeline.jobs import Reporter, add_options
 from pipeline.session import check_machine, spark_session, watched
 from pipeline.tasks import gather
 from sluice_spark.columns import MOMENT
@@ -47,18 +48,7 @@ _COLUMNS = ("sequence", "accepted_at", "topic", "publisher", "body")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Bounds of the run."""
-    parser.add_argument(
-        "--at", default="", help="a bookmark, a sequence or a time (default: the newest record)"
-    )
-    parser.add_argument("--since", default="", help="an earlier moment: what changed from then to --at")
-    parser.add_argument("--topics", default="", help="patterns, with commas between (default: all)")
-    parser.add_argument(
-        "--key",
-        default="",
-        metavar="/FIELD",
-        help="a field of JSON bodies that is part of the key, like /order/id",
-    )
-    add_reading_arguments(parser)
+    add_options(parser, "state")
 
 
 def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
@@ -74,9 +64,14 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         columns=_COLUMNS, topics=topics, start=1 if log.first == 1 else None, end=at.sequence, end_at=at.at,
         skip_gaps=arguments.skip_gaps, durable=arguments.durable,
     )  # fmt: skip
-    bounds(log, request)
+    spans = asked_spans(log, request)
+    earlier = Request(
+        columns=_COLUMNS, topics=topics, end=since.sequence, end_at=since.at, skip_gaps=arguments.skip_gaps, durable=arguments.durable,
+    )  # fmt: skip
+    if since != Bound():
+        bounds(log, earlier)
+        in_order(since, at, log)
     check_machine(settings)
-    spans = plan_log(log, request)
     if log.first > 1:
         reporter.note(
             f"The log begins with record {log.first}: keys that were written before alone aren't in the state."
@@ -90,11 +85,6 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         now = newest(gather(spark, spans, work, STATE))
         before: pa.Table | None = None
         if since != Bound():
-            earlier = Request(
-                columns=_COLUMNS, topics=topics, end=since.sequence, end_at=since.at, skip_gaps=arguments.skip_gaps,
-                durable=arguments.durable,
-            )  # fmt: skip
-            bounds(log, earlier)
             before = newest(
                 gather(
                     spark,

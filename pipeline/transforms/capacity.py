@@ -173,11 +173,13 @@ def advice(
     pools: Sequence[Mapping[str, Any]],
     reach_s: float,
     held_s: float,
+    retention_s: float | None,
     volumes: Iterable[Volume],
     capacity: int,
     largest: float,
 ) -> list[dict[str, str]]:
-    """Settings that what was seen speaks for: what is set, what would do, and why. `capacity` is client_max_capacity in percent,
+    """Settings that what was seen speaks for: what is set, what would do, and why. `held_s` is what the log held in the end, `retention_s` after
+    what time records are removed, None: they aren't. `capacity` is client_max_capacity in percent,
     `largest` the largest client's share of its pool's memory in percent."""
     found = []
     for pool in pools:
@@ -196,8 +198,9 @@ def advice(
     need = _hours(reach_s * RESERVE)
     if reach_s > 0:
         why = f"the slowest reader reached back {_span(reach_s)}; the log held {_span(held_s)} at the end."
-        word = need if reach_s * RESERVE > held_s else f"{need} at least"
-        found.append(_row("journal retention", _span(held_s), word, why))
+        word = need if retention_s is not None and reach_s * RESERVE > retention_s else f"{need} at least"
+        now = "nothing is removed" if retention_s is None else _span(retention_s)
+        found.append(_row("journal retention", now, word, why))
     if largest > 0.8 * capacity:
         why = f"one client took {largest:.0f} % of its pool's memory, near the {capacity} % at which it is offlined."
         found.append(

@@ -32,14 +32,21 @@ def test_percentiles_are_over_all_time_and_limits_are_reached_by_the_line_throug
 def test_advice_says_what_speaks_for_it_and_nothing_where_all_is_well() -> None:
     pool = {"pool": "instance", "of": "memory", "peak": 95, "limit": 100, "days_to_limit": None}
     disk = Volume("journal", 1, 10, 5.0)
-    told = advice([pool], 7_200.0, 3_600.0, [disk], 50, 45.0)
+    told = advice([pool], 7_200.0, 86_400.0, 3_600.0, [disk], 50, 45.0)
     assert [row["setting"] for row in told] == [
         "instance: memory limit", "journal retention", "client_policy.client_max_capacity", "disk of journal",
     ]  # fmt: skip
-    assert (told[1]["recommended"], told[2]["recommended"]) == ("3 hours", "70 %")
+    assert (told[1]["now"], told[1]["recommended"], told[2]["recommended"]) == (
+        "60.0 minutes",
+        "3 hours",
+        "70 %",
+    )
+    assert "the log held 24.0 hours at the end" in told[1]["why"]
+    told = advice([pool], 7_200.0, 86_400.0, None, [disk], 50, 45.0)
+    assert (told[1]["now"], told[1]["recommended"]) == ("nothing is removed", "3 hours at least")
     assert "full in 2.0 days" in told[3]["why"]
     calm = pool | {"peak": 50}
-    assert advice([calm], 0.0, 3_600.0, [Volume("journal", 1, 10, 0.0)], 50, 1.0) == []
+    assert advice([calm], 0.0, 3_600.0, None, [Volume("journal", 1, 10, 0.0)], 50, 1.0) == []
 
 
 def looks(at_ms: int, *clients: tuple[str, int]) -> bytes:
@@ -68,9 +75,10 @@ def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession,
         append(log, [("big", b"x" * 1_000)] * 10, at=NOON + 2 * HOUR * SECOND)
     told, settings = Told(), settings_in(tmp_path)
     arguments = argparse.Namespace(
-        start="", end="", policy="", host_memory=1_000_000, durable=None, skip_gaps=False
+        start="", end="", policy="", host_memory=1_000_000, retention_hours=0.5, durable=None, skip_gaps=False
     )
     result = capacity.run(settings, arguments, told)
+    assert (result["log_held_s"], result["retention_s"]) == (2 * HOUR, 1_800)
     assert (result["records"], result["covers_s"], result["reaches_back_s"]) == (65, 2 * HOUR, float(HOUR))
     big = told.tables["topics"][0]
     assert (big["topic"], big["records"], big["bytes"], big["bytes_a_day"]) == ("big", 40, 40_000, 480_000)
@@ -88,6 +96,9 @@ def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession,
         ("one", 10.0),
         ("two", 10.0),
     ]
+    assert {row["setting"]: row["now"] for row in told.tables["advice"]}[
+        "journal retention"
+    ] == "30.0 minutes"
     assert {row["setting"] for row in told.tables["advice"]} >= {
         "journal retention",
         "client_policy.client_max_capacity",

@@ -51,6 +51,9 @@ def arguments(**given: object) -> argparse.Namespace:
         "skip_gaps": False,
         "adopt": False,
         "delta": False,
+        "typed": False,
+        "evolve": False,
+        "compact": False,
     }
     return argparse.Namespace(**nothing | given)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 
 from tests.pipeline.support import INSTANCE, fill
@@ -72,11 +71,12 @@ def test_a_job_of_ones_own_is_found_runs_and_is_recorded_with_its_table_and_plot
 def test_spark_submit_runs_a_job_on_its_own_master_and_it_is_recorded(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 4)
     (tmp_path / "lake").mkdir()
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    done = run(
-        tmp_path, str(submit), "--master", "local[1]", str(PROJECT / "pipeline" / "__main__.py"), "audit", "--json",
-        PYTHONPATH=str(PROJECT), PYSPARK_PYTHON=sys.executable,
-    )  # fmt: skip
+    activate = f". {sys.prefix}/bin/activate"
+    assert ". .venv/bin/activate\nspark-submit --master" in (PROJECT / "docs" / "pipeline.md").read_text(
+        "utf-8"
+    )
+    command = f"{activate}; cd {PROJECT}; spark-submit --master 'local[1]' pipeline/__main__.py audit --json"
+    done = run(tmp_path, "env", "-u", "PYTHONPATH", "-u", "SPARK_HOME", "bash", "-c", command)
     assert done.returncode == 0, done.stderr
     (kept,) = records(tmp_path)
     assert (kept["job"], kept["master"], kept["result"]["records"]) == ("audit", "", last)

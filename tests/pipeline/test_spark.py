@@ -88,7 +88,15 @@ def test_the_lake_job_writes_each_record_once_however_often_it_runs(
     move(tmp_path, "compress", slice(0, 2))
     settings = settings_in(tmp_path)
     arguments = argparse.Namespace(
-        start=None, end=777, durable=None, skip_gaps=False, adopt=False, delta=False
+        start=None,
+        end=777,
+        durable=None,
+        skip_gaps=False,
+        adopt=False,
+        delta=False,
+        typed=False,
+        evolve=False,
+        compact=False,
     )
     told = Told()
     first = lake.run(settings, arguments, told)

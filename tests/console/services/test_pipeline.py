@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from console.choices import RunState
-from console.models import ActionRun, Instance
+from console.models import Action, ActionRun, Instance
 from console.services import execution, pipeline, policies
 from console.services.actors import Actor
 from pipeline.config import settings_from
@@ -56,6 +57,18 @@ def test_capacity_compares_with_the_newest_revision_unless_another_policy_is_nam
     place = settings_from({}, home=tmp_path, instance=instance.name)
     read = PolicyDocument.from_dict(read_policy(place, named.partition("=")[2]))
     assert read.client_policy.client_max_capacity == 37
+    assert "--retention-hours" not in named
+    steps = [{"do": "remove", "age": "2d"}, {"do": "remove", "age": "36h"}]
+    Action.objects.update(enabled=False)
+    Action.objects.create(
+        instance=instance,
+        name="tidy",
+        when=[{"on": "schedule", "every": "1d"}],
+        steps=steps,
+        started_at=timezone.now(),
+    )
+    assert pipeline.command_of(run)[-1] == "--retention-hours=36"
+    Action.objects.update(enabled=False)
     run.parameters["options"] = {"policy": "mine.yaml"}
     assert pipeline.command_of(run)[-1] == "--policy=mine.yaml"
 

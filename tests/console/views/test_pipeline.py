@@ -15,6 +15,7 @@ import pytest
 from django.test import Client
 
 from broker_core.config import PolicyDocument
+from broker_core.documents.jobs import JOB_OPTIONS
 from console.choices import ActorKind, PipelineJobs, Role
 from console.models import ActionRun, Instance
 from console.services import drafts, runs
@@ -99,7 +100,11 @@ def test_an_own_job_is_offered_and_asked_for_with_its_options(
     (lake.parent / "jobs").mkdir()
     (lake.parent / "jobs" / "my_own.py").touch()
     assert ("my-own", "my-own") in PipelineJobs()
-    assert "my-own (own)" in browser.get("/pipeline/").content.decode()
+    assert '<a href="?job=my-own">' in browser.get("/pipeline/").content.decode()
+    assert (
+        '<textarea class="form-control mono" id="job-options"'
+        in browser.get("/pipeline/?job=my-own").content.decode()
+    )
     browser.post(
         "/pipeline/start/", {"job": "my-own", "options": "topics=a.>\r\nat=2026-11-21T08:00:00Z\r\n"}
     )
@@ -110,6 +115,36 @@ def test_an_own_job_is_offered_and_asked_for_with_its_options(
         answer = browser.post("/pipeline/start/", {"job": "my-own", "options": bad}, follow=True)
         assert b"my-own has no option" in answer.content or b"can&#x27;t be used" in answer.content
     assert ActionRun.objects.count() == 1
+
+
+@pytest.mark.parametrize("job", JOB_OPTIONS)
+def test_each_job_has_a_form_with_its_options_and_their_bounds(
+    browser: Client, instance: Instance, lake: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    monkeypatch.setattr(runs, "enqueue", lambda run: None)
+    form = browser.get(f"/pipeline/?job={job}").content.decode()
+    asked = {"job": job}
+    for option in JOB_OPTIONS[job]:
+        assert f'name="option-{option.name}"' in form
+        if option.kind in ("whole", "number"):
+            assert f'min="{option.least}" max="{option.most}"' in form
+            bad = browser.post("/pipeline/start/", {**asked, f"option-{option.name}": "-5"}, follow=True)
+            assert f"{option.name} is &#x27;-5&#x27;. Give {option.bounds}" in bad.content.decode()
+            assert bad.redirect_chain[0][0] == f"/pipeline/?job={job}&"
+        if option.required:
+            assert (
+                f"{job} needs {option.name}."
+                in browser.post("/pipeline/start/", asked, follow=True).content.decode()
+            )
+    assert not ActionRun.objects.exists()
+    given = {
+        f"option-{one.name}": "yes" if one.kind == "flag" else str(one.most) if one.kind != "text" else "x"
+        for one in JOB_OPTIONS[job]
+    }
+    browser.post("/pipeline/start/", {**asked, **given})
+    assert ActionRun.objects.get().parameters == {
+        "job": job, "options": {one.name: given[f"option-{one.name}"] for one in JOB_OPTIONS[job]},
+    }  # fmt: skip
 
 
 def test_a_draft_is_tried_beside_the_revision_in_force(

@@ -1,0 +1,141 @@
+"""What the pipeline's jobs may be asked, and within which bounds: the one place from which the command line, the console's forms, the API and
+actions draw. Directories and Spark's master aren't among them: where a job reads and writes is the installation's matter.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from broker_core.bookmark import MAX_SEQUENCE
+from broker_core.documents.base import Document
+from broker_core.errors import OperatorError
+
+Kind = Literal["text", "whole", "number", "flag"]
+MOST_TEXT: Final = 1_000
+"""Characters of a text."""
+
+
+class JobOption(Document, frozen=True, kw_only=True):
+    """One option of a job. `least` and `most` bound a number, both included."""
+
+    name: str
+    says: str
+    kind: Kind = "text"
+    least: int | float = 0
+    most: int | float = MAX_SEQUENCE
+    default: int | float | str | None = None
+    """Of a text without one it is the empty text, of a flag no."""
+    required: bool = False
+    like: str = ""
+    """How a value looks."""
+
+    @property
+    def bounds(self) -> str:
+        """What it takes, for people."""
+        if self.kind == "flag":
+            return "yes or no"
+        if self.kind == "text":
+            return f"up to {MOST_TEXT:,} characters"
+        most = "" if self.most == MAX_SEQUENCE else f" to {self.most:,}"
+        return f"a {'whole ' * (self.kind == 'whole')}number, {self.least:,}{most or ' or more'}"
+
+    def read(self, text: str) -> int | float | str | bool:
+        """The value that a text says. OperatorError bad_option, with the bounds."""
+        if self.kind == "flag":
+            known = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+            if text.lower() in known:
+                return known[text.lower()]
+        elif self.kind == "text":
+            if len(text) <= MOST_TEXT and "\0" not in text:
+                return text
+        elif self.least <= (number := _number(text, whole=self.kind == "whole")) <= self.most:
+            return number
+        raise OperatorError(
+            "bad_option", f"{self.name} is {text[:40]!r}.", f"Give {self.bounds}.", option=self.name,
+            **({"least": self.least, "most": self.most} if self.kind in ("whole", "number") else {}),
+        )  # fmt: skip
+
+
+def _number(text: str, *, whole: bool) -> int | float:
+    """NaN, which lies within no bounds, for what is none."""
+    plain = len(text) <= 40 and text.isascii() and "_" not in text
+    try:
+        return (int(text) if whole else float(text)) if plain else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+def _flag(name: str, says: str) -> JobOption:
+    return JobOption(name=name, says=says, kind="flag")
+
+
+def _sequences(first: str = "the oldest record there is") -> tuple[JobOption, ...]:
+    return (
+        JobOption(name="start", says=f"first sequence (default: {first})", kind="whole", least=1),
+        JobOption(name="end", says="last sequence (default: the durable frontier)", kind="whole", least=1),
+    )
+
+
+_RANGE: Final = (
+    JobOption(name="start", says="a bookmark, a sequence or a time (default: the oldest record)", like="2026-11-21T08:00:00Z"),
+    JobOption(name="end", says="the same, for the end (default: the newest)", like="2026-11-21T12:00:00Z"),
+)  # fmt: skip
+_READING: Final = (
+    JobOption(name="durable", says="take this sequence as the durable frontier", kind="whole"),
+    _flag("skip-gaps", "go on behind records that are damaged or not there"),
+)
+_MEMORY: Final = JobOption(
+    name="host-memory", says="bytes of memory of the broker's host (default: this machine's)", kind="whole", least=2**20, most=2**50,
+)  # fmt: skip
+_POLICY: Final = "a policy's file (manage.py policy export), or its name in the lake's folder policies"
+
+JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
+    "lake": (
+        *_sequences(),
+        _flag("typed", "also write fields of JSON bodies as typed columns, from now on"),
+        _flag("evolve", "add columns for fields that are new; implies typed"),
+        _flag("compact", "afterwards put small files together"),
+        _flag("delta", "also keep the records as a Delta table, from now on"),
+        _flag("adopt", "take files from before logs had identities for this log's"),
+        *_READING,
+    ),
+    "lake-check": (
+        *_sequences("the oldest record in the log"),
+        _flag("quick", "look at names and footers, and read no records"),
+    ),
+    "client-history": (_flag("all", "make every hour anew that the journal still holds"), *_READING),
+    "audit": (
+        *_sequences("the oldest record in the log"),
+        _flag("strict", "fail when there is a finding, so that a schedule tells"),
+    ),
+    "state": (
+        JobOption(name="at", says="a bookmark, a sequence or a time (default: the newest record)", like="2026-11-21T12:00:00Z"),
+        JobOption(name="since", says="an earlier moment: what changed from then to --at", like="2026-11-21T08:00:00Z"),
+        JobOption(name="topics", says="patterns, with commas between (default: all)", like="orders.>"),
+        JobOption(name="key", says="a field of JSON bodies that is part of the key", like="/order/id"),
+        *_READING,
+    ),
+    "backtest": (
+        JobOption(name="policy", says=f"{_POLICY}; several with commas", required=True, like="now.yaml"),
+        JobOption(name="grid", says="every combination of these values laid over the first policy", like="client_policy.client_max_capacity=10,20,50"),
+        JobOption(name="save", says="find the cheapest of them that does nothing hard to this client", like="board-jfk"),
+        *_RANGE, _MEMORY, *_READING,
+    ),
+    "capacity": (
+        *_RANGE,
+        JobOption(name="policy", says=f"whose limits: {_POLICY} (default: a new instance's)", like="now.yaml"),
+        _MEMORY,
+        JobOption(name="retention-hours", says="for how long journals are kept (default: as the broker's receipts of removals say)",
+                  kind="number", least=0, most=1_000_000),
+        *_READING,
+    ),
+    "anomalies": (
+        JobOption(name="days", says="days of history, with those judged", kind="whole", least=1, most=400, default=14),
+        JobOption(name="recent", says="the newest hours, which are judged", kind="whole", least=1, most=9_599, default=24),
+        JobOption(name="threshold", says="from which distance an hour is odd", kind="number", least=0.1, most=1_000, default=8.0),
+    ),
+    "report": (
+        JobOption(name="days", says="how many days, up to the newest hour there is", kind="whole", least=1, most=92, default=7),
+    ),
+}  # fmt: skip
+"""The jobs of `python -m pipeline NAME`, in the order in which they are shown."""

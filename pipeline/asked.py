@@ -1,0 +1,46 @@
+"""What of the log a job was asked for, looked at before anything is made."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from broker_core.errors import OperatorError
+from sluice_spark.log import Log
+from sluice_spark.options import Bound
+from sluice_spark.reading import Request, bounds, plan_log, read_span
+from sluice_spark.segments import Span
+
+
+def check_bounds(log: Log, arguments: argparse.Namespace) -> None:
+    """OperatorError bad_range for sequences that hold nothing."""
+    first, last = bounds(log, Request(start=arguments.start, end=arguments.end))
+    if last < first and log.segments:
+        raise _nothing(log, f"it begins with record {log.first}, and up to {last} was asked for")
+
+
+def asked_spans(log: Log, request: Request) -> list[Span]:
+    """The plan of a request that holds a record at least. OperatorError bad_range."""
+    spans = plan_log(log, request)
+    one = replace(request, columns=("sequence",), topics=(), filter="", skip_gaps=True)
+    if not any(True for span in spans for _ in read_span(log.place, span, one)):
+        timed = request.start_at is not None or request.end_at is not None
+        raise _nothing(log, "no record was accepted in the time that was asked for" if timed and log.segments
+                       else f"it holds records {log.first} to {log.frontier}" if log.segments else "it has no records yet")  # fmt: skip
+    return spans
+
+
+def in_order(since: Bound, at: Bound, log: Log) -> None:
+    """OperatorError bad_range where one moment is known to come after the other."""
+    later = log.frontier if at == Bound() else at.sequence
+    if (since.sequence is not None and later is not None and since.sequence > later) or (
+        since.at is not None and at.at is not None and since.at > at.at
+    ):
+        raise OperatorError("bad_range", "--since comes after --at.", "Swap them.")
+
+
+def _nothing(log: Log, why: str) -> OperatorError:
+    return OperatorError(
+        "bad_range", f"The range holds nothing of the log of {log.place.instance}: {why}.", "Give another range.",
+        first=log.first, last=log.frontier,
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""Fields of JSON bodies as typed columns beside the bodies: which there are, and what doesn't fit. Pure.
+
+A column is called `json_` and the field's name, so that no field can be taken for a column of ours. What the schema has no place for (a value
+of another type, a field that is new) stands, as JSON, in `unfit_json`: with it and the columns nothing of a body is lost. A body that is no
+JSON object has no typed columns; it stands in `body`, as every body does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+PREFIX: Final = "json_"
+UNFIT: Final = "unfit_json"
+MOST_FIELDS: Final = 200
+MOST_NAME: Final = 64
+TYPES: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "json": pa.string(),
+}
+"""`json` holds objects, lists and what comes in several types, as JSON texts."""
+Fields = Mapping[str, str]
+"""Field name to type, in the order of the columns."""
+_EXACT: Final = 2**53
+
+
+class Typed(NamedTuple):
+    """What became of some bodies."""
+
+    columns: pa.Table
+    unfit: int
+    """Values that the schema has no place for."""
+    not_json: int
+    """Bodies that are no JSON objects."""
+    new_fields: frozenset[str]
+
+
+def schema_of(fields: Fields) -> pa.Schema:
+    """The columns that fields make."""
+    return pa.schema([*((PREFIX + name, TYPES[kind]) for name, kind in fields.items()), (UNFIT, pa.string())])
+
+
+def infer(bodies: Iterable[bytes], known: Fields | None = None) -> dict[str, str]:
+    """The fields of those that are JSON objects, most frequent first, after the known ones, whose types stay. What is only ever null has no type yet."""
+    kinds: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
+    for body in bodies:
+        for name, value in (_object(body) or {}).items():
+            if value is not None and _column(name):
+                kinds.setdefault(name, set()).add(_kind(value))
+                counts[name] = counts.get(name, 0) + 1
+    fields = dict(known or {})
+    taken = {name.lower() for name in fields}  # Spark tells columns apart without regard to case
+    for name in sorted(counts, key=lambda one: (-counts[one], one)):
+        if name.lower() not in taken and len(fields) < MOST_FIELDS:
+            fields[name] = _joined(kinds[name])
+            taken.add(name.lower())
+    return fields
+
+
+def typed(topics: pa.ChunkedArray, bodies: pa.ChunkedArray, fields: Fields) -> Typed:
+    """The typed columns of these bodies. The broker's own topics, which begin with $, are left alone."""
+    columns: dict[str, list[Any]] = {name: [] for name in fields}
+    rest: list[str | None] = []
+    unfit = not_json = 0
+    new: set[str] = set()
+    for topic, body in zip(topics.to_pylist(), bodies.to_pylist(), strict=True):
+        found = {} if topic.startswith("$") else _object(body)
+        if found is None:
+            found, not_json = {}, not_json + 1
+        left: dict[str, Any] = {}
+        for name, kind in fields.items():
+            value = found.get(name)
+            fitting = None if value is None else _fitting(value, kind)
+            if fitting is None and value is not None:
+                left[name] = value
+            columns[name].append(fitting)
+        if len(found) > len(fields) or not found.keys() <= fields.keys():
+            others = {
+                name: value for name, value in found.items() if name not in fields and value is not None
+            }
+            new.update(name for name in others if _column(name))
+            left |= others
+        unfit += len(left)
+        rest.append(orjson.dumps(left).decode() if left else None)
+    schema = schema_of(fields)
+    arrays = [pa.array(values, schema.field(PREFIX + name).type) for name, values in columns.items()]
+    return Typed(
+        pa.Table.from_arrays([*arrays, pa.array(rest, pa.string())], schema=schema),
+        unfit,
+        not_json,
+        frozenset(new),
+    )
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _column(name: str) -> bool:
+    return len(name) <= MOST_NAME and name.isascii() and name.replace("_", "a").isalnum()
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "long"
+    return "double" if isinstance(value, float) else "string" if isinstance(value, str) else "json"
+
+
+def _joined(kinds: set[str]) -> str:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "double" if kinds == {"long", "double"} else "json"
+
+
+def _fitting(value: Any, kind: str) -> Any:
+    """The value as a column of this kind holds it; None when it doesn't fit."""
+    own = _kind(value)
+    if kind == "json":
+        return orjson.dumps(value).decode()
+    if kind == "double" and own == "long":
+        return float(value) if abs(value) <= _EXACT else None
+    if kind == own and not (kind == "long" and value >= 2**63):
+        return value
+    return None
