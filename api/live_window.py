@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Meta, structs
 
-from broker_core.control.listing import in_order
+from broker_core.control.listing import in_order, mentions
 from broker_core.documents import columns
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.columns import Kind
@@ -217,7 +217,4 @@ def _row(one: ClientEntry, *, whole: bool) -> dict[str, Any]:
 def _fits(one: ClientEntry, want: Want) -> bool:
     if (want.delivery and one.delivery != want.delivery) or (want.health and one.health != want.health):
         return False
-    needle = want.search.casefold()
-    return not needle or any(
-        needle in text.casefold() for text in (one.name, one.transport, one.remote, one.user)
-    )
+    return mentions(one, want.search)

@@ -47,7 +47,10 @@ class ClientQuerySerializer(serializers.Serializer[Any]):
     )
     transport = serializers.CharField(max_length=64, required=False, default="")
     search = serializers.CharField(
-        max_length=64, required=False, default="", help_text="Part of the client's name."
+        max_length=64,
+        required=False,
+        default="",
+        help_text="Part of the client's name, transport, address or user.",
     )
     sort = SortField(help_text="Of equal ones the greatest lag comes first, then they go by name.")
     instance = serializers.CharField(required=False, default="")

@@ -45,12 +45,20 @@ def _value_of(field: str) -> Callable[[ClientEntry], Any]:
     return value
 
 
+def mentions(one: ClientEntry, text: str) -> bool:
+    """Whether the text is part of its name, transport, address or user: what a search is in, in a page as in a window."""
+    needle = text.casefold()
+    return not needle or any(
+        needle in part.casefold() for part in (one.name, one.transport, one.remote, one.user)
+    )
+
+
 def _fits(one: ClientEntry, asked: PageClients) -> bool:
     return (
         (not asked.state or one.state == asked.state)
         and (not asked.delivery or one.delivery == asked.delivery)
         and (not asked.health or one.health == asked.health)
         and (not asked.transport or one.transport == asked.transport)
-        and (not asked.search or asked.search.casefold() in one.name.casefold())
+        and mentions(one, asked.search)
         and (asked.patterns is None or any(name_fits(pattern, one.name) for pattern in asked.patterns))
     )

@@ -87,7 +87,7 @@ class ListClients(Request[list[ClientEntry]], frozen=True, kw_only=True, tag="cl
 
 
 class PageClients(Request[ClientsPage], frozen=True, kw_only=True, tag="clients_page"):
-    """A page of the clients that fit. `search` is a part of the name; `patterns` are those of the names that may be seen
+    """A page of the clients that fit. `search` is a part of name, transport, address or user; `patterns` are those of the names that may be seen
     (null: all); `sort` is a column's key, downwards after "-"."""
 
     state: _Word = ""

@@ -6,6 +6,7 @@ from console.models.access import ApiToken, Grant
 from console.models.action import Action, RunHold
 from console.models.alert import Alert, AlertMessage, AlertRule
 from console.models.audit import AuditEvent, AuditHead, AuditLink
+from console.models.client_table import ClientColumns, ClientView
 from console.models.draft import PolicyDraft, PolicyRollout
 from console.models.handover import Handover
 from console.models.history import ClientHour, ClientMinute, ClientSample, Decision, LakeFile, PlaceSample
@@ -30,10 +31,12 @@ __all__ = [
     "AuditHead",
     "AuditLink",
     "BrokerUser",
+    "ClientColumns",
     "ClientHour",
     "ClientMinute",
     "ClientPolicy",
     "ClientSample",
+    "ClientView",
     "Decision",
     "Entitlement",
     "Grant",

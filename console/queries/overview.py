@@ -98,7 +98,8 @@ def verdict(patterns: Sequence[str] | None) -> Verdict:
 def heat(instance: Instance, chosen: Range, now: datetime, patterns: Sequence[str] | None) -> dict[str, Any]:
     """Lag of the worst clients, a row each: runs of [cells, level, on disk]; -1 is a time without samples. Raises BrokerAway.
 
-    Colour is for what is still open: the run that reaches until now has the client's health of now; what is over is grey.
+    Colour is for what is still open: the cells since its oldest waiting record was accepted have the client's health of now;
+    what is over, or can't be told from what is over, is grey.
     """
     end = int(now.timestamp()) // chosen.step_s * chosen.step_s + chosen.step_s
     start = end - int(chosen.span.total_seconds())
@@ -110,7 +111,10 @@ def heat(instance: Instance, chosen: Range, now: datetime, patterns: Sequence[st
         _add_hours(found, instance, names, start, chosen.step_s)
     return {
         "from": start, "to": end, "cells": number,
-        "rows": [_row(one, found.get(one.name, {}), number, max(1, REST_S // chosen.step_s)) for one in clients],
+        "rows": [
+            _row(one, found.get(one.name, {}), number, max(1, REST_S // chosen.step_s), _open_from(one, start, chosen.step_s, now))
+            for one in clients
+        ],
         "marks": marks(instance, datetime.fromtimestamp(start, UTC)),
     }  # fmt: skip
 
@@ -159,8 +163,13 @@ def _add_hours(
         cells[cell] = (max(lag, row["lag_ms"]), disk or row["offline_ms"] > 0)
 
 
+def _open_from(client: ClientEntry, start: int, step_s: int, now: datetime) -> int:
+    """The cell in which the oldest record that waits for it was accepted: it can't be slow for longer than that now."""
+    return int(now.timestamp() - client.seconds_behind - start) // step_s
+
+
 def _row(
-    client: ClientEntry, cells: Mapping[int, tuple[int, bool]], number: int, holds: int
+    client: ClientEntry, cells: Mapping[int, tuple[int, bool]], number: int, holds: int, open_from: int
 ) -> dict[str, Any]:
     levels: list[tuple[int, bool]] = []
     known: tuple[int, int, bool] | None = None
@@ -173,7 +182,7 @@ def _row(
     if client.health in ASKS:
         colour = 5 if client.health is Health.STALLED else 4
         for cell in reversed(range(number)):
-            if levels[cell][0] < len(SLOW_MS) - 1 and cell < number - 1:
+            if cell < number - 1 and (cell < open_from or levels[cell][0] < len(SLOW_MS) - 1):
                 break
             levels[cell] = (colour, levels[cell][1])
     return {

@@ -32,6 +32,9 @@ RESTING: Final = timedelta(seconds=75)
 """A client at rest is sampled each minute."""
 AROUND: Final = timedelta(minutes=15)
 MOST_DECISIONS: Final = 20
+MOST_ROWS: Final = 60
+MOST_SAMPLES: Final = 25_000
+"""Two weeks of minutes, and more than a day of ten seconds."""
 NUMBERS: Final = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 
 
@@ -86,17 +89,44 @@ def clients(
     return sorted(there, key=lambda one: (-one["lag_ms"], -one["lag_messages"], one["client"]))
 
 
-def client(instance: Instance, when: Moment, name: str) -> list[dict[str, Any]]:
-    """A client's samples of the quarter of an hour until then, the newest first."""
-    rows = _samples(instance, when, None).filter(client=name, at__gt=when.at - AROUND, at__lte=when.at)
-    return list(rows.order_by("-at").values("client", "at", "state", *NUMBERS)[:120])
+class Part(NamedTuple):
+    """A part of the time until a moment, in rows of so many seconds. `minutes`: only the worst of each is left of its beginning."""
+
+    since: datetime
+    until: datetime
+    minutes: bool
+
+    @property
+    def step_s(self) -> int:
+        """Whole minutes, so that there are no more than MOST_ROWS."""
+        return 60 * max(1, -(-int((self.until - self.since).total_seconds()) // (60 * MOST_ROWS)))
 
 
-def by_minute(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The worst of each minute, the newest first."""
-    found: dict[datetime, dict[str, Any]] = {}
+def part(when: Moment, since: str, until: str, now: datetime) -> Part | None:
+    """The part that an address shows of a timeline (`from`, `to` in seconds), up to the moment; None when it has none."""
+    if not (since.isdecimal() and until.isdecimal() and max(len(since), len(until)) <= 10):
+        return None
+    begins, ends = (datetime.fromtimestamp(int(text), UTC) for text in (since, until))
+    ends = min(ends, when.at)
+    begins = max(begins, now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS))
+    coarse = begins < now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS)
+    return Part(begins, ends, coarse) if begins < ends else None
+
+
+def client(instance: Instance, when: Moment, name: str, shown: Part | None = None) -> list[dict[str, Any]]:
+    """A client's samples of the quarter of an hour until then, or of a part of its time, the newest first."""
+    span = shown or Part(when.at - AROUND, when.at, when.minutes)
+    rows = _samples(instance, Moment(span.until, span.minutes), None).filter(
+        client=name, at__gt=span.since, at__lte=span.until
+    )
+    return list(rows.order_by("-at").values("client", "at", "state", *NUMBERS)[:MOST_SAMPLES])
+
+
+def by_span(samples: Sequence[dict[str, Any]], step_s: int = 60) -> list[dict[str, Any]]:
+    """The worst of each minute, or of a longer step, the newest first."""
+    found: dict[int, dict[str, Any]] = {}
     for one in samples:
-        minute = one["at"].replace(second=0, microsecond=0)
+        minute = int(one["at"].timestamp()) // step_s
         known = found.get(minute)
         if known is None or (one["lag_ms"], one["lag_messages"]) > (known["lag_ms"], known["lag_messages"]):
             found[minute] = one

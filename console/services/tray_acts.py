@@ -26,6 +26,7 @@ from console.services import clients, drafts, journals, messages, policies, repl
 from console.services.actors import Actor
 from console.services.tray_access_acts import ACCESS_ACTS
 from console.services.tray_control_acts import CONTROL_ACTS, rollout_plan
+from console.services.tray_matching_acts import MATCHING_ACTS
 from console.services.tray_told import Act, Told, plain
 from console.units import words
 from console.units.format import number_exact, size
@@ -368,6 +369,7 @@ ACTS: Mapping[TrayKind, Act] = {
     TrayKind.ARCHIVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     TrayKind.COMPRESS: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
     TrayKind.REMOVE: Act(Permission.RUN_ACTIONS, _journal, _do_journal),
+    **MATCHING_ACTS,
     **CONTROL_ACTS,
     **ACCESS_ACTS,
 }

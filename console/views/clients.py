@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_GET
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.documents import columns
 from broker_core.documents.clients import Delivery, Health
-from console.choices import Permission
+from broker_core.errors import SluiceError
+from console.access.rights import Open
+from console.choices import Permission, TrayKind
+from console.forms.views import ViewForm
+from console.services import audit
+from console.services import client_table as service
 from console.views import common, past
 
 FIRST = ("health", "name", "delivery")
 """What stands at the left of the table, in this order."""
 FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(Delivery)))
+MATCHING_ACTS = (
+    (TrayKind.PAUSE_ALL, "player-pause", "Pause", "They get nothing more until they are resumed"),
+    (TrayKind.RESUME_ALL, "player-play", "Resume", "What was paused of them goes on"),
+    (TrayKind.OFFLINE_ALL, "database-import", "Offline", "What waits for them moves to their spools"),
+    (TrayKind.DISCONNECT_ALL, "plug-x", "Disconnect", "They are cut off; what no journal keeps is lost"),
+)
+"""On everyone who matches: kind, icon, word, and what it costs."""
 
 
 @common.permitted(Permission.VIEW)
 @require_GET
 @past.with_past(past.clients)
 def clients(request: HttpRequest) -> HttpResponse:
-    """Everyone who is logged on. `columns` are keys of those to show besides the usual ones."""
-    shown = columns.drawn(frozenset(request.GET.get("columns", "").split(",")))
+    """Everyone who is logged on. `columns` are keys of those to show besides the usual ones; without it those that the person chose."""
+    own = service.columns_of(request.user.pk)
+    chosen = request.GET["columns"].split(",") if "columns" in request.GET else own
+    shown = columns.drawn(frozenset(chosen))
     drawn = sorted(shown, key=lambda one: FIRST.index(one.key) if one.key in FIRST else len(FIRST))
     told = [
         {
@@ -35,5 +52,62 @@ def clients(request: HttpRequest) -> HttpResponse:
     ]
     return common.page(request, "clients.html", {
         "columns": drawn, "choosable": columns.choosable(), "chosen": {one.key for one in drawn}, "column_data": told,
-        "default_sort": columns.DEFAULT_SORT, "filters": FILTERS,
+        "default_sort": columns.DEFAULT_SORT, "filters": FILTERS, "views": service.views_of(request.user.pk), "matching_acts": MATCHING_ACTS,
+        "view_form": ViewForm(),
     })  # fmt: skip
+
+
+@common.permitted(Open.OWN_ACCOUNT)
+@require_POST
+def choose_columns(request: HttpRequest) -> HttpResponse:
+    """Keep the columns for the person, and show the same part of the list with them."""
+    audit.changes_nothing(request)
+    keys = service.choice(request.POST.getlist("column"))
+    service.keep_columns(common.actor_of(request), keys)
+    there = service.canonical(f"{request.POST.get('query', '')}&columns={','.join(keys)}")
+    return redirect(_address(there))
+
+
+@common.permitted(Open.OWN_ACCOUNT)
+@require_POST
+def save_view(request: HttpRequest) -> HttpResponse:
+    """Keep what is shown under a name."""
+    audit.changes_nothing(request)
+    form, query = ViewForm(request.POST), service.canonical(request.POST.get("query", ""))
+    if not form.is_valid():
+        messages.error(request, "A view needs a name of at most 40 characters.")
+        return redirect(_address(query))
+    try:
+        view = service.save_view(common.actor_of(request), form.cleaned_data["name"], query)
+    except SluiceError as problem:
+        common.tell(request, problem)
+        return redirect(_address(query))
+    messages.success(request, f"The view “{view.name}” is kept. Its address can be passed on.")
+    return redirect(_address(view.query))
+
+
+@common.permitted(Open.OWN_ACCOUNT)
+@require_POST
+def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
+    """Rename a view, or delete it."""
+    audit.changes_nothing(request)
+    actor, query = common.actor_of(request), service.canonical(request.POST.get("query", ""))
+    if "delete" in request.POST:
+        gone = service.delete_view(actor, view_id)
+        if gone is not None:
+            messages.success(request, f"The view “{gone.name}” is deleted. What it showed can be kept again.")
+            query = gone.query
+        return redirect(_address(query))
+    form = ViewForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, "A view needs a name of at most 40 characters.")
+        return redirect(_address(query))
+    try:
+        service.rename_view(actor, view_id, form.cleaned_data["name"])
+    except SluiceError as problem:
+        common.tell(request, problem)
+    return redirect(_address(query))
+
+
+def _address(query: str) -> str:
+    return reverse("clients") + (f"?{query}" if query else "")

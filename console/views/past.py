@@ -82,9 +82,12 @@ def clients(request: HttpRequest, instance: Instance, when: read.Moment) -> Http
 
 def client(request: HttpRequest, instance: Instance, when: read.Moment, name: str) -> HttpResponse:
     """What one client's figures were, the quarter of an hour before, and what had been decided about it."""
+    shown = read.part(when, request.GET.get("from", ""), request.GET.get("to", ""), timezone.now())
     samples = read.client(instance, when, name)
+    told = samples if shown is None else read.client(instance, when, name, shown)
+    step_s = 60 if shown is None else shown.step_s
     return _page(request, instance, when, "past_client.html", {
-        "name": name, "then": read.there_then(when, samples), "samples": read.by_minute(samples),
+        "name": name, "then": read.there_then(when, samples), "samples": read.by_span(told, step_s), "shown": shown, "step_ms": 1_000 * step_s,
         "decisions": read.decisions(instance, when, None, name),
     })  # fmt: skip
 
@@ -141,9 +144,17 @@ def _page(
         if (now - when.at).total_seconds() > seconds
     ]
     return common.page(request, template, {
-        "past": when, "keep": when.query, "steps": steps, "now_path": request.path, "policy_then": read.policy(instance, when),
+        "past": when, "keep": when.query, "steps": steps, "now_path": _now_path(request), "policy_then": read.policy(instance, when),
         "instance_then": next(iter(places["instance"]), None), "pools": places["pool"], **context,
     })  # fmt: skip
+
+
+def _now_path(request: HttpRequest) -> str:
+    """The page as it is now, in what part and order it was looked at."""
+    query = request.GET.copy()
+    for key in ("at", "page"):
+        query.pop(key, None)
+    return request.path + (f"?{query.urlencode()}" if query else "")
 
 
 def _stepped(request: HttpRequest, when: read.Moment, seconds: int) -> str:

@@ -16,15 +16,19 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
+from broker_core.documents.clients import Delivery, Health
 from broker_core.errors import SluiceError
 from console.choices import Permission, TrayKind
 from console.models import PolicyDraft
-from console.services import audit
+from console.services import audit, tray_matching_acts
 from console.services import tray as service
+from console.services.client_table import MOST_SEARCH
 from console.views import common
 
 OF_CLIENTS = (TrayKind.PAUSE, TrayKind.RESUME, TrayKind.OFFLINE, TrayKind.DISCONNECT)
+OF_MATCHING = (TrayKind.PAUSE_ALL, TrayKind.RESUME_ALL, TrayKind.OFFLINE_ALL, TrayKind.DISCONNECT_ALL)
 MOST_AT_ONCE = 50
+FILTER = ("search", "delivery", "health")
 
 
 @common.permitted(Permission.VIEW)
@@ -50,6 +54,34 @@ def clients(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         common.tell(request, problem)
     return answer(request)
+
+
+@common.permitted(Permission.ACT_ON_CLIENTS)
+@require_POST
+def matching(request: HttpRequest) -> HttpResponse:
+    """Put one act on everyone whom a filter of the clients' page matches into the tray."""
+    audit.changes_nothing(request)
+    kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
+    unknown = asked["delivery"] not in ("", *Delivery) or asked["health"] not in ("", *Health)
+    if kind not in OF_MATCHING or unknown or len(asked["search"]) > MOST_SEARCH:
+        messages.error(request, "Choose a filter of the list, and what to do.")
+        return answer(request)
+    actor = common.actor_of(request)
+    try:
+        target, parameters = tray_matching_acts.matching(actor, common.patterns(request), **asked)
+        service.put(actor, TrayKind(kind), target, parameters)
+    except SluiceError as problem:
+        return (
+            shown(request, [f"{problem.sentence} {problem.fix}".strip()])
+            if _by_script(request)
+            else _told(request, problem)
+        )
+    return answer(request)
+
+
+def _told(request: HttpRequest, problem: SluiceError) -> HttpResponse:
+    common.tell(request, problem)
+    return redirect(back(request))
 
 
 @common.permitted(Permission.VIEW)
@@ -112,7 +144,11 @@ def plan(
 
 def answer(request: HttpRequest) -> HttpResponse:
     """After the tray has changed: the tray alone for a script, else the page one came from."""
-    return shown(request) if request.headers.get("HX-Request") else redirect(back(request))
+    return shown(request) if _by_script(request) else redirect(back(request))
+
+
+def _by_script(request: HttpRequest) -> bool:
+    return bool(request.headers.get("HX-Request"))
 
 
 def shown(request: HttpRequest, problems: Sequence[str] = ()) -> HttpResponse:

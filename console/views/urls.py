@@ -44,6 +44,7 @@ urlpatterns = [
     path("standing/", standing.standing, name="standing"),
     path("tray/", tray.tray, name="tray"),
     path("tray/clients/", tray.clients, name="tray_clients"),
+    path("tray/matching/", tray.matching, name="tray_matching"),
     path("tray/clear/", tray.clear, name="tray_clear"),
     path("tray/apply/", tray.apply, name="tray_apply"),
     path("tray/<int:item_id>/drop/", tray.drop, name="tray_drop"),
@@ -60,6 +61,9 @@ urlpatterns = [
     path("settings/save/", preferences.save, name="settings_save"),
     path("logout/", access.logout, name="logout"),
     path("clients/", clients.clients, name="clients"),
+    path("views/columns/", clients.choose_columns, name="clients_columns"),
+    path("views/", clients.save_view, name="clients_views"),
+    path("views/<int:view_id>/", clients.change_view, name="clients_view"),
     path("clients/<str:name>/", client.client, name="client"),
     path("clients/<str:name>/slow/", client.slow, name="client_slow"),
     *(

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Console
 from tests.browser.test_jobs import empty_tray
-from tests.browser.test_pages import open_page
+from tests.browser.test_pages import AXE, RUN_AXE, open_page
 
 ROWS = "#clients tbody tr[data-name]"
 LAG = '#clients tr[data-name="board-jfk"] [data-cell="lag_messages"]'
@@ -53,11 +53,51 @@ def test_delivery_and_health_filter_each_and_a_column_can_be_chosen(page: Page) 
     expect(page.locator(ROWS)).to_have_count(1)
     page.get_by_text("Columns", exact=True).click()
     page.get_by_label("Protocol").check()
+    page.get_by_role("button", name="Show these").click()
     expect(page.get_by_role("columnheader", name="Protocol")).to_be_visible()
     expect(page.locator('#clients tr[data-name="delay-mailer"] [data-cell="protocol"]')).to_have_text(
         "native"
     )
     assert "columns=protocol" in page.url and "delivery=draining" in page.url
+    page.goto("/clients/")
+    expect(page.get_by_role("columnheader", name="Protocol")).to_be_visible()
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Protocol").uncheck()
+    page.get_by_role("button", name="Show these").click()
+    expect(page.get_by_role("columnheader", name="Protocol")).to_have_count(0)
+
+
+def test_a_view_is_kept_and_everyone_it_shows_acted_on_by_keyboard_alone(page: Page) -> None:
+    empty_tray(page)
+    open_page(page, "/clients/?q=carrier&delivery=live")
+    page.get_by_text("Save this view…").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("Live carriers")
+    page.keyboard.press("Enter")
+    expect(page.locator("#messages")).to_contain_text("The view “Live carriers” is kept")
+    tab = page.get_by_role("navigation", name="Views").get_by_role("link", name="Live carriers")
+    expect(tab).to_have_attribute("aria-current", "page")
+    page.get_by_label("Search clients").fill("carrier-u")
+    expect(tab).not_to_have_attribute("aria-current", "page")
+    tab.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(ROWS)).to_have_count(14)
+    summary = page.locator("#matching > summary")
+    expect(summary).to_contain_text("The 14 that match")
+    summary.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#tray")).to_contain_text("Pause 14 clients that matched “carrier”, live")
+    expect(page.locator("#tray")).to_contain_text("and 2 more")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    assert page.evaluate(RUN_AXE) == []
+    page.get_by_role("button", name="Discard").click()
+    page.get_by_text("Edit views…").click()
+    page.get_by_role("button", name="Delete the view Live carriers").click()
+    expect(page.locator("#messages")).to_contain_text("is deleted")
+    expect(tab).to_have_count(0)
 
 
 def test_filter_state_and_order_stand_in_the_url(page: Page) -> None:

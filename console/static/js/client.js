@@ -1,14 +1,15 @@
 // One client's page: four lanes over one time axis with decisions, revisions and restarts on it, and its figures live.
-import { data, make, one, setText } from "./dom.js";
+import { data, icon, make, one, setText } from "./dom.js";
 import { bytes, clock, count, duration, inWords, moment, percent, rate } from "./format.js";
 import { timePlot } from "./plot.js";
 import { feed } from "./shell.js";
-import { chip, wordOf } from "./states.js";
+import { chip, does, wordOf } from "./states.js";
 
 const name = one("#head").dataset.client, lanes = one("#lanes");
 const RANGE_S = Number(lanes.dataset.seconds), STEP_S = Number(lanes.dataset.step), REFRESH_MS = 10_000, POINTS = 600;
 const LAST_S = 10_000_000_000; // in the year 2286: what an address says beyond it is no moment
 const MINUTE_DAYS = Number(lanes.dataset.minuteDays), MINUTES_S = 86_400 * MINUTE_DAYS + 600; // beyond it only the pipeline's hours are kept
+const SOON_MS = 600_000;
 const REST_S = 75; // a client at rest is sampled once a minute: a longer silence is a hole
 
 const FIGURES = {
@@ -28,6 +29,7 @@ function update() {
   const client = feed.clients.get(name), now = client?.delivery ?? "gone", fares = client?.health ?? "";
   if (fares !== health) { health = fares; one("#health").replaceChildren(fares ? chip(fares, "health") : ""); }
   if (now !== state) { state = now; one("#state").replaceChildren(chip(now)); }
+  forecast(client?.forecast);
   setText(one("#state-note"), client?.offlined_since ? `since ${moment(client.offlined_since)}` : "");
   for (const id of ["#acts", "#figures", "#connection-section", "#subscriptions-section"]) { const part = one(id); if (part) part.hidden = !client; }
   const note = one("#gone-note"), verdict = one("#why").parentElement;
@@ -38,6 +40,15 @@ function update() {
   setText(one("#why"), client.why_slow ? inWords(client.why_slow.sentence) : client.health === "keeps up" ? "It keeps up." : "The broker doesn’t say why.");
   setText(one("#waits"), waits(client));
   if (client.subscriptions) subscriptions(client.subscriptions);
+}
+
+/** What will be done to it, and when: of a limit that only records, what would be. Soon is red, later amber. */
+function forecast(found) {
+  const at = one("#forecast"), fires = found?.fires_in_ms ?? null, sure = found?.mode === "enforce";
+  const text = fires === null ? "" : `${does(found.action, found.mode)} in ${duration(fires)}`;
+  if (at.textContent !== text) at.replaceChildren(...(text ? [icon("clock"), text] : []));
+  at.classList.toggle("state-bad", sure && fires !== null && fires < SOON_MS);
+  at.classList.toggle("state-warn", sure && fires !== null && fires >= SOON_MS);
 }
 
 /** What waits, since when, and what of it is lost for good. */

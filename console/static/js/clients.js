@@ -128,6 +128,7 @@ function counts() {
     }
   }
   setText(one("#shown"), feed.total === totals.clients ? `${count(feed.total)} clients` : `${count(feed.total)} of ${count(totals.clients)} clients`);
+  setText(one("#matching-word"), feed.total === totals.clients ? `All ${count(feed.total)}` : `The ${count(feed.total)} that match`);
   const none = one("#none"), pages = one("#more");
   none.hidden = feed.total > 0;
   setText(none, totals.clients ? "No client matches. Clear the search or choose another delivery or health." : "No client is logged on.");
@@ -162,6 +163,10 @@ function showView() {
   const { search, delivery, health, sort } = wantOf(view, 0, 0);
   const query = Object.entries({ search, delivery, health, sort, format: "csv" }).filter(([, text]) => text);
   setAttribute(one("#export"), "href", `/api/v1/clients?${new URLSearchParams(query)}`);
+  for (const field of all("[data-view-query]")) field.value = location.search.slice(1);
+  for (const [key, text] of Object.entries({ search, delivery, health })) for (const field of all(`#matching [name=${key}]`)) field.value = text;
+  const here = addressOf(location.search);
+  for (const link of all("#views a")) if (addressOf(new URL(link.href).search) === here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   const field = one("#search");
   if (field.value !== view.q) field.value = view.q;
   for (const group of FILTERS) {
@@ -172,6 +177,9 @@ function showView() {
     else header.removeAttribute("aria-sort");
   }
 }
+
+/** An address's view in one spelling; columns that are those of the person aren't in every address. */
+const addressOf = (query) => writeView(readView(query), query) || "?";
 
 /** While rows are held the server goes on with exactly these, in this order. */
 function hold(wanted) {
@@ -210,12 +218,6 @@ for (const header of all("th[data-key]")) {
 for (const group of FILTERS) {
   for (const button of all("[data-choice]", group)) button.addEventListener("click", () => changeView({ [group.dataset.filter]: button.dataset.choice }));
 }
-one("#choose-columns").addEventListener("change", () => {
-  // The server draws the headings, so the page is asked for anew; what it shows stays in the URL.
-  const query = new URLSearchParams(location.search), picked = all("input:checked", one("#choose-columns")).map((box) => box.value);
-  if (picked.length) query.set("columns", picked.join(",")); else query.delete("columns");
-  location.search = query.toString();
-});
 one("#search").addEventListener("input", (event) => { clearTimeout(typed); const text = event.target.value; typed = setTimeout(() => changeView({ q: text }), 60); });
 one("#search").addEventListener("keydown", (event) => { if (event.key === "Escape") { clearTimeout(typed); changeView({ q: "" }); event.target.blur(); } });
 for (const button of all("[data-turn]")) button.addEventListener("click", () => { offset = Math.max(0, offset + Number(button.dataset.turn) * NARROW_ROWS); look(); one("#clients").scrollIntoView(); });

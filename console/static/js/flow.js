@@ -11,6 +11,8 @@ const narrow = matchMedia("(max-width: 45rem)");
 const root = one("#flow"), section = one(".flow");
 let drawn = "", parts = null;
 
+/** While there is nothing to compare with, no rate is known, and none is said. */
+const measuring = () => feed.flow.span_ms === null;
 const tone = (node) => (node.health === "stalled" ? " asks stalled" : node.health ? " asks" : "");
 const many = (node) => node.members > 1;
 
@@ -23,7 +25,7 @@ function address(node, kind) {
 
 function words(node, kind) {
   const group = many(node) ? `${count(node.members)} ${kind === "topics" ? "topics" : kind === "publishers" ? "publishers" : "clients"}, ` : "";
-  const what = kind === "topics" ? `${rate(node.rate_in)} /s in, ${rate(node.rate)} /s out` : `${rate(node.rate)} /s`;
+  const what = measuring() ? "measuring its rate" : kind === "topics" ? `${rate(node.rate_in)} /s in, ${rate(node.rate)} /s out` : `${rate(node.rate)} /s`;
   return `${group}${what}${node.health && node.lag_ms ? `, ${node.health}, ${duration(node.lag_ms)} behind` : node.health ? `, ${node.health}` : ""}`;
 }
 
@@ -79,7 +81,7 @@ function draw(flow) {
   const { bands, boxes, kinds } = placed;
   setAttribute(parts.picture, "viewBox", `0 0 ${placed.width} ${placed.height}`);
   setAttribute(parts.picture, "height", String(placed.height));
-  bands.forEach((band, at) => { const line = parts.bands[at]; setAttribute(line, "d", path(band)); setAttribute(line, "stroke-width", band.size.toFixed(1)); line.classList.toggle("still", !band.link.rate && flow.span_ms !== null); line.firstChild.textContent = `${band.from.node.name} → ${band.to.node.name}: ${rate(band.link.rate)} /s`; });
+  bands.forEach((band, at) => { const line = parts.bands[at]; setAttribute(line, "d", path(band)); setAttribute(line, "stroke-width", band.size.toFixed(1)); line.classList.toggle("still", !band.link.rate && flow.span_ms !== null); line.firstChild.textContent = `${band.from.node.name} → ${band.to.node.name}: ${measuring() ? "measuring" : `${rate(band.link.rate)} /s`}`; });
   kinds.flatMap((kind) => boxes[kind]).forEach((box, at) => place(parts.boxes[at], box, placed.width));
 }
 
@@ -110,7 +112,7 @@ function place({ root: made, bar, name, said, title }, { node, kind, x, y, heigh
   for (const [text, line] of [[name, middle - 2], [said, middle + 11]]) { setAttribute(text, "x", at.toFixed(1)); setAttribute(text, "y", line.toFixed(1)); setAttribute(text, "text-anchor", anchor); }
   setText(name, cut(node.name, Math.floor(room / 6.6)));
   const asks = node.health && node.lag_ms;
-  setText(said, cut(`${many(node) ? `${count(node.members)} · ` : ""}${kind === "topics" && !small ? `${rate(node.rate_in)} in, ${rate(node.rate)} out /s` : `${rate(node.rate)} /s`}${asks ? ` · ${small ? duration(node.lag_ms).replace(/(min|h|d) .*/, "$1") : `${duration(node.lag_ms)} behind`}` : ""}`, Math.floor(room / 5.4)));
+  setText(said, cut(`${many(node) ? `${count(node.members)} · ` : ""}${measuring() ? "measuring" : kind === "topics" && !small ? `${rate(node.rate_in)} in, ${rate(node.rate)} out /s` : `${rate(node.rate)} /s`}${asks ? ` · ${small ? duration(node.lag_ms).replace(/(min|h|d) .*/, "$1") : `${duration(node.lag_ms)} behind`}` : ""}`, Math.floor(room / 5.4)));
   setText(title, `${node.name}: ${words(node, kind)}`);
   setAttribute(made, "aria-description", title.textContent);
 }
@@ -124,7 +126,7 @@ function cut(text, most) {
 
 function tables(flow) {
   if (!one("#flow-tables").open) return;
-  const rows = (links, from, to, kind) => [...links].sort((a, b) => b.rate - a.rate).map((link) => make("tr", {}, make("td", {}, named(from[link.source].name)), make("td", {}, named(to[link.target].name), to[link.target].health ? " " : null, to[link.target].health && kind === "clients" ? chip(to[link.target].health, "health") : null), make("td", { class: "num" }, rate(link.rate))));
+  const rows = (links, from, to, kind) => [...links].sort((a, b) => b.rate - a.rate).map((link) => make("tr", {}, make("td", {}, named(from[link.source].name)), make("td", {}, named(to[link.target].name), to[link.target].health ? " " : null, to[link.target].health && kind === "clients" ? chip(to[link.target].health, "health") : null), make("td", { class: "num" }, measuring() ? "measuring" : rate(link.rate))));
   one("#flow-published tbody").replaceChildren(...rows(flow.published, flow.publishers, flow.topics, "topics"));
   one("#flow-handed tbody").replaceChildren(...rows(flow.handed, flow.topics, flow.clients, "clients"));
 }
@@ -133,7 +135,7 @@ function tables(flow) {
 function verdict(flow) {
   const asks = [["stalled", "red"], ["flapping", "amber"], ["falling behind", "amber"]].map(([key, colour]) => [feed.totals?.health?.[key] ?? 0, key, colour]).filter(([number]) => number);
   const sums = [flow.published, flow.handed].map((links) => links.reduce((sum, link) => sum + link.rate, 0));
-  const rates = flow.span_ms === null ? "Measuring…" : `${rate(sums[0])} /s in, ${rate(sums[1])} /s out`;
+  const rates = measuring() ? (asks.length ? "measuring rates…" : "Measuring rates…") : `${rate(sums[0])} /s in, ${rate(sums[1])} /s out`;
   const words = [...asks.flatMap(([number, key, colour], at) => [at ? ", " : "", make("span", { class: colour }, `${count(number)} ${key}`)]), asks.length ? "; " : "", rates];
   const title = one("#verdict"), text = words.map((word) => word.textContent ?? word).join("");
   if (title.textContent !== text) title.replaceChildren(...words);

@@ -47,7 +47,7 @@ function axis({ from, to }) {
   const step = (to - from) / TICKS;
   return make("span", { class: "heat-axis", "aria-hidden": "true" }, ...Array.from({ length: TICKS + 1 }, (_, index) => {
     const ms = 1000 * (from + index * step), day = to - from > 86_400;
-    return make("span", { class: index % 2 ? "no-s" : "" }, day ? dayAndTime(ms).day.slice(5) : clock(ms).slice(-8, -3));
+    return make("span", { class: index % 2 ? "no-s" : index % TICKS ? "no-phone" : "" }, day ? dayAndTime(ms).day.slice(5) : clock(ms).slice(-8, -3));
   }));
 }
 

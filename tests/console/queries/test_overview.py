@@ -8,7 +8,7 @@ from typing import Any
 
 from broker_core.documents.clients import Health
 from broker_core.documents.journals import SegmentEntry
-from console.models import ClientSample, Decision, Instance
+from console.models import ClientMinute, ClientSample, Decision, Instance
 from console.queries import overview
 from console.services import policies
 from console.services.actors import Actor
@@ -58,6 +58,19 @@ def test_what_is_over_is_grey_and_what_is_open_has_the_colour_of_now(
     assert levels[0] == -1, "before its first sample nothing is known"
     assert [3, 1] in [run[1:] for run in runs], "the lag that is over, which waited on disk"
     assert levels[-1] == 5, "stalled now"
+
+
+def test_days_of_some_lag_are_grey_for_a_client_that_is_stalled_since_minutes(
+    broker: FakeBroker, instance: Instance
+) -> None:
+    days = overview.RANGES["90d"]
+    rows = [
+        ClientMinute(instance=instance, client="board-jfk", at=NOW - timedelta(days=ago), state="live", lag_ms=30_000)
+        for ago in range(5)
+    ]  # fmt: skip
+    ClientMinute.objects.bulk_create(rows)
+    levels = [level for _, level, _ in row(overview.heat(instance, days, NOW, None), "board-jfk")]
+    assert levels == [-1, 3, 5], "of five days alike the last alone is open"
 
 
 def test_a_client_that_keeps_up_now_is_grey_whatever_it_was(broker: FakeBroker, instance: Instance) -> None:

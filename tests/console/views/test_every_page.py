@@ -41,6 +41,7 @@ CHANGES = (
     "rollout_stop",
     "journals_plan",
     "tray_clients",
+    "tray_matching",
     "runs_pipeline",
 )
 

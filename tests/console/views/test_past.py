@@ -104,6 +104,19 @@ def test_after_a_day_the_worst_of_each_minute_is_left_and_the_page_says_so(
     assert ">old<" in page and "the worst of each minute" in page
 
 
+def test_a_part_of_a_timeline_stays_chosen_at_a_moment_and_back_to_now(
+    recorded: Instance, browser: Client
+) -> None:
+    since, until = int(THEN.timestamp()) - 7_200, int(THEN.timestamp()) + 60
+    part = f"&from={since}&to={until}&range=24h"
+    page = browser.get(address("/clients/behind/", THEN) + part).content.decode()
+    assert "The quarter of an hour before" not in page and "the worst of each 2 min" in page
+    assert f'<a href="/clients/behind/?from={since}&amp;to={until}&amp;range=24h">Back to now</a>' in page
+    for wrong in ("&from=1e9&to=2", "&from=99999999999&to=999999999999", f"&from={until}&to={since}"):
+        page = browser.get(address("/clients/behind/", THEN) + wrong).content.decode()
+        assert "The quarter of an hour before" in page
+
+
 @pytest.mark.parametrize(
     "text", ["nonsense", "2999-01-01T00:00:00Z", "1999-01-01", "0001-01-01T00:00:00+14:00"]
 )

@@ -1,0 +1,84 @@
+"""How somebody wants the clients' table: columns, and views with a name. A view is its address."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qs, urlencode
+
+from django.db import IntegrityError, transaction
+
+from broker_core.documents import columns
+from broker_core.documents.clients import Delivery, Health
+from broker_core.errors import OperatorError
+from console.models import ClientColumns, ClientView
+from console.services.actors import Actor
+
+MOST_VIEWS: Final = 20
+"""Of one person: they stand beside one another above the table."""
+MOST_SEARCH: Final = 64
+
+
+def canonical(query: str) -> str:
+    """The part of an address that a view is: filter, order and columns, each if it is one; the rest is left out."""
+    given = {key: values[-1] for key, values in parse_qs(query.lstrip("?"), max_num_fields=50).items()}
+    sort = given.get("sort", "")
+    kept = {
+        "q": given.get("q", "").strip()[:MOST_SEARCH],
+        "delivery": given["delivery"] if given.get("delivery") in list(Delivery) else "",
+        "health": given["health"] if given.get("health") in list(Health) else "",
+        "sort": sort if sort.removeprefix("-") in columns.sort_fields() and sort != columns.DEFAULT_SORT else "",
+        "columns": ",".join(choice(given.get("columns", "").split(","))),
+    }  # fmt: skip
+    return urlencode({key: text for key, text in kept.items() if text}, safe=",")
+
+
+def choice(keys: list[str]) -> list[str]:
+    """Those of the keys that can be chosen, each once, in the table's order."""
+    return [one.key for one in columns.choosable() if one.key in keys]
+
+
+def columns_of(user_id: int | None) -> list[str]:
+    """What somebody chose besides the usual ones."""
+    found = ClientColumns.objects.filter(user_id=user_id).first() if user_id is not None else None
+    return choice(found.keys.split(",")) if found is not None else []
+
+
+def keep_columns(actor: Actor, keys: list[str]) -> None:
+    """Keep a choice in place of the one before."""
+    ClientColumns.objects.update_or_create(user_id=actor.user_id, defaults={"keys": ",".join(choice(keys))})
+
+
+def views_of(user_id: int | None) -> list[ClientView]:
+    """Somebody's views, the oldest first."""
+    return list(ClientView.objects.filter(owner_id=user_id)[:MOST_VIEWS]) if user_id is not None else []
+
+
+def save_view(actor: Actor, name: str, query: str) -> ClientView:
+    """Keep a view, in place of the one of that name. Raises OperatorError too_many_views."""
+    rows = ClientView.objects.filter(owner_id=actor.user_id)
+    with transaction.atomic():
+        if rows.count() >= MOST_VIEWS and not rows.filter(name=name).exists():
+            raise OperatorError("too_many_views", f"You have {MOST_VIEWS} views.", "Delete one of them.")
+        view, _ = ClientView.objects.update_or_create(
+            owner_id=actor.user_id, name=name, defaults={"query": canonical(query)}
+        )
+    return view
+
+
+def rename_view(actor: Actor, view_id: int, name: str) -> None:
+    """Give a view another name. One that is gone is left gone. Raises OperatorError view_exists."""
+    try:
+        with transaction.atomic():
+            ClientView.objects.filter(owner_id=actor.user_id, pk=view_id).update(name=name)
+    except IntegrityError:
+        raise OperatorError(
+            "view_exists", f"You have a view “{name}” already.", "Take another name."
+        ) from None
+
+
+def delete_view(actor: Actor, view_id: int) -> ClientView | None:
+    """Delete one; returns what it was, None when it was gone."""
+    found = ClientView.objects.filter(owner_id=actor.user_id, pk=view_id).first()
+    if found is not None:
+        ClientView.objects.filter(pk=found.pk).delete()
+    return found
