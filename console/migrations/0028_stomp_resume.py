@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('console', '0026_client_hours'),
+        ('console', '0027_client_table_and_bulk_acts'),
     ]
 
     operations = [
