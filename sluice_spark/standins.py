@@ -11,7 +11,9 @@ import json
 import sys
 import types
 import zlib
+from binascii import crc_hqx
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, NoReturn
@@ -88,11 +90,16 @@ def crc32c(data: Any, value: int = 0) -> int:
 
 
 def _fastcrc() -> list[types.ModuleType]:
-    module: Any = types.ModuleType("fastcrc.crc32")
-    module.iscsi = crc32c  # that protocol's name for it
     package: Any = types.ModuleType("fastcrc")
-    package.crc32 = module
-    return [package, module]
+    package.crc16, package.crc32 = types.ModuleType("fastcrc.crc16"), types.ModuleType("fastcrc.crc32")
+    package.crc16.xmodem = crc16
+    package.crc32.iscsi = crc32c  # that protocol's name for it
+    return [package, package.crc16, package.crc32]
+
+
+def crc16(data: Any) -> int:
+    """CRC-16 as of XMODEM."""
+    return crc_hqx(data, 0)
 
 
 def _isal() -> list[types.ModuleType]:
@@ -130,7 +137,15 @@ def _msgspec() -> list[types.ModuleType]:
     module.MsgspecError = module.DecodeError = module.ValidationError = ValueError
     refused = types.SimpleNamespace(decode=_refuse("msgspec"), encode=_refuse("msgspec"))
     module.msgpack = module.json = types.SimpleNamespace(Decoder=lambda: refused, Encoder=lambda: refused)
+    module.Struct = _Struct
     return [module]
+
+
+class _Struct:
+    """A base whose classes are dataclasses: what is said of structs by class keywords that filters use."""
+
+    def __init_subclass__(cls, *, frozen: bool = False, eq: bool = True, gc: bool = True) -> None:
+        dataclass(frozen=frozen, eq=eq)(cls)
 
 
 _STANDINS: dict[str, Callable[[], list[types.ModuleType]]] = {
