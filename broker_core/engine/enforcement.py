@@ -188,7 +188,8 @@ class Enforcement:
         with suppress(OSError):  # said when something has to be written there
             directory.mkdir(parents=True, exist_ok=True)
         return Spool(
-            directory / f"{self._services.facilities.instance}.{connection.name}.{self._spools}.spool"
+            directory / f"{self._services.facilities.instance}.{connection.name}.{self._spools}.spool",
+            files=self._services.facilities.journal.files,
         )
 
     def _continue_from_journal(self, connection: Member, act: UnderWay) -> None:
@@ -305,6 +306,12 @@ def offline_now(enforcement: Enforcement, connection: Member) -> None:
             "Nothing is to be done.",
         )
     enforcement.move_to_spool(connection)
+    if connection.closed:
+        raise OperatorError(
+            "not_live",
+            f"The spool of {connection.name} couldn't be written, so it was closed.",
+            "Its decision, spool_failed, says what is kept and lost, and what the disk said.",
+        )
 
 
 def _counted(connection: Member, target: ClientSubscription, signal: Signal) -> Amount:

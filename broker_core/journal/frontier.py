@@ -25,7 +25,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from broker_core.checksum import crc32c
-from broker_core.journal.files import OpenFile
+from broker_core.journal.files import Files, OpenFile, write_all
 
 MAGIC = b"SLUICED1"
 COPY_AT = 512
@@ -93,7 +93,8 @@ def _decode(raw: bytes) -> Mark | None:
 class FrontierFile:
     """Keeps the file open; one small write when the frontier has moved. `first` is what it says from now on."""
 
-    def __init__(self, path: Path, first: Mark) -> None:
+    def __init__(self, files: Files, path: Path, first: Mark) -> None:
+        self._files = files
         self._file = OpenFile(path, os.O_RDWR | os.O_CREAT)
         self._content = bytearray(encode_mark(first))
         self._checked = memoryview(self._content)[_HEAD.size : SIZE]
@@ -106,7 +107,7 @@ class FrontierFile:
             _SEQUENCE.pack_into(content, _SEQUENCE_AT, sequence)
             _HEAD.pack_into(content, 0, MAGIC, crc32c(self._checked))
             content[COPY_AT:] = content[:SIZE]
-            os.pwrite(self._file.fd, content, 0)
+            write_all(self._files, self._file.fd, [content], 0)
             self._written = sequence
 
     def close(self) -> None:

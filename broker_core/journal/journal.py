@@ -73,7 +73,7 @@ class Journal:
         """Why nothing more is taken: what is on the disk can't be known, or isn't this process's any more."""
         self._closed = False
         mark = Mark(self.durable_sequence, found.log, found.epoch, found.given_up)
-        self._frontier = FrontierFile(frontier_path(directory, found.instance), mark)
+        self._frontier = FrontierFile(files, frontier_path(directory, found.instance), mark)
         last = found.segments[-1] if found.segments else None
         if last is not None and not last.sealed:
             self._go_on(last)

@@ -93,7 +93,8 @@ class ClientRequests:
         return Disconnected(name=connection.name, reason=asked.reason)
 
     async def offline(self, asked: requests.Offline) -> Offlined:
-        """As policy would. It is live again when it has taken what waits. OperatorError not_live, disk_full."""
+        """As policy would. It is live again when it has taken what waits. OperatorError not_live, also when its spool can't
+        be written."""
         connection = self._connection(asked.name)
         offline_now(self._engine.enforcement, connection)
         return Offlined(name=connection.name, state=Delivery(connection.backlog.state.value))

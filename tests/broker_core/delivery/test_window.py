@@ -145,3 +145,11 @@ def test_the_bytes_of_an_acknowledgement_are_those_of_its_messages() -> None:
     assert window.acknowledge(2, 2) == (Amount(1, 2), NOTHING)
     assert window.acknowledge(5, 5) == (NOTHING, Amount(1, 16))
     assert window.acknowledge(1, 6) == (Amount(2, 1 + 4), Amount(2, 8 + 32))
+
+
+def test_the_records_of_an_acknowledgement_are_all_that_it_would_acknowledge() -> None:
+    window = filled(AckMode.INDIVIDUAL)
+    window.acknowledge(4, 4)
+    assert window.sequences(2, 5) == [102, 103, 112]
+    assert window.sequences(1, 4) == [101, 102, 103]
+    assert filled().sequences(4, 4) == [101, 102, 103, 111]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker_core.batch import Buffer
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from broker_core.delivery.spool import parts
 from broker_core.errors import OperatorError
+from broker_core.journal.files import Files
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 
@@ -98,3 +102,47 @@ async def test_a_path_that_takes_nothing_is_refused_at_preview_and_apply(tmp_pat
             await ask(broker, "preview", policy=policy.to_dict())
         assert broker.engine.policy.revision != 2
         assert not list((tmp_path / "spool").iterdir())
+
+
+class BadSpools(Files):
+    """A disk on which spools can't be written from `torn` on: the first of them tears, the others are refused."""
+
+    torn = False
+    refused = 0
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if not self.torn or ".spool." not in Path(f"/proc/self/fd/{fd}").readlink().name:
+            return super().pwritev(fd, buffers, offset)
+        self.refused += 1
+        if self.refused == 1:
+            return super().pwritev(fd, [b"".join(buffers)[:7]], offset)
+        raise OSError(errno.EIO, "Input/output error")
+
+
+async def test_a_spool_that_tears_while_its_client_is_offlined_ends_that_client_alone(tmp_path: Path) -> None:
+    disk = BadSpools()
+    async with (
+        running_broker(tmp_path, files=disk) as broker,
+        AsyncClient(address_of(broker), "writer") as writer,
+        AsyncClient(address_of(broker), "other") as other,
+    ):
+        hears = await other.subscribe("scratch.>")
+        slow = await slow_reader(broker, "scratch.>")
+        connection = broker.engine.roster.clients["slow"]
+        connection.sink.writable = False
+        for number in range(40):  # more than a spool holds in memory: it is written while they move
+            await writer.publish_many("scratch.a", [b"%d" % number + b"x" * 1_000])
+            await writer.flush()
+        disk.torn = True
+        with pytest.raises(AssertionError, match=r"not_live.*couldn't be written"):
+            await ask(broker, "offline", name="slow")
+        notice = await slow.until("notice")
+        assert notice["code"] == "spool_failed" and "Input/output error" in notice["message"]
+        slow.command({"c": "told", "decision": notice["decision"]})
+        await until(lambda: broker.engine.decisions.recent)
+        assert disk.refused > 1
+        gone = broker.engine.roster.gone
+        assert gone.matched.messages == notice["kept"] + notice["lost"]
+        messages = aiter(hears)
+        for number in range(40):
+            assert int((await anext(messages)).body.split(b"x")[0]) == number

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from broker_core.journal.files import Files
 from broker_core.journal.frontier import (
     COPY_AT,
     SIZE,
@@ -39,7 +40,7 @@ def test_golden_bytes() -> None:
 
 
 def test_it_says_how_far_the_log_is_durable_and_which_it_is(tmp_path: Path) -> None:
-    file = FrontierFile(frontier_path(tmp_path, "i"), MARK)
+    file = FrontierFile(Files(), frontier_path(tmp_path, "i"), MARK)
     file.write(5_000)
     assert frontier_path(tmp_path, "i").read_bytes() == encode_mark(MARK._replace(sequence=5_000))
     assert read_mark(tmp_path, "i") == MARK._replace(sequence=5_000)
