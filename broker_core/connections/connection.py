@@ -24,7 +24,7 @@ from broker_core.connections.places import Left
 from broker_core.connections.ports import Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
-from broker_core.delivery.account import NOTHING, Account, Amount, Cause
+from broker_core.delivery.account import NOTHING, Account, Cause
 from broker_core.delivery.backlog import Backlog, Ending
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.sink import Line
@@ -233,7 +233,7 @@ class Connection:
         for target in self.subscriptions.values():
             services.subscribing.remove(target)
         if self.logged_on:
-            self.note("disconnect", why, delivered=self.backlog.account.delivered)
+            self.note("disconnect", why, account=self.backlog.account)
         return ending
 
     def note(
@@ -241,12 +241,12 @@ class Connection:
         event: str,
         state: str,
         target: ClientSubscription | None = None,
-        delivered: Amount | None = None,
+        account: Account | None = None,
     ) -> None:
         """Something happened to this client, or to a subscription of it: a record of the broker's own."""
         topic, filter = (target.topic, target.filter_text or "") if target is not None else (None, None)
         now = self._clock.now_ns()
-        self.services.note(now, self.name, event, state, topic, filter, self.transport, delivered)
+        self.services.note(now, self.name, event, state, topic, filter, self.transport, account)
 
     def _say_closing(self, code: str, message: str, fix: str, retry_after_ms: int | None) -> None:
         come_back = come_back_after_ms(code) if retry_after_ms is None else retry_after_ms

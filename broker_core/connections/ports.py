@@ -16,7 +16,7 @@ from broker_core.connections.quotas import Quotas
 from broker_core.connections.refused_names import RefusedNames
 from broker_core.connections.resume_tokens import Tokens
 from broker_core.connections.roster import Roster
-from broker_core.delivery.account import Amount
+from broker_core.delivery.account import Account
 from broker_core.delivery.ports import Facilities
 from broker_core.errors import SluiceError
 from broker_core.protocols import commands, replies
@@ -62,7 +62,7 @@ class Judging(Protocol):
     def prefetch_of(self, connection: Member, topic: str) -> int | None: ...
 
 
-Note = Callable[[int, str, str, str, str | None, str | None, str | None, Amount | None], None]
+Note = Callable[[int, str, str, str, str | None, str | None, str | None, Account | None], None]
 """Something happened to a client, a record of the broker's own: now (ns), client, event, state, and of a subscription its
 topic and filter; its transport; of a disconnection what it was handed. `engine.events`."""
 

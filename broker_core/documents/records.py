@@ -31,6 +31,12 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     delivered_messages: int | None = None
     """Since its logon, as delivered_bytes; also of a disconnect: all of its session."""
     delivered_bytes: int | None = None
+    matched_messages: int | None = None
+    """All that was for it since its logon; what became of it are the next four, which come to the same. Also of a disconnect."""
+    acknowledged_messages: int | None = None
+    in_flight_messages: int | None = None
+    waiting_messages: int | None = None
+    gone_messages: int | None = None
     seconds_behind: float | None = None
     health: str | None = None
     transport: str | None = None

@@ -7,9 +7,11 @@ batch and not ten thousand.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from broker_core.delivery.account import Amount
+from broker_core.delivery.account import Account
 from broker_core.delivery.ledger import Loss
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry
@@ -24,6 +26,16 @@ def encoded(document: Document) -> bytes:
     """JSON that is to be kept for a while, in its own size: encoders return buffers that aren't made smaller, and two
     thousand clients that are offlined in one second would hold 30 MiB of them."""
     return bytes(memoryview(msgspec.json.encode(document)))
+
+
+def _sums(account: Account) -> dict[str, Any]:
+    """An account as events tell it."""
+    return {
+        "delivered_messages": account.delivered.messages, "delivered_bytes": account.delivered.nbytes,
+        "matched_messages": account.matched.messages, "acknowledged_messages": account.acknowledged.messages,
+        "in_flight_messages": account.in_flight.messages, "waiting_messages": account.waiting.messages,
+        "gone_messages": sum(what.messages for what in account.gone.values()),
+    }  # fmt: skip
 
 
 class ClientEvents:
@@ -44,14 +56,13 @@ class ClientEvents:
         topic: str | None = None,
         filter: str | None = None,
         transport: str | None = None,
-        delivered: Amount | None = None,
+        account: Account | None = None,
     ) -> None:
-        """A client connected, disconnected (with all that it was handed), subscribed (with topic and filter), was offlined, or
+        """A client connected, disconnected (with all that was for it, and what became of that), subscribed (with topic and filter), was offlined, or
         went live again."""
-        messages, nbytes = delivered if delivered is not None else (None, None)
         made = ClientEvent(
             at=now_ns // 1_000_000, client=client, event=event, state=state, topic=topic, filter=filter,
-            delivered_messages=messages, delivered_bytes=nbytes, transport=transport,
+            transport=transport, **(_sums(account) if account is not None else {}),
         )  # fmt: skip
         self._clients.append(encoded(made))
 
@@ -63,6 +74,9 @@ class ClientEvents:
             outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes,
             delivered_messages=client.delivered_messages, delivered_bytes=client.delivered_bytes,
             seconds_behind=client.seconds_behind, health=client.health, transport=client.transport,
+            matched_messages=client.matched_messages, acknowledged_messages=client.acknowledged_messages,
+            in_flight_messages=client.in_flight_messages, waiting_messages=client.waiting_messages,
+            gone_messages=sum(client.gone.values()),
         )  # fmt: skip
         self._clients.append(encoded(made))
 

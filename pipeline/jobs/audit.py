@@ -2,7 +2,7 @@
 
 The log is read whole, every batch by its checksum. Each span's records are reduced in the workers to runs of publishers'
 numbers (transforms/numbering.py) and to what couldn't be read; the lake's files are compared with the log's records by
-checksums; the accounts that the broker recorded each second must add up.
+checksums; the accounts that the broker recorded of its clients must add up.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker_core.errors import JournalError, OperatorError
+from broker_core.names import CLIENTS_TOPIC
 from pipeline.asked import check_bounds
 from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_options
@@ -25,6 +26,7 @@ from pipeline.jobs.lake import held
 from pipeline.lakefiles import facts_of
 from pipeline.session import check_machine, spark_session, watched
 from pipeline.tasks import gather
+from pipeline.transforms.accounts import ACCOUNTS, checked
 from pipeline.transforms.digest import Digest, digest_of
 from pipeline.transforms.lake import LakeFile, missing, parse_file_name
 from pipeline.transforms.numbering import RUNS, joined, judged, runs_of
@@ -80,6 +82,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
         watched(spark, partial(reporter.progress, what="tasks")),
     ):
         seen = gather(spark, spans, partial(look, log.place), SEEN)
+        accounts = gather(spark, spans, partial(accounts_of, log.place), ACCOUNTS)
         files = compare_lake(settings, log, first, last, reporter)
     runs = joined(seen.filter(pc.equal(seen.column("kind"), "run")).select(RUNS.names))
     publishers, findings = judged(runs)
@@ -99,14 +102,21 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     reporter.table(
         "findings", findings.slice(0, MOST_FINDINGS), "Numbers that are missing, repeated or out of order"
     )
+    wrong = accounts.filter(pc.is_valid(accounts.column("client")))
+    reporter.table(
+        "accounts",
+        wrong.drop_columns(["checked"]).slice(0, MOST_FINDINGS),
+        "Accounts of clients that don't add up",
+    )
     reporter.table("lake", pa.Table.from_pylist(files, schema=FILES), "The lake's files against the log")
     told = {
         "log": log.place.log, "first": first, "last": last, "records": sums["records"],
         "bytes": pc.sum(seen.column("nbytes")).as_py() or 0, "publishers": publishers.num_rows,
         "unnumbered": sums["unnumbered"], "numbers_missing": sums["missing"], "repeated": sums["repeated"],
         "out_of_order": sums["out_of_order"], "unreadable": lost, "lake_files": len(files), "lake_unlike": len(unlike),
+        "accounts": pc.sum(accounts.column("checked")).as_py() or 0, "accounts_wrong": wrong.num_rows,
         "cut": "cut" in seen.column("kind").to_pylist(),
-        "findings": lost + sums["repeated"] + sums["out_of_order"] + len(unlike),
+        "findings": lost + sums["repeated"] + sums["out_of_order"] + len(unlike) + wrong.num_rows,
         "seconds": round(time.monotonic() - began, 3),
     }  # fmt: skip
     reporter.note(sentence_of(told))
@@ -124,6 +134,7 @@ def sentence_of(told: dict[str, Any]) -> str:
             ("repeated", "records are there more than once"),
             ("out_of_order", "records came out of their publisher's order"),
             ("lake_unlike", "files of the lake differ from the log"),
+            ("accounts_wrong", "accounts of clients don't add up"),
         )
         if told[name]
     ]
@@ -164,6 +175,17 @@ def look(place: LogPlace, span: Span) -> Iterator[pa.Table]:
         yield _told("damage", why, 0, pa.Table.from_pylist(rows, schema=RUNS))
     if runs.num_rows:
         yield _told("run", "", span.nbytes, runs)
+
+
+def accounts_of(place: LogPlace, span: Span) -> Iterator[pa.Table]:
+    """In a worker: what is wrong with the accounts that one span's records tell."""
+    request = Request(columns=("sequence", "body"), topics=(CLIENTS_TOPIC,), skip_gaps=True)
+    records = (
+        pair
+        for batch in read_span(place, span, request)
+        for pair in zip(batch.column("sequence").to_pylist(), batch.column("body").to_pylist(), strict=True)
+    )
+    yield pa.Table.from_pylist(list(checked(records)), schema=ACCOUNTS)
 
 
 def _told(kind: str, why: str, nbytes: int, runs: pa.Table) -> pa.Table:

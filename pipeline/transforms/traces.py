@@ -43,6 +43,11 @@ ACTS: Final = pa.schema(
     ]
 )
 """One row a decision, recorded or predicted. `memory` and `disk` are the client's at that moment; -1: not told."""
+OBSERVED: Final = {
+    "outbound_bytes": "memory", "outbound_messages": "messages", "spool_bytes": "disk", "backlog_bytes": "owed_bytes",
+    "backlog_messages": "owed_messages", "oldest_age": "oldest_at", "write_blocked": "blocked_since",
+}  # fmt: skip
+"""The figure of a look that a decision on a signal has observed; ages as the moment that they count from."""
 SPELL_MS: Final = 5_000
 """Looks farther apart belong to two spells: in between nothing waited."""
 RATE_OVER_MS: Final = 10_000
@@ -139,8 +144,9 @@ def _complete(trace: Trace, acts: Iterable[dict[str, Any]]) -> None:
         if act["mode"] == "enforce" and act["action"] in FINAL and not trace.final:
             trace.final = act["at"]
         trace.points.append(act["at"])
-        if act["memory"] >= 0 and act["at"] not in points:
-            _insert(trace, act)
+        known = _observed(trace, act)
+        if known and act["at"] not in points:
+            _insert(trace, act, known)
             points[act["at"]] = 0
     flags, at = trace.columns["offlined"], trace.columns["at"]
     since = 0
@@ -157,7 +163,21 @@ def _complete(trace: Trace, acts: Iterable[dict[str, Any]]) -> None:
     _learn(trace)
 
 
-def _insert(trace: Trace, act: dict[str, Any]) -> None:
+def _observed(trace: Trace, act: dict[str, Any]) -> dict[str, int]:
+    """The figures that a decision tells of its client: what was observed may have passed its limit since the last look, and after the act there is
+    none. Of a client of several subscriptions nobody knows which one a rule looked at."""
+    known = {"memory": act["memory"], "disk": act["disk"]} if act["memory"] >= 0 else {}
+    column, seen = OBSERVED.get(act["signal"]), act["observed"]
+    if (
+        column is not None
+        and seen is not None
+        and int(trace.columns["subscriptions"][max(trace.place(act["at"]), 0)]) <= 1
+    ):
+        known[column] = act["at"] - seen if act["unit"] == "ms" else seen
+    return known
+
+
+def _insert(trace: Trace, act: dict[str, Any], known: dict[str, int]) -> None:
     """What a decision saw: the moment before it took effect."""
     now = act["at"]
     values = {name: trace.at(name, now) for name in trace.columns}
@@ -165,7 +185,7 @@ def _insert(trace: Trace, act: dict[str, Any]) -> None:
     before = max(trace.place(now), 0)
     for name in ("oldest_at", "unacked_at", "blocked_since", "offlined", "lump_bytes", "subscriptions"):
         values[name] = int(trace.columns[name][before])
-    values |= {"at": now, "memory": act["memory"], "disk": act["disk"]}
+    values |= {"at": now, **known}
     place = int(np.searchsorted(trace.columns["at"], now))
     for name, column in trace.columns.items():
         trace.columns[name] = np.insert(column, place, values[name])

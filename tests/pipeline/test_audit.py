@@ -18,6 +18,7 @@ from tests.pipeline.support import (
     SECOND,
     Told,
     append,
+    event,
     fill,
     move,
     numbered,
@@ -46,6 +47,17 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
         append(log, numbered(10), number=1, publisher="twice")
         append(log, numbered(10), number=6, publisher="twice")  # 6 to 10 again
         append(log, numbered(7), publisher="plain")
+        sums = {
+            "matched_messages": 9,
+            "acknowledged_messages": 4,
+            "in_flight_messages": 2,
+            "waiting_messages": 2,
+            "gone_messages": 1,
+        }
+        stories = [event("ann", 1, "sample", **sums), event("bob", 2, "sample", **sums | {"gone_messages": 2}), b"{}",
+                   event("ann", 3, "disconnect", **sums | {"acknowledged_messages": 3, "in_flight_messages": 3}), event("ann", 4, "connect"),
+                   event("ann", 5, "sample", **dict.fromkeys(sums, 0)), event("old", 6, "sample")]  # fmt: skip
+        append(log, [("$SLUICE.clients", story) for story in stories], publisher="$SLUICE")
     settings, told = settings_in(tmp_path), Told()
     clean = fill(tmp_path, [50] * 40)
     lake.run(settings, asked(), told)
@@ -64,6 +76,11 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
         ("out_of_order", "twice", 6, 10),
         ("repeated", "twice", 6, 10),
     ]  # fmt: skip
+    assert (found["accounts"], found["accounts_wrong"]) == (4, 2)
+    assert [(row["client"], row["what"]) for row in told.tables["accounts"]] == [
+        ("bob", "+1 messages"),
+        ("ann", "less than before"),
+    ]
     assert {row["verdict"] for row in told.tables["lake"]} == {"the same"}
     with pytest.raises(SluiceError, match=r"audit_failed: .*5 records are there more than once"):
         audit.run(settings, asked(strict=True), Told())

@@ -216,6 +216,17 @@ def test_an_age_limit_ends_it_and_what_no_bookmark_brings_back_is_lost() -> None
     assert 7_000 <= at <= 8_500
 
 
+def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() -> None:
+    """Nothing waited at the last look; then a message became too old, and after that nobody looked."""
+    looks = planted("slow", [{"matched_bytes": 1_000 * n, "matched_messages": n} for n in range(4)])
+    told = {"at": START + 5_400, "client": "slow", "action": "disconnect", "mode": "enforce", "signal": "oldest_age",
+            "observed": 2_100, "limit": 2_000, "unit": "ms", "memory": -1, "disk": -1, "lost": 0}  # fmt: skip
+    acts = pa.Table.from_pylist([told], schema=ACTS)
+    assert acts_of_client(tried(limited(100, age_ms=2_000), looks, ACTS.empty_table()), "slow") == []
+    assert acts_of_client(tried(limited(100, age_ms=2_000), looks, acts), "slow") == [("disconnect", 5_400)]
+    assert acts_of_client(tried(limited(100, age_ms=3_000), looks, acts), "slow") == []
+
+
 def test_agreement_counts_episodes_and_not_repetitions() -> None:
     def act(client: str, at: int, action: str = "offline") -> dict[str, Any]:
         return {"client": client, "at": at, "action": action, "mode": "enforce"}

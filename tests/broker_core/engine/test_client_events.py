@@ -30,12 +30,16 @@ async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
             )
             slow.close()
             story: list[str] = []
+            sums = ("acknowledged", "in_flight", "waiting", "gone")
             async for message in events:
                 event = orjson.loads(message.body)
                 if event["client"] == "slow" and event["event"] not in story[-1:]:
                     story.append(event["event"])
+                if event["client"] == "slow" and event["event"] in ("sample", "disconnect"):
+                    assert sum(event[f"{name}_messages"] for name in sums) == event["matched_messages"]
                 if story[-1:] == ["disconnect"]:
                     assert (event["delivered_messages"], event["delivered_bytes"]) == (2, 2)
+                    assert (event["matched_messages"], event["waiting_messages"]) == (9, 0)
                     break
             assert story[:3] == ["connect", "subscribe", "slow"] and "sample" in story
 
