@@ -98,14 +98,7 @@ class Engine:
             journal.instance, clock, journal, self.reader, self.share, self.ledger, self.spawn
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
-        self.kept = KeptPositions(
-            journal.directory / f"{self.instance}.kept.json",
-            Earlier(
-                state / f"{self.instance}.durables.json", journal.directory / f"{self.instance}.replays.json"
-            ),
-            journal.pin,
-            journal.files,
-        )
+        self.kept = self._kept_positions(state)
         self.control = ReplayControl(self.facilities, self.frontier, self.subscriptions, self.kept)
         self.durables = Durables(self.facilities, self.frontier, self.kept, self._share)
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
@@ -127,11 +120,25 @@ class Engine:
         self.owners = Owners(journal.directory / f"{self.instance}.owners", journal.files)
         self.logons = Logons(self.facilities, self.roster, policy, self.owners)
         self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
-        self.services = self.subscriptions.services = Services(
+        self.services = self.subscriptions.services = self._services(state)
+        self.decisions = Decisions(self.instance, self.started_at, self.events)
+        self.enforcement = self.settle.enforces = Enforcement(
+            self.services, self.guard, self.decisions, self.events
+        )
+
+    def _kept_positions(self, state: Path) -> KeptPositions:
+        """Also of the releases before that had a file for each kind."""
+        name, journal = self.instance, self.journal
+        earlier = Earlier(state / f"{name}.durables.json", journal.directory / f"{name}.replays.json")
+        return KeptPositions(journal.directory / f"{name}.kept.json", earlier, journal.pin, journal.files)
+
+    def _services(self, state: Path) -> Services:
+        """What every connection is given of all this."""
+        return Services(
             self.facilities,
             self.frontier,
             self.roster,
-            Turns(clock),
+            Turns(self.clock),
             self.leases,
             RefusedNames(),
             Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),
@@ -145,10 +152,6 @@ class Engine:
             self.managed,
             self.logons,
             self.quotas,
-        )
-        self.decisions = Decisions(self.instance, self.started_at, self.events)
-        self.enforcement = self.settle.enforces = Enforcement(
-            self.services, self.guard, self.decisions, self.events
         )
 
     def _share(self, kept: Durable) -> SharedSubscription:

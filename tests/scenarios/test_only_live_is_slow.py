@@ -1,0 +1,50 @@
+"""Of subscriptions of the log the `live` ones alone can make their client slow, and of these nothing is lost either: by raw sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.brokers import ask, running_broker, until
+from tests.support.raw import RawClient
+from tests.support.rules import policy_with, rule
+from tests.support.stalled import StalledSubscriber
+
+MESSAGES, BODY = 1_200, b"x" * 4_000
+READERS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "rated": {"rate": "1GB"},
+    "live": {"durability": "live"},
+}
+
+
+async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again(tmp_path: Path) -> None:
+    rules = (
+        rule("disconnect", 20),
+        rule("disconnect", 2_000_000, signal="outbound_bytes") | {"name": "bytes", "scope": {}},
+    )
+    async with running_broker(tmp_path, policy_with(*rules)) as broker:
+        readers = {
+            name: await StalledSubscriber.connect(broker, name, "t", bookmark="0|1|", **asked)
+            for name, asked in READERS.items()
+        }
+        writer = await RawClient.connect(broker, "writer")
+        for start in range(0, MESSAGES, 20):
+            await writer.publish("t", [b'{"n":%08d,"x":"%s"}' % (n, BODY) for n in range(start, start + 20)])
+        writer.command({"c": "flush", "id": "f"})
+        await writer.until("completed")
+        await until(lambda: "live" not in broker.engine.roster.clients)
+        notice = next(one for one in await readers.pop("live").read_commands() if one["c"] == "notice")
+        await until(lambda: broker.engine.ledger.recent)
+        lost = await ask(broker, "ledger", client="live")
+        assert notice["kept"] == sum(row["messages"] for row in lost) > 0
+        assert not notice.get("lost") and not any(row["unjournaled"] for row in lost)
+        for reader in readers.values():
+            bodies = await reader.read_bodies(MESSAGES)
+            assert [int(body[5:13]) for body in bodies] == list(range(MESSAGES))
+        assert {one.client for one in broker.engine.decisions.recent} == {"live"}
+        for entry in await ask(broker, "clients"):
+            assert entry["lost_messages"] == 0, entry["name"]
+        again = await RawClient.connect(broker, "live")
+        again.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": notice["resume"]})
+        missed = await again.deliveries(notice["kept"])
+        assert [int(body[5:13]) for body in missed[: notice["kept"]]] == list(range(notice["kept"]))
