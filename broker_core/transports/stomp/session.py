@@ -27,6 +27,7 @@ from broker_core.transports.stomp.returning import known_as
 from broker_core.transports.stomp.sending import Sending
 from broker_core.transports.stomp.subscribed import Subscribed
 from broker_core.transports.stomp.talk import RECEIPT, Out, Talk
+from broker_core.transports.stomp.transactions import Transactions
 
 if TYPE_CHECKING:
     from broker_core.connections.connection import Connection
@@ -61,6 +62,16 @@ class _Spoken:
 
     def carry_out(self) -> None:
         self.session.take(self.frame)
+
+
+@dataclass(slots=True)
+class _Gone:
+    """Nothing follows. Behind what was read before, which counts: a COMMIT may be among it."""
+
+    transactions: Transactions
+
+    def carry_out(self) -> None:
+        self.transactions.drop()
 
 
 class Session:
@@ -105,6 +116,10 @@ class Session:
         """The connection is gone: nothing of it is kept, whoever still knows this session."""
         self.reader.release()
         self._unfinished.hold(0)
+        if self.connection.logged_on and not self.connection.closed:
+            self.connection.receive([_Gone(self._sending.transactions)])
+        else:
+            self._sending.transactions.drop()
 
     # What the client says.
 

@@ -29,6 +29,11 @@ class Transactions:
         self._open: dict[str, _Transaction] = {}
         self._nbytes = 0
 
+    @property
+    def nbytes(self) -> int:
+        """What all of them hold back."""
+        return self._nbytes
+
     def begin(self, name: str) -> None:
         """ClientError bad_transaction: there is one of that name, or as many as there may be."""
         if name in self._open:
@@ -55,6 +60,11 @@ class Transactions:
         del self._open[name]
         self._nbytes -= found.nbytes
         return found.frames
+
+    def drop(self) -> None:
+        """Whoever began them is gone."""
+        self._open.clear()
+        self._nbytes = 0
 
     def _find(self, name: str) -> _Transaction:
         found = self._open.get(name)

@@ -96,6 +96,29 @@ async def test_transactions_that_never_end_are_bounded(tmp_path: Path) -> None:
         assert broker.engine.frontier.durable == 0
 
 
+async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_connection(
+    tmp_path: Path,
+) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _):
+        async with stomp_client(broker) as client:
+            for number in range(4):
+                client.send("BEGIN", transaction=number)
+                client.send("SEND", b"x" * (MOST_BYTES // 3), destination="/topic/a", transaction=number)
+            assert (await client.error()).headers["message"] == "bad_transaction"
+        async with stomp_client(broker, client_id="c") as client:
+            await client.asked("BEGIN", transaction="t")
+            client.send("SEND", b"x" * 1_000_000, destination="/topic/a", transaction="t")
+            held = broker.engine.roster.clients["c"].sink._session._sending.transactions  # type: ignore[attr-defined]
+            await until(lambda: held.nbytes >= 1_000_000)
+        await until(lambda: held.nbytes == 0)
+        assert broker.engine.frontier.durable == 0
+        async with stomp_client(broker) as client:  # what was read before it went counts
+            client.send("BEGIN", transaction="t")
+            client.send("SEND", b"x", destination="/topic/a", transaction="t")
+            client.send("COMMIT", transaction="t")
+        await until(lambda: broker.engine.frontier.durable == 1)
+
+
 async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
         (connection,) = (one for one in broker.engine.roster if not one.logged_on)
