@@ -217,4 +217,4 @@ def _row(one: ClientEntry, *, whole: bool) -> dict[str, Any]:
 def _fits(one: ClientEntry, want: Want) -> bool:
     if (want.delivery and one.delivery != want.delivery) or (want.health and one.health != want.health):
         return False
-    return mentions(one, want.search)
+    return not want.search or mentions(one, want.search.casefold())

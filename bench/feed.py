@@ -44,12 +44,17 @@ TYPE = """async (text) => {
 
 async def connect(broker: str, first: int, number: int) -> None:
     """Hold so many connections open; each reads what comes and drops it."""
-    at = urlsplit(broker)
+    at, own = (
+        urlsplit(broker),
+        f"127.0.0.{2 + first // A_PROCESS}",
+    )  # an instance takes 10,000 from one address
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(index: int) -> asyncio.StreamWriter:
         async with places:
-            reader, writer = await asyncio.open_connection(at.hostname, at.port, limit=4_096)
+            reader, writer = await asyncio.open_connection(
+                at.hostname, at.port, limit=4_096, local_addr=(own, 0)
+            )
             topic = "crowd.moving" if index < first + MOVING else "crowd.still"
             writer.write(encode_command({"c": "logon", "name": f"crowd-{index:05d}"}))
             writer.write(encode_command({"c": "subscribe", "id": "s", "topic": topic}))

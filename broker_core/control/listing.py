@@ -14,7 +14,10 @@ from broker_core.names import name_fits
 
 def page(everyone: Sequence[ClientEntry], asked: PageClients) -> ClientsPage:
     """The part that is asked for, of those that fit. Raises OperatorError bad_sort."""
-    found = in_order([one for one in everyone if _fits(one, asked)], asked.sort or columns.DEFAULT_SORT)
+    needle = asked.search.casefold()
+    found = in_order(
+        [one for one in everyone if _fits(one, asked, needle)], asked.sort or columns.DEFAULT_SORT
+    )
     return ClientsPage(total=len(found), clients=found[asked.offset : asked.offset + asked.limit])
 
 
@@ -45,20 +48,23 @@ def _value_of(field: str) -> Callable[[ClientEntry], Any]:
     return value
 
 
-def mentions(one: ClientEntry, text: str) -> bool:
-    """Whether the text is part of its name, transport, address or user: what a search is in, in a page as in a window."""
-    needle = text.casefold()
-    return not needle or any(
-        needle in part.casefold() for part in (one.name, one.transport, one.remote, one.user)
+def mentions(one: ClientEntry, needle: str) -> bool:
+    """Whether the needle, case-folded, is part of its name, transport, address or user: what a search is in, in a page as in
+    a window. Spelt out, since a page asks it of 10,000 clients."""
+    return (
+        needle in one.name.casefold()
+        or needle in one.transport.casefold()
+        or needle in one.remote.casefold()
+        or needle in one.user.casefold()
     )
 
 
-def _fits(one: ClientEntry, asked: PageClients) -> bool:
+def _fits(one: ClientEntry, asked: PageClients, needle: str) -> bool:
     return (
         (not asked.state or one.state == asked.state)
         and (not asked.delivery or one.delivery == asked.delivery)
         and (not asked.health or one.health == asked.health)
         and (not asked.transport or one.transport == asked.transport)
-        and mentions(one, asked.search)
+        and (not needle or mentions(one, needle))
         and (asked.patterns is None or any(name_fits(pattern, one.name) for pattern in asked.patterns))
     )

@@ -132,7 +132,8 @@ class Statistics:
         every tenth turn. Publish a sample of it if its delivery, lag or losses changed; sometimes if it waits as before, and
         seldom if it rests."""
         name, now, count = connection.name, self._engine.clock.now_ns(), connection.backlog.delivered.messages
-        self._rates[name] = round((count - self._delivered.get(name, 0)) / self._span_s, 1)
+        # What is given back to the log was handed over before, and counts no more: nothing was handed over meanwhile.
+        self._rates[name] = round(max(0, count - self._delivered.get(name, 0)) / self._span_s, 1)
         self._delivered[name] = count
         look, before = _look(connection), self._looks.get(name, RESTING)
         self._looks[name] = look

@@ -96,11 +96,13 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     asked = request.GET.get("range") or common.preferences(request).range
     chosen = overview.RANGES.get(asked, overview.RANGES[USUAL_RANGE])
     since = _since(request, timezone.now(), chosen.span)
+    policy = _policy(name, found)
     context = {
         "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "forecasts": _forecasts(found), "acts": _acts(name, found),
         "hourly": hourly, **kept,
         "last_seen_ms": last and last * 1_000, "ranges": overview.RANGES.values(), "range": chosen.key,
-        "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": _policy(name, found),
+        "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": policy,
+        "policy_defaults": any(one["origin"] == "default" for one in policy),
         "marks": overview.marks(instance, since, name) if instance is not None else [],
     }  # fmt: skip
     return common.page(request, "client.html", context)

@@ -4,11 +4,11 @@ import { clock, duration } from "./format.js";
 import { chip } from "./states.js";
 import { dayAndTime } from "./zone.js";
 
-const TICKS = 6;
+const TICKS = 6, LABEL = 110; // pixels that a mark's words take
 
 /** Draw what the server says: {from, to, cells, rows: [{name, health, lag_ms, runs: [[cells, level, on disk]]}], marks}. */
 export function drawHeat(root, found) {
-  const parts = [marksRow(found)];
+  const parts = [marksRow(found, (1000 * LABEL) / Math.max(200, root.clientWidth / 2))];
   for (const row of found.rows) parts.push(heatRow(row));
   parts.push(axis(found));
   root.replaceChildren(...parts);
@@ -27,14 +27,14 @@ function heatRow(row) {
 }
 
 /** Restarts and revisions, above the rows; two that would lie on each other share a label. */
-function marksRow({ from, to, marks }) {
+function marksRow({ from, to, marks }, apart) {
   const picture = svg("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", "aria-hidden": "true" });
   const holder = make("span", { class: "heat-marks" }, picture);
   let last = -1000;
   for (const mark of marks) {
     const x = (1000 * (mark.at - from)) / (to - from);
     picture.append(svg("line", { class: "mark", x1: x, x2: x, y1: 12, y2: 20 }));
-    if (x - last < 140) continue;
+    if (x - last < apart) continue;
     const label = make("span", { class: "heat-mark" }, `${mark.label} ${dayAndTime(1000 * mark.at).time.slice(0, 5)}`);
     label.style.left = `${x / 10}%`;
     holder.append(label);
