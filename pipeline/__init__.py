@@ -1,10 +1,13 @@
-"""The Spark pipeline: from a broker's journal to a lake of Parquet files.
+"""The Spark pipeline: from a broker's journal to a lake of Parquet files, audits, reports and dry runs of policies.
 
+jobs         what `python -m pipeline NAME` runs, a module each
+asked        what a run was asked for: its options, checked
 config       where the journal and the lake are
-segments     the journal's files, found and walked without the broker's lock
-frontier     the newest sequence that may be read
-reading      spans of the journal to Arrow, in order and complete, or an error
-sources      the same as a Spark data source, and journal(), the way to load it
+session      Spark, started as little as it takes
+lakefiles, manifest, schemas, typed, compaction, delta    the lake's files, what is in them, and how they are kept few
 transforms   pure functions on Arrow tables
-jobs         what `python -m pipeline NAME` runs
+record, tasks, cpu    what is known of a run while it goes on and afterwards
+page, plots  results as a page
+
+The journal is read by `sluice_spark`, a package that stands by itself.
 """
