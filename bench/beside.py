@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -28,12 +29,12 @@ from bench.beside_roles import WARM_S, Figures, idle, publish, subscribe
 from bench.chart import bars
 from bench.contenders import CONTENDERS, FAN_OUT, LATENCY, REPLAY, Way
 from bench.isolation import resident
+from bench.processes import family
 
 FAN = 10
 CLIENTS = 1_000
 DRAINED = 2.0
 """What publishers did in a second, subscribers have three for: one that never ends is counted until then."""
-PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 console = Console(stderr=True)
 processes = multiprocessing.get_context("forkserver")
 LIBRARIES = ("broker_core.client", "gmqtt", "hiredis", "nats", "redis", "rich.table", "rstream")
@@ -68,29 +69,13 @@ class Role:
 # Measuring.
 
 
-def family(pid: int) -> list[Path]:
-    """A process and all below it, in /proc."""
-    below: dict[int, list[int]] = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(place.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        below.setdefault(parent, []).append(int(place.parent.name))
-    found, look = [], [pid]
-    while look:
-        number = look.pop()
-        found.append(Path(f"/proc/{number}/stat"))
-        look += below.get(number, [])
-    return found
-
-
 def processor_seconds(pid: int) -> float:
     """User and system time of a process and all below it."""
     ticks = 0
-    for place in family(pid):
-        fields = place.read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+    for number in family(pid):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -185,14 +170,14 @@ PICTURED = {
     "throughput": "One publisher, one subscriber: messages a second",
     "fan_out": "Ten subscribers: messages delivered a second",
     "replay": "Replay from the start: messages a second",
-    "p99": "Latency at a steady rate of single messages: p99, ms (p50 in the table)",
+    "p99": "5,000 single messages a second: p99 of the latency, ms",
     "cpu_us": "The server's processor time a message, µs",
     "idle_mib": "The server's memory for 1,000 idle clients, MiB",
 }
 
 
 def medians(runs: Runs) -> dict[str, Figures]:
-    names = dict.fromkeys(name for found in runs for name in found)
+    names = [f"{one.name}: {way.name}" for one in CONTENDERS.values() for way in one.ways]
     return {
         name: {
             key: statistics.median(values)
@@ -200,6 +185,7 @@ def medians(runs: Runs) -> dict[str, Figures]:
             if (values := [found[name][key] for found in runs if key in found.get(name, {})])
         }
         for name in names
+        if any(name in found for found in runs)
     }
 
 
@@ -232,8 +218,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of publishing, of each case (default 3)")
     parser.add_argument("--rate", type=int, default=5_000, help="single messages a second (default 5,000)")
     parser.add_argument("--json", type=Path, default=Path("var/beside.json"), help="every run's figures")
-    parser.add_argument("--add", action="store_true", help="to the runs that are in the file")
-    parser.add_argument("--pictures", type=Path, help=f"where to draw; {PICTURES.name} of docs are of record")
+    parser.add_argument(
+        "--add", action="store_true", help="to the runs in the file; with --runs 0 only tell them"
+    )
+    parser.add_argument(
+        "--pictures", type=Path, help="a folder to draw into; docs/pictures has those of record"
+    )
     options = parser.parse_args()
     peers = [peer for peer in options.peers.split(",") if CONTENDERS[peer].available()]
     for peer in options.peers.split(","):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-NAMES, WIDTH, ROW, TOP = 270, 420, 26, 44
+NAMES, WIDTH, ROW, TOP = 360, 420, 26, 44
 OWN, OTHER, INK = "#0b6e4f", "#8a94a6", "#1c2430"
 
 
