@@ -23,12 +23,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from bench import processes
 from bench.peers import PEERS
 from bench.peers.peer import Server
 from bench.peers.slow_link import AWAY_S
@@ -59,19 +59,10 @@ def line(process: Process) -> Any:
 
 def resident(pid: int) -> int:
     """Bytes of memory of a process and all below it."""
-    parents: dict[int, list[int]] = {}
-    sizes: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError, StopIteration):
-            fields = dict(row.split(":", 1) for row in status.read_text().splitlines() if ":" in row)
-            number = int(fields["Pid"])
-            parents.setdefault(int(fields["PPid"]), []).append(number)
-            sizes[number] = int(fields.get("VmRSS", "0").split()[0]) * 1024
-    total, look = 0, [pid]
-    while look:
-        number = look.pop()
-        total += sizes.get(number, 0)
-        look += parents.get(number, [])
+    total = 0
+    for number in processes.family(pid):
+        with contextlib.suppress(OSError, StopIteration):  # one that has ended, or a thread of the kernel
+            total += processes.resident(number)
     return total
 
 

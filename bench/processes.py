@@ -69,6 +69,20 @@ def broker(
             process.wait()
 
 
+def family(pid: int) -> list[int]:
+    """A process and all below it."""
+    below: dict[int, list[int]] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(place.read_text().rpartition(")")[2].split()[1])
+            below.setdefault(parent, []).append(int(place.parent.name))
+    found, look = [], [pid]
+    while look:
+        found.append(number := look.pop())
+        look += below.get(number, [])
+    return found
+
+
 def resident(pid: int) -> int:
     """Bytes of memory a process has."""
     line = next(

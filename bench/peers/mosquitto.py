@@ -10,12 +10,21 @@ from pathlib import Path
 from bench.peers.peer import TOPIC, Received, Server, free_port, installed, running
 
 CONFIGURATION = """
-listener {port} 127.0.0.1
-allow_anonymous true
 max_queued_messages 1000
 max_queued_bytes 16777216
 queue_qos0_messages true
 """
+
+
+def serve(configuration: str) -> contextlib.AbstractContextManager[Server]:
+    port = free_port()
+
+    def command(home: Path) -> list[str]:
+        listener = f"listener {port} 127.0.0.1\nallow_anonymous true\n"
+        (home / "mosquitto.conf").write_text(listener + configuration)
+        return [installed("mosquitto") or "", "-c", str(home / "mosquitto.conf")]
+
+    return running(command, port)
 
 
 class Mosquitto:
@@ -26,13 +35,7 @@ class Mosquitto:
         return installed("mosquitto") is not None and importlib.util.find_spec("paho") is not None
 
     def serve(self) -> contextlib.AbstractContextManager[Server]:
-        port = free_port()
-
-        def command(home: Path) -> list[str]:
-            (home / "mosquitto.conf").write_text(CONFIGURATION.format(port=port))
-            return [installed("mosquitto") or "", "-c", str(home / "mosquitto.conf")]
-
-        return running(command, port)
+        return serve(CONFIGURATION)
 
     def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:
         client = self._client("publisher", port)
@@ -52,7 +55,8 @@ class Mosquitto:
 
     def _client(self, name: str, port: int):  # type: ignore[no-untyped-def]
         from paho.mqtt import client as mqtt
+        from paho.mqtt.enums import CallbackAPIVersion
 
-        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=name)
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name)
         client.connect("127.0.0.1", port, keepalive=600)
         return client

@@ -11,11 +11,19 @@ from pathlib import Path
 from bench.peers.peer import TOPIC, Received, Server, free_port, installed, running
 
 CONFIGURATION = """
-host: 127.0.0.1
-port: {port}
 max_pending: 16777216
 write_deadline: "2s"
 """
+
+
+def serve(configuration: str) -> contextlib.AbstractContextManager[Server]:
+    port = free_port()
+
+    def command(home: Path) -> list[str]:
+        (home / "nats.conf").write_text(f"host: 127.0.0.1\nport: {port}\n{configuration}")
+        return [installed("nats-server") or "", "-c", str(home / "nats.conf")]
+
+    return running(command, port)
 
 
 class Nats:
@@ -26,13 +34,7 @@ class Nats:
         return installed("nats-server") is not None and importlib.util.find_spec("nats") is not None
 
     def serve(self) -> contextlib.AbstractContextManager[Server]:
-        port = free_port()
-
-        def command(home: Path) -> list[str]:
-            (home / "nats.conf").write_text(CONFIGURATION.format(port=port))
-            return [installed("nats-server") or "", "-c", str(home / "nats.conf")]
-
-        return running(command, port)
+        return serve(CONFIGURATION)
 
     def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:
         import nats

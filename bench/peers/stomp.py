@@ -97,6 +97,30 @@ class ActiveMQ(_Stomp):
         return running(command, port)
 
 
+def serve_rabbitmq(plugin: str, settings: str) -> contextlib.AbstractContextManager[Server]:
+    """RabbitMQ with one plugin; `{port}` in the settings becomes the port that it listens on."""
+    port, amqp, distribution = free_port(), free_port(), free_port()
+
+    def command(home: Path) -> list[str]:
+        (home / "enabled_plugins").write_text(f"[{plugin}].\n")
+        (home / "rabbitmq.conf").write_text(
+            f"{settings.format(port=port)}\nlisteners.tcp.1 = 127.0.0.1:{amqp}\n"
+        )
+        return [
+            "env",
+            f"RABBITMQ_MNESIA_BASE={home}",
+            f"RABBITMQ_LOG_BASE={home}",
+            f"HOME={home}",
+            f"RABBITMQ_CONFIG_FILE={home}/rabbitmq.conf",
+            f"RABBITMQ_ENABLED_PLUGINS_FILE={home}/enabled_plugins",
+            f"RABBITMQ_NODENAME=bench{port}@localhost",
+            f"RABBITMQ_DIST_PORT={distribution}",
+            "/usr/lib/rabbitmq/bin/rabbitmq-server",
+        ]
+
+    return running(command, port, dict(os.environ))
+
+
 class RabbitMQ(_Stomp):
     name = "RabbitMQ, STOMP topic"
     options = "x-max-length-bytes 16 MB, overflow drop-head, prefetch 1000"
@@ -107,23 +131,4 @@ class RabbitMQ(_Stomp):
         return installed("rabbitmq-server") is not None
 
     def serve(self) -> contextlib.AbstractContextManager[Server]:
-        port, amqp, distribution = free_port(), free_port(), free_port()
-
-        def command(home: Path) -> list[str]:
-            (home / "enabled_plugins").write_text("[rabbitmq_stomp].\n")
-            (home / "rabbitmq.conf").write_text(
-                f"stomp.listeners.tcp.1 = 127.0.0.1:{port}\nlisteners.tcp.1 = 127.0.0.1:{amqp}\n"
-            )
-            return [
-                "env",
-                f"RABBITMQ_MNESIA_BASE={home}",
-                f"RABBITMQ_LOG_BASE={home}",
-                f"HOME={home}",
-                f"RABBITMQ_CONFIG_FILE={home}/rabbitmq.conf",
-                f"RABBITMQ_ENABLED_PLUGINS_FILE={home}/enabled_plugins",
-                f"RABBITMQ_NODENAME=bench{port}@localhost",
-                f"RABBITMQ_DIST_PORT={distribution}",
-                "/usr/lib/rabbitmq/bin/rabbitmq-server",
-            ]
-
-        return running(command, port, dict(os.environ))
+        return serve_rabbitmq("rabbitmq_stomp", "stomp.listeners.tcp.1 = 127.0.0.1:{port}")
