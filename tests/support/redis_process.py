@@ -31,7 +31,7 @@ def redis_server(url: str, directory: Path) -> Iterator[str]:
 
 
 def _await_ping(url: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     with redis.Redis.from_url(url) as client:
         while True:
             try:
