@@ -84,7 +84,7 @@ def test_a_view_is_kept_and_everyone_it_shows_acted_on_by_keyboard_alone(page: P
     page.keyboard.press("Enter")
     expect(page.locator(ROWS)).to_have_count(14)
     summary = page.locator("#matching > summary")
-    expect(summary).to_contain_text("The 14 that match")
+    expect(summary).to_contain_text("Act on the 14 that match")
     summary.focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")

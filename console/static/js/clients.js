@@ -128,7 +128,7 @@ function counts() {
     }
   }
   setText(one("#shown"), feed.total === totals.clients ? `${count(feed.total)} clients` : `${count(feed.total)} of ${count(totals.clients)} clients`);
-  setText(one("#matching-word"), feed.total === totals.clients ? `All ${count(feed.total)}…` : `The ${count(feed.total)} that match…`);
+  setText(one("#matching-word"), feed.total === totals.clients ? `Act on all ${count(feed.total)}…` : `Act on the ${count(feed.total)} that match…`);
   const none = one("#none"), pages = one("#more");
   none.hidden = feed.total > 0;
   setText(none, totals.clients ? "No client matches. Clear the search or choose another delivery or health." : "No client is logged on.");
