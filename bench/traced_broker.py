@@ -10,12 +10,17 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import uvloop
+
+if TYPE_CHECKING:
+    from broker_core.batch import Batch
+    from broker_core.engine.dispatch import Waiting
+    from broker_core.journal.segment import Position
 
 STATIONS: Final = (
     "read from the socket",
@@ -28,44 +33,64 @@ STATIONS: Final = (
     "matched, queued, handed to the socket",
 )
 _passed: list[list[int]] = []
-_at: dict[str, int] = {}
 
 
 def trace() -> None:
-    """Note the moments, around the functions that stand at the stations. One group of batches is under way at a time."""
+    """Note the moments, around the functions that stand at the stations. Of a group that is written its newest batch counts."""
     from broker_core.engine.dispatch import Dispatch
-    from broker_core.journal.commit_log import LocalLog
+    from broker_core.journal.commit_log import LocalLog, Pending
     from broker_core.journal.journal import Journal
     from broker_core.transports.tcp import TcpProtocol
 
-    _note(TcpProtocol, "buffer_updated", before=STATIONS[0])
-    _note(LocalLog, "append", before=STATIONS[1])
-    _note(LocalLog, "_stamp", before=STATIONS[2], group=True)
-    _note(LocalLog, "_write", before=STATIONS[3])
-    _note(Journal, "write", after=STATIONS[4])
-    _note(Journal, "sync", after=STATIONS[5])
-    _note(Dispatch, "applied", before=STATIONS[6], after=STATIONS[7], ends=True)
+    read = 0
+    parsed: dict[int, list[int]] = {}
+    """By batch: read, parsed and stamped."""
+    written: dict[int, list[int]] = {}
+    """By a group's newest batch: all up to synced."""
+    under_way: list[int] = []
+    """Of the group that the journal's thread has."""
+    buffer_updated, append, take = TcpProtocol.buffer_updated, LocalLog.append, LocalLog._take
+    write, sync, applied = Journal.write, Journal.sync, Dispatch.applied
 
+    def noted_read(self: TcpProtocol, nbytes: int) -> None:
+        nonlocal read
+        read = time.monotonic_ns()
+        buffer_updated(self, nbytes)
 
-def _note(
-    owner: Any, name: str, *, before: str = "", after: str = "", group: bool = False, ends: bool = False
-) -> None:
-    real: Callable[..., Any] = getattr(owner, name)
+    def noted_append(self: LocalLog[Any], *batches: Pending[Any]) -> None:
+        for pending in batches:
+            parsed[id(pending.batch)] = [read, time.monotonic_ns()]
+        append(self, *batches)
 
-    def noted(*arguments: Any) -> Any:
-        if before:
-            _at[before] = time.monotonic_ns()
-        if group:  # what comes from here on belongs to the next one
-            for station in STATIONS[:2]:
-                _at[f"group {station}"] = _at.get(station, 0)
-        result = real(*arguments)
-        if after:
-            _at[after] = time.monotonic_ns()
-        if ends and len(_at) == len(STATIONS) + 2:
-            _passed.append([_at.get(f"group {one}", _at[one]) for one in STATIONS])
-        return result
+    def noted_take(self: LocalLog[Any]) -> None:
+        now = time.monotonic_ns()
+        for pending in self._gathered:
+            parsed[id(pending.batch)].append(now)
+        take(self)
 
-    setattr(owner, name, noted)
+    def noted_write(self: Journal, batches: Sequence[Batch]) -> list[Position]:
+        nonlocal under_way
+        began = time.monotonic_ns()
+        moments = [parsed.pop(id(batch)) for batch in batches]
+        positions = write(self, batches)
+        under_way = written[id(batches[-1])] = [*moments[-1], began, time.monotonic_ns()]
+        return positions
+
+    def noted_sync(self: Journal) -> None:
+        sync(self)
+        under_way.append(time.monotonic_ns())
+
+    def noted_applied(
+        self: Dispatch, group: Sequence[Pending[Waiting]], positions: Sequence[Position]
+    ) -> None:
+        moments = [*written.pop(id(group[-1].batch)), time.monotonic_ns()]
+        applied(self, group, positions)
+        _passed.append([*moments, time.monotonic_ns()])
+
+    TcpProtocol.buffer_updated = noted_read  # type: ignore[method-assign]
+    LocalLog.append, LocalLog._take = noted_append, noted_take  # type: ignore[method-assign]
+    Journal.write, Journal.sync = noted_write, noted_sync  # type: ignore[method-assign]
+    Dispatch.applied = noted_applied  # type: ignore[method-assign]
 
 
 def _answer() -> None:

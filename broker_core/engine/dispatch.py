@@ -80,8 +80,11 @@ class Subscribed(Protocol):
 
     registry: Registry[Receiver]
 
-    def early(self) -> Registry[Receiver] | None:
-        """Who gets a group that has just been stamped before it is on disk; None when nobody does."""
+    early: Registry[Receiver]
+    """Who gets a group that has just been stamped before it is on disk."""
+
+    def changes_over(self) -> Registry[Receiver] | None:
+        """Who does so from the next group on, and must have what is on its way there first; None when nobody is new."""
 
     def not_stored(self, first: int, last: int) -> None:
         """A write failed: those who got these records early are told."""
@@ -327,16 +330,20 @@ class Dispatch:
 
     # What comes out of the log.
 
-    def stamped(self, group: list[Pending[Waiting]]) -> None:
+    def stamped(self, group: Sequence[Pending[Waiting]], before: Sequence[Pending[Waiting]]) -> None:
         """A group has its sequences and goes to the disk: subscriptions that don't wait for that get it now."""
+        new = self._subscribed.changes_over()
+        if new is not None:
+            for pending in before:
+                self._deliver(pending.batch, None, new)
         self._frontier.stamped = group[-1].batch.last_sequence
-        early = self._subscribed.early()
-        if early is not None:
+        early = self._subscribed.early
+        if len(early):
             for pending in group:
                 self._deliver(pending.batch, None, early)
             self._settles.settle()
 
-    def applied(self, group: list[Pending[Waiting]], positions: list[Position]) -> None:
+    def applied(self, group: Sequence[Pending[Waiting]], positions: Sequence[Position]) -> None:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
         acks: dict[str, int] = {}
         done: dict[Member, int] = {}
@@ -394,7 +401,7 @@ class Dispatch:
                     connection.reply(answer)
                 connection.publishing.committed(1)
 
-    def failed(self, group: list[Pending[Waiting]], error: JournalError) -> None:
+    def failed(self, group: Sequence[Pending[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
         self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.stamped)
         self._frontier.stamped = self._frontier.durable

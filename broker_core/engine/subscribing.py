@@ -43,7 +43,7 @@ class Subscriptions:
         self._topics = topics
         self.registry = Registry[Receiver](self._decoder_of)
         # Those with durability `live`: they get a group before it is on disk. They enter with a whole group.
-        self._early = Registry[Receiver](self._decoder_of)
+        self.early = Registry[Receiver](self._decoder_of)
         self._entering: list[ClientSubscription] = []
         self._bookmarked: set[ClientSubscription] = set()
         self.services: Services
@@ -302,25 +302,29 @@ class Subscriptions:
             tally.add(missing.messages, missing.nbytes, last, last)
             target.peer.backlog.lose(target.stream, tally, Cause.REMOVED, "")
 
-    def early(self) -> Registry[Receiver] | None:
-        """Who gets a group that has just been stamped before it is on disk; None when nobody does.
+    def changes_over(self) -> Registry[Receiver] | None:
+        """Who gets from the next group on what has just been stamped, before it is on disk; None when nobody is new.
 
-        Everything before this group has been dispatched, so this is when a subscription can change over.
+        What is durable has been dispatched to them, and nothing behind it: they must have what is on its way first.
         """
+        if not self._entering:
+            return None
         entering, self._entering = self._entering, []
+        new = Registry[Receiver](self._decoder_of)
         for target in entering:
             if target.cursor.live and self.registry.remove(target.subscription):
-                self._early.add(target.subscription)
-        return self._early if len(self._early) else None
+                self.early.add(target.subscription)
+                new.add(target.subscription)
+        return new
 
     def take_out(self, target: ClientSubscription) -> None:
         """End a subscription's live delivery."""
         if not self.registry.remove(target.subscription):
-            self._early.remove(target.subscription)
+            self.early.remove(target.subscription)
 
     def fell_back(self, target: ClientSubscription) -> int:
         """What comes is counted for it when the log has it: it can't read it before. Up to where it was given everything."""
-        if not self._early.remove(target.subscription):
+        if not self.early.remove(target.subscription):
             return self.services.frontier.durable
         self.registry.add(target.subscription)
         return self.services.frontier.stamped

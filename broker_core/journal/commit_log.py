@@ -3,16 +3,18 @@
 A broker by itself has a `LocalLog`, its journal. What is above knows the protocol `CommitLog` alone, so that a log that
 several brokers share can take its place: then batches come out that others appended, and nobody here waits for them.
 
-Group commit: while one fdatasync runs in a thread, what is appended gathers, and the next one carries it all. Order of
+Group commit: what is appended in a turn is stamped at its end and goes to the journal's thread, which writes all that it finds
+there with one fdatasync and goes on by itself: what comes meanwhile gathers, and nothing waits when the disk is idle. Order of
 the steps, and what breaks otherwise:
-  1. Stamp on the loop when the group is taken. Earlier, and a failed write would leave a hole in the sequences.
+  1. Stamp on the loop, in the order of appending. From then on who doesn't wait for the disk may have it.
   2. Write and fdatasync in the one journal thread. On the loop, a slow disk would stop every client.
   3. Move the durable frontier and hand out, on the loop, only after fdatasync returned. Earlier, and a crash could
      take back what a subscriber has seen.
-When a write fails, the group and everything that has gathered behind it fail together: letting later batches
-through would leave a gap in a publisher's sequence that its republishing could not fill. A disk without room may have some
-later; after any other failure, and after whatever nobody foresaw, the log is `broken`: what is on the disk, or who has heard
-of it, can't be known, so nothing more comes out and the process must end.
+When a write fails, all that is stamped and all that has gathered fail together, and their numbers are given again: letting
+later batches through would leave a gap in a publisher's sequence that its republishing could not fill. The thread writes
+nothing from then until the loop has heard of it. A disk without room may have some later; after any other failure, and after
+whatever nobody foresaw, the log is `broken`: what is on the disk, or who has heard of it, can't be known, so nothing more
+comes out and the process must end.
 
 `accepted_at` never goes back: while a clock that was set back hasn't caught up, records bear the latest moment there was.
 """
@@ -20,9 +22,13 @@ of it, can't be known, so nothing more comes out and the process must end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
@@ -54,17 +60,17 @@ class Pending(Generic[Owner]):
 
 
 class Outlet(Protocol[Owner]):
-    """Where batches come out, group by group, on the loop. Each that was stamped is then applied or has failed, before the
-    next group is stamped."""
+    """Where batches come out, group by group, on the loop. Each that was stamped is then applied or has failed."""
 
-    def stamped(self, group: list[Pending[Owner]]) -> None:
-        """A group has its sequences and isn't durable yet."""
+    def stamped(self, group: Sequence[Pending[Owner]], before: Sequence[Pending[Owner]]) -> None:
+        """A group has its sequences and isn't durable yet. `before` are those that were stamped earlier and aren't either."""
 
-    def applied(self, group: list[Pending[Owner]], positions: list[Position]) -> None:
-        """A group is durable; where each of its batches stands in the journal. The order of the log."""
+    def applied(self, group: Sequence[Pending[Owner]], positions: Sequence[Position]) -> None:
+        """A group is durable; where each of its batches stands in the journal. The order of the log. It may be another one
+        than was stamped together."""
 
-    def failed(self, group: list[Pending[Owner]], error: JournalError) -> None:
-        """Nothing of these is stored, as far as can be said. Only the first of them may have been stamped."""
+    def failed(self, group: Sequence[Pending[Owner]], error: JournalError) -> None:
+        """Nothing of these is stored, as far as can be said: all that was stamped and not applied, and what was to be next."""
 
     def broken(self, error: JournalError) -> None:
         """Nothing more will come out: the process must end. What is in the log is known when it is opened again."""
@@ -90,29 +96,64 @@ class CommitLog(Protocol[Owner]):
         """Finish what was appended, also while this waits, and take nothing more. What a broken log has is left."""
 
 
+class Order(Enum):
+    """What the journal's thread is told between batches."""
+
+    GO_ON = auto()
+    """The loop has heard of what failed; what comes now has its numbers."""
+    END = auto()
+
+
+def in_a_thread(step: Callable[[], bool]) -> Callable[[], None]:
+    """Do steps in the journal's thread until one was the last. What is returned waits for that."""
+
+    def steps() -> None:
+        while step():
+            pass
+
+    thread = Thread(target=steps, name="journal", daemon=True)
+    thread.start()
+    return thread.join
+
+
 class LocalLog(Generic[Owner]):
     """The log of a broker by itself: owns its journal's writing side. Satisfies `CommitLog`.
 
-    `clock` tells when a batch was accepted. `thread` runs one call at a time, and is this log's from then on; by default a
-    thread of its own.
+    `clock` tells when a batch was accepted. `start` begins with the first batch: it calls a step that blocks again and again,
+    until that returns False, and returns what waits for the end.
     """
 
     def __init__(
-        self, journal: Journal, outlet: Outlet[Owner], clock: Clock, thread: Executor | None = None
+        self,
+        journal: Journal,
+        outlet: Outlet[Owner],
+        clock: Clock,
+        start: Callable[[Callable[[], bool]], Callable[[], None]] = in_a_thread,
     ) -> None:
         self._journal = journal
         self._outlet = outlet
         self._clock = clock
-        self._thread = thread or ThreadPoolExecutor(1, "journal")
-        self._pending: list[Pending[Owner]] = []
+        self._gathered: list[Pending[Owner]] = []
+        """Appended in this turn."""
+        self._stamped: deque[Pending[Owner]] = deque()
+        """Neither durable nor failed, as far as the loop has heard."""
         self._pending_bytes = 0
+        """Of both."""
+        self._next_sequence = journal.next_sequence
         self._last_at = journal.last_at
         self._appended = self._settled = 0
         """Batches since the start; settled are those that are durable or have failed."""
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
-        self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start = start
+        self._ended: Callable[[], None] | None = None
+        self._to_write: SimpleQueue[Pending[Owner] | Order] = SimpleQueue()
+        self._found: Pending[Owner] | Order | None = None
+        """What the journal's thread has taken from there and not used."""
+        self._refusing = False
+        """Whether a write has failed and the loop may not have heard of it."""
 
     @property
     def full(self) -> bool:
@@ -122,13 +163,18 @@ class LocalLog(Generic[Owner]):
         await self._room.wait()
 
     def append(self, *batches: Pending[Owner]) -> None:
-        self._pending += batches
+        if not batches:
+            return
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._ended = self._start(self._write_next)
+        if not self._gathered:
+            self._loop.call_soon(self._take)
+        self._gathered += batches
         self._appended += len(batches)
         self._pending_bytes += sum(pending.batch.nbytes for pending in batches)
         if self.full:
             self._room.clear()
-        if self._task is None and self._pending:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
 
     async def barrier(self) -> None:
         if self._settled < self._appended:
@@ -137,78 +183,84 @@ class LocalLog(Generic[Owner]):
             await reached
 
     async def close(self) -> None:
-        while self._task is not None:
-            await asyncio.wait([self._task])
-        self._thread.shutdown(wait=True)
+        while self._settled < self._appended:
+            await self.barrier()
+        self._to_write.put(Order.END)
+        if self._ended is not None:
+            self._ended()
 
-    async def _run(self) -> None:
-        try:
-            while self._pending:
-                await self._commit(self._take())
-        except Exception as problem:
-            self._break(problem)
-        finally:
-            self._task = None
+    # On the loop.
 
-    async def _commit(self, group: list[Pending[Owner]]) -> None:
+    def _take(self) -> None:
+        """The end of a turn in which something was appended."""
+        group, self._gathered = self._gathered, []
+        if not group:
+            return  # it has failed with what was before it
         self._stamp(group)
-        self._outlet.stamped(group)
         try:
-            positions = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._write, [p.batch for p in group]
-            )
+            self._outlet.stamped(group, self._stamped)
         except Exception as problem:
-            # Whatever it was, nobody waits in silence for what isn't stored.
-            group, self._pending = group + self._pending, []
-            self._release(group)
-            for pending in group:
-                pending.failed = True
-            self._outlet.failed(group, _as_journal_error(problem))
-            self._settle(len(group))
-            if self._journal.failed is not None or not isinstance(problem, JournalError):
-                raise
+            self._stamped += group
+            self._break(problem)
             return
-        # The law of every acknowledgement.
-        assert group[-1].batch.last_sequence <= self._journal.durable_sequence
-        self._release(group)
-        self._outlet.applied(group, positions)
-        self._settle(len(group))
+        self._stamped += group
+        for pending in group:
+            self._to_write.put(pending)
 
-    def _break(self, problem: Exception) -> None:
-        error = _as_journal_error(problem)
-        self._journal.failed = self._journal.failed or error
-        self._release(self._pending)
-        for pending in self._pending:
-            pending.failed = True
-        self._pending = []
-        self._settle(self._appended - self._settled)
-        self._outlet.broken(error)
-
-    def _take(self) -> list[Pending[Owner]]:
-        size = 0
-        for number, pending in enumerate(self._pending):
-            size += pending.batch.nbytes
-            if size > MAX_GROUP_BYTES and number:
-                group, self._pending = self._pending[:number], self._pending[number:]
-                return group
-        group, self._pending = self._pending, []
-        return group
-
-    def _stamp(self, group: list[Pending[Owner]]) -> None:
-        sequence = self._journal.next_sequence
+    def _stamp(self, group: Sequence[Pending[Owner]]) -> None:
+        sequence = self._next_sequence
         at = self._last_at = max(self._clock.now_ns(), self._last_at)
         origin, epoch = self._journal.origin, self._journal.epoch
         for pending in group:
             batch = pending.batch
             batch.stamp(origin=origin, epoch=epoch, first_sequence=sequence, accepted_at=at)
             sequence += batch.header.count
+        self._next_sequence = sequence
 
-    def _write(self, batches: Sequence[Batch]) -> list[Position]:
-        positions = self._journal.write(batches)
-        self._journal.sync()
-        return positions
+    def _applied(self, group: Sequence[Pending[Owner]], positions: Sequence[Position]) -> None:
+        if not self._stamped:
+            return  # the log is broken: what was still written is found when it is opened again
+        # The law of every acknowledgement.
+        assert group[-1].batch.last_sequence <= self._journal.durable_sequence
+        for _ in group:
+            self._stamped.popleft()
+        self._release(group)
+        try:
+            self._outlet.applied(group, positions)
+        except Exception as problem:
+            self._break(problem)
+            return
+        self._settle(len(group))
 
-    def _release(self, group: list[Pending[Owner]]) -> None:
+    def _failed(self, problem: Exception) -> None:
+        # Whatever it was, nobody waits in silence for what isn't stored.
+        error = _as_journal_error(problem)
+        if group := self._drop():
+            self._outlet.failed(group, error)
+            self._settle(len(group))
+        self._next_sequence = self._journal.next_sequence
+        self._to_write.put(Order.GO_ON)
+        if self._journal.failed is not None or not isinstance(problem, JournalError):
+            self._break(error)
+
+    def _break(self, problem: Exception) -> None:
+        error = _as_journal_error(problem)
+        self._journal.failed = self._journal.failed or error
+        self._drop()
+        self._settle(self._appended - self._settled)
+        self._outlet.broken(error)
+
+    def _drop(self) -> list[Pending[Owner]]:
+        """Whatever waits, with nobody to wait for it any more."""
+        group = [*self._stamped, *self._gathered]
+        self._stamped.clear()
+        self._gathered = []
+        for pending in group:
+            pending.failed = True
+        self._release(group)
+        return group
+
+    def _release(self, group: Sequence[Pending[Owner]]) -> None:
         self._pending_bytes -= sum(pending.batch.nbytes for pending in group)
         if not self.full:
             self._room.set()
@@ -219,6 +271,41 @@ class LocalLog(Generic[Owner]):
             _, reached = self._barriers.pop(0)
             if not reached.done():
                 reached.set_result(None)
+
+    # In the journal's thread.
+
+    def _write_next(self) -> bool:
+        """Wait for something to write, and write and sync all that is there; False when nothing comes any more."""
+        found = self._found or self._to_write.get()
+        self._found = None
+        if isinstance(found, Order):
+            self._refusing = False
+            return found is Order.GO_ON
+        if self._refusing:
+            return True  # it has failed with what was before it
+        group = self._gather(found)
+        assert self._loop is not None
+        try:
+            positions = self._journal.write([pending.batch for pending in group])
+            self._journal.sync()
+        except Exception as problem:
+            self._refusing = True
+            self._loop.call_soon_threadsafe(self._failed, problem)
+        else:
+            self._loop.call_soon_threadsafe(self._applied, group, positions)
+        return True
+
+    def _gather(self, first: Pending[Owner]) -> list[Pending[Owner]]:
+        """What is written together with it: all that waits, as far as one write goes."""
+        group, size = [first], first.batch.nbytes
+        with suppress(Empty):
+            while self._found is None:
+                found = self._to_write.get_nowait()
+                if isinstance(found, Order) or (size := size + found.batch.nbytes) > MAX_GROUP_BYTES:
+                    self._found = found
+                else:
+                    group.append(found)
+        return group
 
 
 def _as_journal_error(problem: Exception) -> JournalError:

@@ -192,7 +192,7 @@ async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_aga
                 await client.publish_many("a", [b"%d" % n + bytes(12 * 1024)])
                 await asyncio.sleep(0)
             log = broker.engine.dispatch._log
-            await until(lambda: len(log._pending) >= 6)  # type: ignore[attr-defined]
+            await until(lambda: len(log._stamped) >= 7)  # type: ignore[attr-defined]
             full.calls["pwritev .journal"] = (
                 3  # of the group that comes the third write is refused, and the next
             )

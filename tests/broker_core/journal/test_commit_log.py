@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker_core import batch as batches
 from broker_core.batch import Batch
 from broker_core.errors import JournalError
 from broker_core.journal import commit_log
-from broker_core.journal.commit_log import CommitLog, LocalLog, Pending
+from broker_core.journal.commit_log import LocalLog, Pending
 from broker_core.journal.files import Files
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import Position
@@ -27,29 +28,39 @@ from tests.support.manual_clock import ManualClock
 Said = Pending[str]
 
 
-class ManualThread(Executor):
-    """Runs what it was given when it is told to."""
+class ByHand:
+    """The journal's thread, that takes its steps when it is told to."""
 
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+    def __init__(self, journal: Journal) -> None:
+        self._writes = 0
+        self._write = journal.write
+        journal.write = self._counted  # type: ignore[method-assign]
+        self._step: Callable[[], bool] = lambda: False
         self.ended = False
-        """Also with what it was doing."""
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.waiting.append((future, lambda: work(*arguments, **named)))
-        return future
+    def start(self, step: Callable[[], bool]) -> Callable[[], None]:
+        self._step = step
+        return self._end
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self.ended = wait
+    def _counted(self, group: Sequence[Batch]) -> list[Position]:
+        self._writes += 1
+        return self._write(group)
 
     def write(self) -> None:
-        """Do the next write."""
-        future, work = self.waiting.popleft()
-        try:
-            future.set_result(work())
-        except Exception as error:
-            future.set_exception(error)
+        """Go on until the next write is done."""
+        before = self._writes
+        while self._writes == before:
+            assert self._step()
+
+    def step(self, log: LocalLog[str]) -> None:
+        """The next step, if there is something to do: a write, or less."""
+        if log._found is not None or not log._to_write.empty():
+            self._step()
+
+    def _end(self) -> None:
+        while self._step():
+            pass
+        self.ended = True
 
 
 class Recorder:
@@ -61,18 +72,20 @@ class Recorder:
         self.stamps: list[tuple[int, int]] = []
         self.durable: list[tuple[Batch, Position]] = []
         self.error: JournalError | None = None
+        self.before: list[str | None] = []
 
-    def stamped(self, group: list[Said]) -> None:
-        assert group[0].batch.first_sequence == self._journal.next_sequence, "stamped before it was written"
+    def stamped(self, group: Sequence[Said], before: Sequence[Said]) -> None:
+        assert group[0].batch.first_sequence >= self._journal.next_sequence, "stamped before it was written"
+        self.before = [p.owner for p in before]
         self.stamps += [(p.batch.first_sequence, p.batch.accepted_at) for p in group]
         self.heard.append(("stamped", [p.owner for p in group]))
 
-    def applied(self, group: list[Said], positions: list[Position]) -> None:
+    def applied(self, group: Sequence[Said], positions: Sequence[Position]) -> None:
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
         self.durable += zip((p.batch for p in group), positions, strict=True)
         self.heard.append(("applied", [p.owner for p in group]))
 
-    def failed(self, group: list[Said], error: JournalError) -> None:
+    def failed(self, group: Sequence[Said], error: JournalError) -> None:
         self.error = error
         self.heard.append(("failed", [p.owner for p in group]))
 
@@ -85,9 +98,9 @@ class Bench:
     """A log over a real journal, and what came out of it."""
 
     def __init__(self, journal: Journal) -> None:
-        self.journal, self.clock, self.thread = journal, ManualClock(), ManualThread()
+        self.journal, self.clock, self.thread = journal, ManualClock(), ByHand(journal)
         self.outlet = Recorder(journal)
-        self.log: CommitLog[str] = LocalLog(journal, self.outlet, self.clock, self.thread)
+        self.log = LocalLog[str](journal, self.outlet, self.clock, self.thread.start)
 
     def append(self, *owners: str, nbytes: int = 10) -> None:
         built = (batches.build_one_topic("p", "a", [b"x" * nbytes] * 2) for _ in owners)
@@ -133,32 +146,35 @@ def bench(tmp_path: Path, files: Files) -> Iterator[Bench]:
     journal.close()
 
 
-async def test_what_gathers_during_a_write_is_the_next_group_and_comes_out_in_order(bench: Bench) -> None:
+async def test_what_gathers_during_a_write_is_one_group_and_comes_out_in_order(bench: Bench) -> None:
     bench.append("1")
     assert bench.heard == [], "never within the call"
-    await turns()
+    await bench.write()
     bench.append("2")
     bench.append("3", "4")
     await turns()
-    assert bench.heard == [("stamped", ["1"])] and len(bench.thread.waiting) == 1, "one group at a time"
+    assert bench.heard == [("stamped", ["1"]), ("applied", ["1"]), ("stamped", ["2", "3", "4"])]
+    assert bench.outlet.before == []
+    bench.append("5")
+    await turns()
+    assert bench.heard[3:] == [("stamped", ["5"])], "at the end of its turn, whatever the disk does"
+    assert bench.outlet.before == ["2", "3", "4"]
     await bench.write()
-    assert bench.heard[1:] == [("applied", ["1"]), ("stamped", ["2", "3", "4"])]
-    await bench.write()
-    assert bench.heard[3:] == [("applied", ["2", "3", "4"])]
+    assert bench.heard[4:] == [("applied", ["2", "3", "4", "5"])]
     stored = bench.journal.read_located(1, 1 << 20, bench.journal.durable_sequence)
     assert [(p, b.first_sequence) for p, b in stored] == [
         (p, b.first_sequence) for b, p in bench.outlet.durable
     ]
-    assert [b.first_sequence for b, _ in bench.outlet.durable] == [1, 3, 5, 7]
+    assert [b.first_sequence for b, _ in bench.outlet.durable] == [1, 3, 5, 7, 9]
 
 
-async def test_a_group_is_stamped_with_the_moment_it_is_taken(bench: Bench) -> None:
+async def test_a_group_is_stamped_with_the_moment_of_its_turn(bench: Bench) -> None:
     began = bench.clock.now_ns()
     bench.append("1")
     await turns()
-    bench.append("2")
     bench.clock.passes(3)
-    await bench.write()
+    bench.append("2")
+    await turns()
     bench.clock.passes(3)
     await bench.write()
     assert bench.outlet.stamps == [(1, began), (3, began + 3_000_000_000)]
@@ -181,9 +197,10 @@ async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: B
     bench.outlet.applied = fails  # type: ignore[method-assign]
     bench.append("1")
     await turns()
+    bench.thread.write()
     bench.append("2")
     waiting = asyncio.create_task(bench.log.barrier())
-    await bench.write()
+    await turns()
     assert bench.heard == [("stamped", ["1"]), ("broken", [])]
     assert bench.outlet.error is not None and "put in by the test" in bench.outlet.error.sentence
     assert waiting.done(), "nobody waits for ever"
@@ -195,9 +212,11 @@ async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_
 ) -> None:
     bench.append("1")
     await turns()
-    bench.append("2", "3")
     with refusing(files, "pwritev", errno.ENOSPC):
-        await bench.write()
+        bench.thread.write()
+        bench.append("2")
+        bench.append("3")
+        await turns()
     assert bench.heard == [("stamped", ["1"]), ("failed", ["1", "2", "3"])]
     assert bench.outlet.error is not None and bench.outlet.error.code == "disk_full"
     bench.append("4")
@@ -250,7 +269,6 @@ async def test_a_full_log_has_room_again_when_the_disk_has_taken_it(
     assert not waiting.done()
     await bench.write()
     assert waiting.done() and not bench.log.full
-    await bench.write()
 
 
 async def test_what_fills_the_log_to_the_brim_has_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,9 +308,10 @@ async def test_a_broken_log_holds_nobody_up_and_nothing_that_waited_comes_out_la
     monkeypatch.setattr(bench.outlet, "applied", fails)
     bench.append("1")
     await turns()
+    bench.thread.write()
     bench.append("2", "3")
     held = asyncio.create_task(bench.log.room())
-    await bench.write()
+    await turns()
     assert held.done() and not bench.log.full, "what waited counts no more"
     assert bench.heard == [("stamped", ["1"]), ("broken", [])]
     bench.append("4")
@@ -326,14 +345,15 @@ async def test_a_barrier_waits_for_what_was_appended_before_it_and_not_for_more(
     await asyncio.wait_for(bench.log.barrier(), 1)
     bench.append("1")
     await turns()
+    bench.thread.write()
     bench.append("2")
     before = asyncio.create_task(bench.log.barrier())
-    await bench.write()
+    await turns()
     assert not before.done()
+    bench.thread.write()
     bench.append("3")
     after = asyncio.create_task(bench.log.barrier())
     await turns()
-    await bench.write()
     assert before.done() and not after.done()
     await bench.write()
     assert after.done()
@@ -349,16 +369,53 @@ async def test_a_barrier_is_reached_when_what_was_before_it_has_failed(bench: Be
     assert reached.done() and bench.heard[-1] == ("failed", ["1", "2"])
 
 
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(1, 3)),
+            st.tuples(st.sampled_from(["turn", "write", "refused"]), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+def test_whenever_the_disk_refuses_all_come_out_once_in_order_and_numbers_have_no_gap(
+    happens: list[tuple[str, int]],
+) -> None:
+    async def run(directory: Path) -> None:
+        files = Files()
+        with closing(Journal.open(directory, "test-1", files=files)) as journal:
+            bench, number = Bench(journal), 0
+            for what, count in happens:
+                if what == "append":
+                    bench.append(*(str(number + more) for more in range(count)))
+                    number += count
+                elif what == "turn":
+                    await asyncio.sleep(0)
+                else:
+                    with refusing(files, "pwritev", errno.ENOSPC) if what == "refused" else nullcontext():
+                        bench.thread.step(bench.log)
+            closed = asyncio.create_task(bench.log.close())
+            while not closed.done():
+                await turns()
+                bench.thread.step(bench.log)
+            out = [owner for what, owners in bench.heard if what != "stamped" for owner in owners]
+            assert out == [str(one) for one in range(number)]
+            stored = [b.first_sequence for b in journal.read(1, 1 << 20, journal.durable_sequence)]
+            assert stored == [b.first_sequence for b, _ in bench.outlet.durable]
+            assert stored == list(range(1, 2 * len(stored) + 1, 2))
+
+    with TemporaryDirectory() as directory:
+        asyncio.run(run(Path(directory)))
+
+
 async def test_closing_finishes_what_was_appended_and_ends_the_thread(bench: Bench) -> None:
     bench.append("1")
     await turns()
     bench.append("2")
     closing = asyncio.create_task(bench.log.close())
-    await bench.write()
+    await turns()
     assert not closing.done()
     await bench.write()
     await asyncio.wait_for(closing, 1)
-    assert bench.thread.ended and [owners for what, owners in bench.heard if what == "applied"] == [
-        ["1"],
-        ["2"],
-    ]
+    assert bench.thread.ended and bench.heard[-1] == ("applied", ["1", "2"])
