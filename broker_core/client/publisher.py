@@ -115,12 +115,17 @@ class Publisher:
         return self.wait_for_room()
 
     def _end_of_turn(self) -> None:
-        self._scheduled = False
+        refused = None
         try:
-            self.send_gathered()
+            self.emit()
         except OperatorError as error:
+            refused = error
+        finally:
+            self._scheduled = False  # only now: what is emitted here is written here, and needs no other turn
+        self._write()
+        if refused is not None:
             # The store's disk; nobody awaits this call, flush() and publish() say it.
-            self._reject(Rejection(error, None, None))
+            self._reject(Rejection(refused, None, None))
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
         """These messages, in order. Few ones gather with others of the turn; many make a batch of their own, or more.

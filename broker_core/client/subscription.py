@@ -61,7 +61,7 @@ class Subscription:
         self._instances: dict[int, str] = {}
         self._inbox: deque[tuple[Batch, str, int]] = deque()
         """Batches, the instance each came from, and with acknowledgements the number of its first message."""
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
         self._credit = credit
         self._on_close = on_close
         self._steering = steering
@@ -322,9 +322,13 @@ class Subscription:
                 raise self._error
             if self._closed:
                 return None
-            if self._waiter is None:
-                self._waiter = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._waiter)
+            # A future for each who waits: a shared one would need a shield, and that a turn of the loop more.
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
 
     def _pop(self) -> tuple[Batch, str]:
         batch, instance, number = self._inbox.popleft()
@@ -337,9 +341,9 @@ class Subscription:
         return batch, instance
 
     def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 def _positions(text: str | None) -> dict[str, int]:
