@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -190,35 +190,52 @@ def live_p99(
     calm, busy, rates = list[float](), list[float](), list[float]()
     with filled_broker(records, journal_size=128 * MIB) as (address, _, home):
         os.sync()
-        live_window(address, home, 0, seconds)  # the first is the warm-up
+        served = Served(address, home)
+        live_window(served, 0, seconds)  # the first is the warm-up
         for _ in range(windows):
-            calm.append(live_window(address, home, 0, seconds)[0])
-            p99, rate = live_window(address, home, replays, seconds)
+            calm.append(live_window(served, 0, seconds)[0])
+            p99, rate = live_window(served, replays, seconds)
             busy.append(p99)
             rates.append(rate)
     return calm, busy, statistics.median(rates)
 
 
+class Served(NamedTuple):
+    """A broker of the bench."""
+
+    address: str
+    home: Path
+
+
 def live_window(
-    address: str, home: Path, replays: int, seconds: float, rate: int = 20_000
+    broker: Served,
+    replays: int,
+    seconds: float,
+    rate: int = 20_000,
+    replays_of: Served | None = None,
+    nice: int = 19,
 ) -> tuple[float, float]:
     """The 99th percentile, in microseconds, of live messages beside so many replays, and the replays' records a second.
 
-    Whoever reads a replay has the lowest priority: it would be on another machine, and what its own work takes of these
-    few cores is none of the broker's.
+    Whoever reads a replay has the lowest priority unless told: it would be on another machine, and what its own work takes
+    of these few cores is none of the broker's. `replays_of`: another broker serves them.
     """
+    serving = replays_of or broker
     readers = [
-        role("replay-drain", address, 1 << 60, f"replay-{number}", "0", "again") for number in range(replays)
+        role("replay-drain", serving.address, 1 << 60, f"replay-{number}", "0", "again")
+        for number in range(replays)
     ]
     for reader in readers:
-        os.setpriority(os.PRIO_PROCESS, reader.pid, 19)
+        os.setpriority(os.PRIO_PROCESS, reader.pid, nice)
         answer(reader)
-    live = role("latency-subscribe", address, "live")
+    live = role("latency-subscribe", broker.address, "live")
     answer(live)
-    before, began = ask(home, "status")["totals"]["messages_out"], time.monotonic()
-    writing = role("paced-publish", address, seconds, rate, 64)
+    before, began = ask(serving.home, "status")["totals"]["messages_out"], time.monotonic()
+    writing = role("paced-publish", broker.address, seconds, rate, 64)
     found = finish(live)
-    replayed = ask(home, "status")["totals"]["messages_out"] - before - found["received"]
+    replayed = ask(serving.home, "status")["totals"]["messages_out"] - before
+    if replays_of is None:
+        replayed -= found["received"]
     took = time.monotonic() - began
     for process in (writing, *readers):
         process.kill()
