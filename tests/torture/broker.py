@@ -54,6 +54,7 @@ class Process:
         self._process, self._told = process, told
         self.port = port
         self.refused = ""
+        self._stood_still = False
 
     async def ready(self, seconds: float = 60.0) -> bool:
         """Whether it has started; False when it ended before."""
@@ -75,12 +76,13 @@ class Process:
 
     @property
     def frozen(self) -> bool:
-        """Whether it was stopped and all of it stands still, but for calls that the kernel has to finish."""
+        """Whether it was stopped and all of it stands still, but for calls that the kernel has to finish. Then it stays so, although
+        the thread of such a call runs for a moment when that is done."""
         with suppress(FileNotFoundError, ProcessLookupError):
             tasks = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
             states = {task.read_text().rpartition(") ")[2][0] for task in tasks}
-            return "T" in states and states <= {"T", "D"}
-        return False
+            self._stood_still = self._stood_still or ("T" in states and states <= {"T", "D"})
+        return self._stood_still
 
     def freeze(self) -> None:
         """Stop it where it stands."""
