@@ -61,6 +61,7 @@ def broker(
                 {
                     "tcp": f"tcp://127.0.0.1:{ports['tcp']}",
                     "websocket": f"ws://127.0.0.1:{ports['websocket']}/",
+                    "stomp": f"stomp://127.0.0.1:{ports['stomp']}",
                 },
                 process.pid,
             )

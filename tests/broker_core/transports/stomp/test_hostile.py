@@ -72,10 +72,13 @@ async def test_what_is_wrong_is_said_by_name(tmp_path: Path, said: bytes, code: 
         assert await asyncio.wait_for(client.reader.read(), 10) == b""
 
 
-async def test_ten_thousand_subscriptions_are_a_thousand_and_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["topic", "queue"])
+async def test_ten_thousand_subscriptions_are_a_thousand_and_an_error(tmp_path: Path, kind: str) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, client_id="c") as client:
         for number in range(10_000):
-            client.send("SUBSCRIBE", id=number, destination=f"/topic/a.{number}")
+            client.send("SUBSCRIBE", id=number, destination=f"/{kind}/a.{number}", receipt=number)
+        for number in range(1_000):
+            assert (await client.read()).headers["receipt-id"] == str(number)
         error = await client.error()
         assert error.headers["message"] == "too_many_subscriptions"
         await until(lambda: "c" not in broker.engine.roster.clients)
