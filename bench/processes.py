@@ -84,6 +84,12 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def spent(pid: int) -> float:
+    """Seconds of processor that a process has taken, all its threads."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
 def resident(pid: int) -> int:
     """Bytes of memory a process has."""
     line = next(

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Process, answer, broker, go
+from bench.processes import Process, answer, broker, go, spent
 from broker_core.batch import build_one_topic
 from broker_core.client import AsyncClient
 from broker_core.protocols.native import (
@@ -39,12 +38,6 @@ PAUSE_S = 0.002
 LEAST = 20
 """Round trips beside a pile, however soon it is done."""
 CALM_S = 1.0
-
-
-def spent(pid: int) -> float:
-    """Seconds of processor that a process has taken, all its threads."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def subscribes(number: int, client: int, durable: bool) -> Iterator[bytes]:

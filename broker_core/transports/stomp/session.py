@@ -170,8 +170,8 @@ class Session:
         """Carry a frame out. ClientErrors say why not; the connection ends with them."""
         if self._leaving:
             return
-        talk, headers = self._talk, frame.headers
-        talk.receipt = headers.get("receipt", "")
+        talk = self._talk
+        talk.receipt = frame.receipt
         if not self._carry_out(frame) and talk.receipt:
             self.connection.reply(talk.processed)
         talk.receipt = ""

@@ -96,7 +96,7 @@ async def test_transactions_that_never_end_are_bounded(tmp_path: Path) -> None:
                 for _ in range(number):
                     client.send("SEND", body, destination="/topic/a", transaction="t")
                 assert (await client.error()).headers["message"] == "bad_transaction"
-        assert broker.engine.frontier.durable == 0
+        assert not broker.engine.journal.may_hold("a", 1)
 
 
 async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_connection(
@@ -114,12 +114,12 @@ async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_con
             held = broker.engine.roster.clients["c"].sink._session._sending.transactions  # type: ignore[attr-defined]
             await until(lambda: held.nbytes >= 1_000_000)
         await until(lambda: held.nbytes == 0)
-        assert broker.engine.frontier.durable == 0
+        assert not broker.engine.journal.may_hold("a", 1)
         async with stomp_client(broker) as client:  # what was read before it went counts
             client.send("BEGIN", transaction="t")
             client.send("SEND", b"x", destination="/topic/a", transaction="t")
             client.send("COMMIT", transaction="t")
-        await until(lambda: broker.engine.frontier.durable == 1)
+        await until(lambda: broker.engine.journal.may_hold("a", 1))
 
 
 async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
