@@ -61,6 +61,7 @@ def broker(
                 {
                     "tcp": f"tcp://127.0.0.1:{ports['tcp']}",
                     "websocket": f"ws://127.0.0.1:{ports['websocket']}/",
+                    "stomp": f"stomp://127.0.0.1:{ports['stomp']}",
                 },
                 process.pid,
             )
@@ -81,6 +82,12 @@ def family(pid: int) -> list[int]:
         found.append(number := look.pop())
         look += below.get(number, [])
     return found
+
+
+def spent(pid: int) -> float:
+    """Seconds of processor that a process has taken, all its threads."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def resident(pid: int) -> int:

@@ -30,7 +30,7 @@ from rich.table import Table
 from bench.peers.peer import Server
 from bench.peers.sluice import broker
 from bench.peers.stomp import READ, ActiveMQ, RabbitMQ
-from bench.processes import BIG, resident
+from bench.processes import BIG, resident, spent
 
 UNANSWERED = 1_000
 BODY = b'{"symbol":"SLCE","side":"buy","price":101.25,"quantity":300,"venue":"XNAS","order":"A-0000000001"}'
@@ -201,10 +201,16 @@ def main() -> None:
             if not one.available():
                 continue
             with one.serve() as server:
+                before = spent(server.pid)
                 note(
                     one.name,
                     "receipts, messages/s",
                     receipts(server.port, one.login, one.destination, asked.records),
+                )
+                note(
+                    one.name,
+                    "receipts, broker's CPU µs a message",
+                    (spent(server.pid) - before) / asked.records * 1e6,
                 )
                 note(one.name, "p99 ms", latency(server.port, one.login, one.destination))
         if asked.only in (None, "out"):

@@ -1,4 +1,4 @@
-"""What one client's many doings cost the broker and its neighbour: `python -m bench.subscribing [--runs 3]`.
+"""What one client's many doings cost the broker and its neighbour: `python -m bench.subscribing [--runs 3] [--only STOMP]`.
 
 A raw socket sends each pile of commands at once, to a fresh broker each time. Beside it a client of the library publishes
 and receives its own message, one after the other, every 2 ms. The figures: the broker's processor time for the pile, the
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Process, answer, broker, go
+from bench.processes import Process, answer, broker, go, spent
 from broker_core.batch import build_one_topic
 from broker_core.client import AsyncClient
 from broker_core.protocols.native import (
@@ -41,12 +40,6 @@ LEAST = 20
 CALM_S = 1.0
 
 
-def spent(pid: int) -> float:
-    """Seconds of processor that a process has taken, all its threads."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-
-
 def subscribes(number: int, client: int, durable: bool) -> Iterator[bytes]:
     """Commands with a filter and a topic of their own each."""
     for n in range(number):
@@ -61,10 +54,20 @@ def publishes(number: int, name: str) -> Iterator[bytes]:
         yield encode_frame_header(PUBLISH, 0, len(batch)) + batch
 
 
+def stomp_subscribes(number: int, kind: str, client: int) -> Iterator[bytes]:
+    """SUBSCRIBEs with a receipt, each of a destination of its own."""
+    for n in range(number):
+        yield b"SUBSCRIBE\nid:%d\ndestination:/%s/%d.%d\nreceipt:%d\n\n\0" % (n, kind.encode(), client, n, n)
+
+
 PILES: dict[str, Callable[[int], Iterator[bytes]]] = {
     "1,000 subscriptions": lambda client: subscribes(1_000, client, durable=False),
     "500 durable subscriptions": lambda client: subscribes(500, client, durable=True),
     "10 clients of 1,000 subscriptions each": lambda client: subscribes(1_000, client, durable=False),
+    "STOMP: 1,000 queues": lambda client: stomp_subscribes(1_000, "queue", client),
+    "STOMP: 10,000 queues, a thousand allowed": lambda client: stomp_subscribes(10_000, "queue", client),
+    "STOMP: 10,000 topics, a thousand allowed": lambda client: stomp_subscribes(10_000, "topic", client),
+    "STOMP: 5 clients of 1,000 queues each": lambda client: stomp_subscribes(1_000, "queue", client),
     "20,000 publishes, each of its own topic": lambda client: publishes(20_000, f"pile-{client}"),
     "100,000 publishes, each of its own topic": lambda client: publishes(100_000, f"pile-{client}"),
 }
@@ -72,16 +75,19 @@ PILES: dict[str, Callable[[int], Iterator[bytes]]] = {
 
 def clients_of(pile: str) -> int:
     """How many send it."""
-    return 10 if pile.startswith("10 clients") else 1
+    words = pile.removeprefix("STOMP: ").split()
+    return int(words[0]) if words[1] == "clients" else 1
 
 
 async def send(address: str, pile: str) -> None:
     """All its clients: log on, wait for the word, send at once, and read to the last answer."""
-    links = [await logged_on(address, f"pile-{client}") for client in range(clients_of(pile))]
+    stomp = pile.startswith("STOMP")
+    log_on, send_all = (stomp_logged_on, send_stomp) if stomp else (logged_on, send_one)
+    links = [await log_on(address, f"pile-{client}") for client in range(clients_of(pile))]
     frames = [list(PILES[pile](client)) for client in range(len(links))]
     say(ready=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-    await asyncio.gather(*(send_one(*link, made) for link, made in zip(links, frames, strict=True)))
+    await asyncio.gather(*(send_all(*link, made) for link, made in zip(links, frames, strict=True)))
     say(done=True)
 
 
@@ -103,6 +109,22 @@ async def send_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, f
             raise SystemExit(str(ack))
         if ack["c"] == "ack":
             found = int(ack["sequence"]) if "of" not in ack else found + (ack["ack"] == "processed")
+
+
+async def stomp_logged_on(address: str, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.removeprefix("stomp://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"CONNECT\naccept-version:1.2\nclient-id:%b\n\n\0" % name.encode())
+    await reader.readuntil(b"\0")
+    return reader, writer
+
+
+async def send_stomp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: list[bytes]) -> None:
+    """As many receipts as frames, or the ERROR that ends them."""
+    writer.write(b"".join(frames))
+    found = 0
+    while found < len(frames) and (data := await reader.read(1 << 20)):
+        found += data.count(b"RECEIPT\n")
 
 
 async def told(reader: asyncio.StreamReader) -> dict[str, Any]:
@@ -149,7 +171,8 @@ def measure(pile: str) -> dict[str, Any]:
     """One pile on a fresh broker."""
     with broker() as (addresses, pid):
         address = addresses["tcp"]
-        other, sender = (part(word, address, pile) for word in ("neighbour", "send"))
+        other = part("neighbour", address, pile)
+        sender = part("send", addresses["stomp"] if pile.startswith("STOMP") else address, pile)
         try:
             answer(other)
             answer(sender)
@@ -179,7 +202,9 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)"
     )
-    runs = parser.parse_args().runs
+    parser.add_argument("--only", default="", help="piles that begin so")
+    asked = parser.parse_args()
+    runs = asked.runs
     table = Table(
         "at once",
         "broker's CPU ms",
@@ -190,7 +215,7 @@ def main() -> None:
         "calm p50",
         "p99",
     )
-    for pile in PILES:
+    for pile in [pile for pile in PILES if pile.startswith(asked.only)]:
         found = [measure(pile) for _ in range(runs)]
         cost, took = (statistics.median(one[key] for one in found) for key in ("cost_ms", "took_ms"))
         trips = [

@@ -68,6 +68,7 @@ class Connection:
         self.spoke_at = self.heard_at
         self.publishing = Publisher(self, self.inbox, services)
         self.subscriptions: dict[str, ClientSubscription] = {}
+        self.preparing: set[str] = set()
         self.last_stream = 0
         self._unread_replies = 0
         self._over = False

@@ -108,7 +108,8 @@ class Inbox:
         self._clock = clock
         self._turns = turns
         self._waiting: deque[Item] = deque()
-        self._holds: set[Hold] = set()
+        self._holds: dict[Hold, Callable[[Item], bool] | None] = {}
+        """With what may be taken all the same."""
         self._reading = True
         self._taking = False
         self._scheduled = False
@@ -127,15 +128,15 @@ class Inbox:
         self._waiting.extend(items)
         self._hand_over()
 
-    def hold(self, why: Hold) -> None:
-        """Take nothing more, also in this turn, until it is released."""
-        self._holds.add(why)
+    def hold(self, why: Hold, but: Callable[[Item], bool] | None = None) -> None:
+        """Take nothing more, also in this turn, until it is released; `but` says of what comes next that it may be taken."""
+        self._holds[why] = but
         self._settle_reading()
 
     def release(self, why: Hold) -> None:
         if why not in self._holds:
             return
-        self._holds.discard(why)
+        del self._holds[why]
         self._hand_over()
 
     def end(self, ended: Callable[[], None]) -> None:
@@ -149,6 +150,13 @@ class Inbox:
         self._ended = ended
         self._hand_over()
 
+    @property
+    def _may_take(self) -> bool:
+        waiting = self._waiting
+        if not waiting or not self._holds:
+            return bool(waiting)
+        return all(but is not None and but(waiting[0]) for but in self._holds.values())
+
     def _hand_over(self) -> None:
         if self._taking or self._scheduled:
             return  # called by what is being taken, or it goes on in the next turn
@@ -156,13 +164,13 @@ class Inbox:
         began = now = self._clock.monotonic_ns()
         spent = max(self._spent_ns - (began - self._stopped_at), 0)
         try:
-            while self._waiting and not self._holds and spent + now - began < TURN_NS:
+            while self._may_take and spent + now - began < TURN_NS:
                 self._take(self._waiting.popleft())
                 now = self._clock.monotonic_ns()
         finally:
             self._taking = False
         self._spent_ns, self._stopped_at = spent + now - began, now
-        if self._waiting and not self._holds:
+        if self._may_take:
             self._scheduled = True
             self._turns.join(self._next_turn)
         self._settle_reading()
@@ -177,7 +185,7 @@ class Inbox:
         return self._spent_ns
 
     def _settle_reading(self) -> None:
-        reading = not self._holds and not self._waiting
+        reading = not self._waiting and all(self._holds.values())
         if reading != self._reading:
             self._reading = reading
             if reading:

@@ -62,6 +62,8 @@ class Member(Peer, Protocol):
     """Whether its name was made up for it: nobody will come back with it."""
     promised_ms: int
     """How often it promised to say something itself; 0: never."""
+    preparing: set[str]
+    """Ids of the subscribes that haven't begun yet."""
     last_stream: int
     """The number of its newest subscription."""
 

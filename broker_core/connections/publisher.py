@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import msgspec
@@ -112,10 +112,11 @@ class Publisher:
     ) -> None:
         """Records with headers, as one batch: all of them are stored, or none. ClientErrors as `publish_batch`."""
         built = batches.build(self._connection.name, topics, bodies, headers)
-        self._check(tuple(dict.fromkeys(topics)), len(bodies))
+        numbers = Counter(topics)
+        self._check(tuple(numbers), len(bodies))
         self._services.publishing.publish(self._connection, Batch.parse(built, verify=False), answers)
-        for topic in topics:
-            self._count(topic, 1)
+        for topic, number in numbers.items():
+            self._count(topic, number)
 
     def _check(self, topics: Sequence[str], count: int) -> None:
         """Whether it may publish that; who is faster than its quota isn't read from for a while. ClientError not_entitled,

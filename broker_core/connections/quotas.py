@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Protocol
 
 from broker_core.config import PolicyDocument
@@ -22,14 +21,12 @@ from broker_core.connections.member import Identity, Member
 from broker_core.connections.owners import Owners
 from broker_core.errors import ClientError
 from broker_core.journal.journal import Journal
-from broker_core.replay.kept import Kept
+from broker_core.replay.kept import SHARED_OWNER
 from broker_core.slow_clients.rules.presets.layers import layers
 from broker_core.slow_clients.rules.scopes import Subject
 
 USER_PREFIX = "user:"
 """Of names as which things are kept that belong to a user and to no client."""
-
-_CLIENT = attrgetter("client")
 
 
 class Keeps(Protocol):
@@ -37,6 +34,8 @@ class Keeps(Protocol):
 
     @property
     def durables(self) -> dict[tuple[str, str], Any]: ...
+    @property
+    def durables_of(self) -> Counter[str]: ...
     @property
     def replays(self) -> dict[str, Any]: ...
 
@@ -128,11 +127,11 @@ class Quotas:
 
     # What it asks for.
 
-    def check_subscription(self, connection: Member) -> None:
-        """ClientError over_quota when a client, or its user, has enough subscriptions."""
+    def check_subscription(self, connection: Member, preparing: int = 0) -> None:
+        """ClientError over_quota when a client, or its user, has enough subscriptions with those that are under way."""
         for name, used, limit in self._limited(connection, "subscriptions"):
-            if used.subscriptions >= limit:
-                raise _over(name, used.subscriptions, limit, "over_quota")
+            if (number := used.subscriptions + preparing) >= limit:
+                raise _over(name, number, limit, "over_quota")
 
     def subscribed(self, connection: Member, number: int) -> None:
         """It has so many more subscriptions, or less."""
@@ -142,19 +141,20 @@ class Quotas:
     def check_durable(self, connection: Member, client: str, name: str) -> None:
         """ClientError over_quota when a durable subscription would be one too many. One that there is may go on."""
         if (client, name) not in self._keeps.durables:
-            self._check_kept(connection, client, "durables", self._keeps.durables.values())
+            self._check_kept(connection, client, "durables", self._keeps.durables_of)
 
     def check_replay(self, connection: Member) -> None:
         """The same of a new managed replay."""
-        going_on = [one for one in self._keeps.replays.values() if not one.ended]
+        going_on = Counter(one.client for one in self._keeps.replays.values() if not one.ended)
         self._check_kept(connection, connection.name, "replays", going_on)
 
-    def _check_kept(self, connection: Member, client: str, what: str, kept: Iterable[Kept]) -> None:
+    def _check_kept(self, connection: Member, client: str, what: str, numbers: Counter[str]) -> None:
         limits, owner = self._limits_of(connection), self._owner(client)
         # Who owns what is asked once for each client: one may begin a thousand in a turn.
-        numbers = Counter(map(_CLIENT, kept))
         users = sum(number for name, number in numbers.items() if self._owner(name) == owner)
-        for name, used in ((f"client_{what}", numbers[client]), (f"user_{what}", users)):
+        # What is shared is no single client's, and all of it has one name.
+        own = 0 if client == SHARED_OWNER else numbers[client]
+        for name, used in ((f"client_{what}", own), (f"user_{what}", users)):
             limit = limits[name]
             if limit is not None and used >= limit:
                 raise _over(name, used, limit, "over_quota")

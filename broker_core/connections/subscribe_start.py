@@ -75,6 +75,8 @@ class Preparation:
             # Nobody awaits this: a client that is never answered would wait in silence.
             log.exception("subscribe_failed", client=connection.name, id=command.id)
             connection.close("internal_error", "What this client asked to subscribe to couldn't be prepared.")
+        finally:
+            connection.preparing.discard(command.id)
 
     async def _position(self) -> int | None:
         """The first record that it gets from the log; None: what its bookmark says."""

@@ -65,15 +65,16 @@ class Subscriptions:
         connection.last_stream += 1
         stream = connection.last_stream
         if needs_preparing(command):
+            connection.preparing.add(command.id)
             preparation = Preparation(connection, self.services, command, stream, self._topics())
             self.services.facilities.spawn(preparation.run(self._begin_prepared))
         else:
             self._begin(connection, command, stream)
 
     def _check(self, connection: Member, command: commands.Subscribe) -> None:
-        if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
+        if len(connection.subscriptions) + len(connection.preparing) >= MAX_SUBSCRIPTIONS:
             raise _too_many(command)
-        self.services.quotas.check_subscription(connection)
+        self.services.quotas.check_subscription(connection, len(connection.preparing))
         if command.credit is not None and connection.sink.text_mode:
             raise ClientError(
                 "bad_command",
@@ -81,7 +82,7 @@ class Subscriptions:
                 "Leave credit out, or log on with a frame.",
                 field="credit",
             )
-        if command.id in connection.subscriptions:
+        if command.id in connection.subscriptions or command.id in connection.preparing:
             raise ClientError(
                 "bad_command",
                 f"There is a subscription {command.id!r} already.",
@@ -92,6 +93,7 @@ class Subscriptions:
 
     def _begin_prepared(self, connection: Member, command: commands.Subscribe, stream: int) -> None:
         """Others may have begun while it was prepared; ClientErrors as `_add`, and what `_check` refuses."""
+        connection.preparing.discard(command.id)
         try:
             self._check(connection, command)
         except ClientError as error:

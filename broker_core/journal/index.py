@@ -24,6 +24,8 @@ from broker_core.journal.segment import HEADER_SIZE
 ENTRY_BYTES = 64 * 1024
 MAX_ENTRY_TOPICS = 64
 MAX_SEGMENT_TOPICS = 4_096
+MOST_STRETCHES = 64
+"""That are asked for a topic before the log itself is."""
 
 
 class Hole(NamedTuple):
@@ -151,6 +153,22 @@ class SegmentIndex:
     def hole_at(self, offset: int) -> Hole | None:
         """The known hole whose bytes start at `offset`."""
         return next((hole for hole in self.holes if hole.offset == offset and hole.length), None)
+
+    def may_hold(self, topic: str, sequence: int) -> bool:
+        """Whether a record of that topic may stand at that sequence or behind it, in a segment that is being written. Looks at
+        the newest stretches alone: what begins further back is to be read."""
+        # In this order: the writer names a stretch's topics before it begins the next.
+        last, entries = self._entry_topics, self._entries
+        numbers = entries.numbers if entries is not None and not entries.places_only else None
+        if entries is None or numbers is None or self.holes or topic in last:
+            return True
+        number = numbers.get(topic)
+        if number is None:
+            return False
+        first = max(bisect_right(entries.sequences, sequence) - 1, 0)
+        if len(entries.topics) - first > MOST_STRETCHES:
+            return True
+        return any(one is None or number in one for one in entries.topics[first:])
 
     @property
     def topics(self) -> tuple[str, ...] | None:

@@ -329,6 +329,10 @@ class Journal:
         """
         return self._read(sequence, max_bytes, upto)[1]
 
+    def may_hold(self, topic: str, sequence: int) -> bool:
+        """Whether there may be a record of that topic from `sequence` on; False is certain, of all that is durable."""
+        return self._log.may_hold(topic, sequence)
+
     def next_readable(self, sequence: int) -> int:
         """The first record at or after `sequence` that can be read: behind a hole, if there is one; else
         `next_sequence`. Where a read gives nothing although records are said to be there, go on from here."""

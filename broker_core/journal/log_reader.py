@@ -57,6 +57,15 @@ class LogReader:
                 raise journal_error(error, "reading the journal") from error
         raise self._moving(sequence)
 
+    def may_hold(self, topic: str, sequence: int) -> bool:
+        """Whether there may be a record of that topic from there on. Without reading, so of sealed segments it isn't known."""
+        segments = self.segments
+        start = max(bisect_right(segments, sequence, key=_first) - 1, 0)
+        return any(
+            one.index.last_sequence >= sequence and (one.sealed or one.index.may_hold(topic, sequence))
+            for one in segments[start:]
+        )
+
     def _read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
         segments = self.segments
         start = max(bisect_right(segments, sequence, key=_first) - 1, 0)

@@ -11,6 +11,7 @@ under way, they share the next.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,8 @@ from broker_core.replay.kept_file import Earlier, Entry, encode, load, load_empt
 
 log = structlog.get_logger("sluice.kept")
 MOST_EMPTIED: Final = 10_000
+GO_ON_AT_ONCE: Final = 8
+"""Of those that waited for one write, in a turn of the loop."""
 
 
 class KeptPositions:
@@ -38,6 +41,8 @@ class KeptPositions:
     ) -> None:
         self.durables: dict[tuple[str, str], Durable] = {}
         """By client and name."""
+        self.durables_of: Counter[str] = Counter()
+        """How many of them each client has."""
         self.replays: dict[str, ManagedReplay] = {}
         """By name, the oldest first."""
         self.emptied: dict[str, int] = {}
@@ -53,6 +58,7 @@ class KeptPositions:
         self._next: asyncio.Future[None] | None = None
         """Of the write that hasn't begun, for all who wait for it."""
         self._writer: asyncio.Task[None] | None = None
+        self._going_on = asyncio.Semaphore(GO_ON_AT_ONCE)
         for entry in load(self._files, path, earlier):
             if entry.client == FORMER_OWNER:
                 entry.client = SHARED_OWNER
@@ -83,6 +89,9 @@ class KeptPositions:
             self.drop(entry)
             raise
         self._unsaved.discard(entry)
+        # A thousand may have waited for that write, and whoever goes on begins a subscription: others want their turn meanwhile.
+        await self._going_on.acquire()
+        asyncio.get_running_loop().call_soon(self._going_on.release)
 
     def drop(self, entry: Entry) -> None:
         """Keep one no longer, and let go of the log. One that isn't kept is dropped already."""
@@ -90,6 +99,9 @@ class KeptPositions:
             if self.durables.get((entry.client, entry.name)) is not entry:
                 return
             del self.durables[entry.client, entry.name]
+            self.durables_of[entry.client] -= 1
+            if not self.durables_of[entry.client]:
+                del self.durables_of[entry.client]
         else:
             if self.replays.get(entry.name) is not entry:
                 return
@@ -111,6 +123,7 @@ class KeptPositions:
 
     def _enter(self, entry: Entry) -> None:
         if isinstance(entry, Durable):
+            self.durables_of[entry.client] += (entry.client, entry.name) not in self.durables
             self.durables[entry.client, entry.name] = entry
         else:
             self.replays[entry.name] = entry

@@ -193,6 +193,10 @@ class Replay:
         if span.over(self._next_sequence, self._frontier.stamped, self._clock.now_ns()):
             await self._end()
             return False
+        if self._next_sequence <= durable and self._passed_by:
+            self._ahead.stop()
+            for target in self.targets:
+                target.cursor.given(durable + 1)
         caught_up = [
             one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)
         ]
@@ -219,6 +223,20 @@ class Replay:
                 self._live.make_live(target)
             return False
         return True
+
+    @property
+    def _passed_by(self) -> bool:
+        """Whether what is left of the log has nothing for them, for certain: then it isn't read. A thousand idle queues would never
+        come to the end of a log that is written meanwhile."""
+        span, journal = self._span, self._facilities.journal
+        if span.ends or span.not_before or self._follows:
+            return False
+        return all(
+            one.conflating is None
+            and (topic := one.subscription.pattern.exact) is not None
+            and not journal.may_hold(topic, one.cursor.next_sequence)
+            for one in self.targets
+        )
 
     @property
     def _follows(self) -> bool:

@@ -1,7 +1,8 @@
 """The documents' examples run as they stand, one after the other, against a real broker.
 
 A block counts as an example when `<!-- example: prints A | B -->` stands above it: it must print A, then B. Python blocks are
-programs, and end when they have printed it; shell blocks run line by line. Only the address is another one.
+programs, and end when they have printed it; shell blocks run line by line; in others the first line is a command, and what follows
+is typed, `^@` for NUL. Only the address is another one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -57,9 +59,20 @@ async def test_every_example_prints_what_the_document_says(document: str, tmp_pa
                 if (example.language == "python")
                 else [["bash", "-c", line] for line in text.splitlines()]
             )
+            typed = ""
+            if example.language == "":
+                first, _, typed = text.partition("\n")
+                commands = [_installed(first.removeprefix("$ ").split())]
             for command, wanted in zip(commands, _shared(example, len(commands)), strict=True):
-                printed = await _run(command, wanted, address, tmp_path)
+                printed = await _run(command, wanted, address, tmp_path, typed)
                 assert _in_order(wanted, printed), f"{document}:{example.line} printed {printed}"
+
+
+def _installed(command: list[str]) -> list[str]:
+    """The command; a stand-in where there is no nc."""
+    if command[0] == "nc" and shutil.which("nc") is None:
+        return [sys.executable, "-m", "tests.support.nc", *command[1:]]
+    return command
 
 
 def _shared(example: Example, commands: int) -> list[list[str]]:
@@ -71,7 +84,7 @@ def _in_order(wanted: list[str], printed: list[str]) -> bool:
     return all(any(one in line for line in rest) for one in wanted)
 
 
-async def _run(command: list[str], wanted: list[str], address: str, directory: Path) -> list[str]:
+async def _run(command: list[str], wanted: list[str], address: str, directory: Path, typed: str) -> list[str]:
     """What a program printed by the time that it had printed everything wanted, or ended."""
     environment = {
         **os.environ,
@@ -83,9 +96,12 @@ async def _run(command: list[str], wanted: list[str], address: str, directory: P
         *command,
         cwd=directory,
         env=environment,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
+    assert process.stdin is not None
+    process.stdin.write(f"{typed}\n".replace("^@", "\0").encode())
     printed: list[str] = []
     try:
         async with asyncio.timeout(30):

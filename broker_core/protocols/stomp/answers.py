@@ -5,7 +5,7 @@ An ERROR's `message` is the code; the sentence is its body, and figures are head
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -48,9 +48,14 @@ def connected_frame(version: Version, session: str, instance: str, says_ms: int,
     )
 
 
-def receipt_frame(receipt: str, version: Version) -> bytes:
-    """What a frame asked for has been done."""
-    return f"RECEIPT\n{header_line('receipt-id', receipt, version)}\n\n\0".encode()
+def receipt_frames(receipts: Iterable[str], version: Version) -> bytes:
+    """What frames asked for has been done; of "" nothing is said."""
+    lines = [
+        f"receipt-id:{receipt}" if receipt.isalnum() else header_line("receipt-id", receipt, version)
+        for receipt in receipts
+        if receipt
+    ]
+    return "".join([f"RECEIPT\n{line}\n\n\0" for line in lines]).encode()
 
 
 def error_frame(reply: Last, receipt: str, version: Version) -> bytes:

@@ -46,8 +46,9 @@ _LONGEST: Final = 16
 
 _SHORT_HEAD: Final = 512
 _MOST_KNOWN: Final = 2_048
-"""Heads that are remembered; with more the memory starts over."""
-_known_heads: Final[dict[tuple[Version | None, bytes], tuple[str, Headers]]] = {}
+"""Heads of a version that are remembered; with more the memory starts over."""
+_known_heads: Final[dict[Version, dict[bytes, tuple[str, Headers]]]] = {version: {} for version in Version}
+_RECEIPT: Final = b"\nreceipt:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ class Limits:
 class Headers(dict[str, str]):
     """A frame's headers; of a repeated one the first counts. Never changed: frames with the same head share them."""
 
-    __slots__ = ("travelling",)
+    __slots__ = ("length", "travelling")
+    length: int
+    """Bytes of the body; -1 where it ends with the first NUL."""
     travelling: bytes
     """Those that go with the record, as it has them: put here by whoever made them first."""
 
@@ -84,14 +87,13 @@ class Frame(NamedTuple):
     command: str
     headers: Headers
     body: bytes
+    receipt: str = ""
+    """What it asks to be answered with; by itself, as all else may be equal in all frames of a publisher."""
 
 
-class _Head(NamedTuple):
-    """A frame's head, read once however long its body takes to come. `body_at` counts from the frame's first byte."""
-
-    command: str
-    headers: Headers
-    body_at: int
+_Head = tuple[str, Headers, str, int]
+"""A frame's head, read once however long its body takes to come: command, headers, receipt, and where the body begins, counted from
+the frame's first byte."""
 
 
 @dataclass(slots=True)
@@ -108,7 +110,9 @@ class FrameReader:
     _position: int = 0
     """Bytes of the stream before those that are held."""
     _head: _Head | None = None
-    """Of the frame that has begun, once it is whole."""
+    """Of the frame that has begun, once it is whole, and its body isn't."""
+    _heads: dict[bytes, tuple[str, Headers]] | None = None
+    """Those that are remembered of its version."""
     _scanned: int = 0
     """Of the frame that has begun, so much was looked through for the end that is waited for."""
     _needed: int = 0
@@ -151,23 +155,27 @@ class FrameReader:
         """The frame that starts at `at`, and where the next does; None while it isn't whole."""
         rest = self._rest
         size = len(rest)
-        if self._head is None:
+        head = self._head
+        if head is None:
             while at < size and rest[at] in _LINE_ENDS:
                 at += 1
-            self._head = self._read_head(at, size)
-            if self._head is None:
+            head = self._read_head(at, size)
+            if head is None:
                 return None, at
-        command, headers, body_at = self._head
-        if command not in BODIED and size > at + body_at and rest[at + body_at]:
-            raise self._bad(f"{command} has a body", at + body_at)
-        end = self._end_of_body(command, headers, at, at + body_at)
+        command, headers, receipt, body_at = head
+        body_at += at
+        bodied = command in BODIED
+        if not bodied and size > body_at and rest[body_at]:
+            raise self._bad(f"{command} has a body", body_at)
+        end = self._end_of_body(headers, at, body_at)
         if end < 0:
+            self._head = head
             return None, at
-        body = bytes(rest[at + body_at : end])
-        if body and command not in BODIED:
-            raise self._bad(f"{command} has a body", at + body_at)
+        body = bytes(rest[body_at:end])
+        if body and not bodied:
+            raise self._bad(f"{command} has a body", body_at)
         self._head, self._scanned, self._needed = None, 0, 0
-        return Frame(command, headers, body), end + 1
+        return Frame(command, headers, body, receipt), end + 1
 
     def _read_head(self, at: int, size: int) -> _Head | None:
         """The head that starts at `at`; None while it isn't whole."""
@@ -183,24 +191,41 @@ class FrameReader:
             raise self._too_large("frame's head", length, limit, at)
         if end >= 0:
             self._scanned = 0
-            return _Head(*self._parse_head(at, end), body_at - at)
+            return (*self._parse_head(bytes(rest[at:end]), at), body_at - at)
         if length > _LONGEST and rest.find(b"\n", at, at + _LONGEST) < 0:
             raise self._unknown(bytes(rest[at : at + _LONGEST]), at)
         self._scanned = max(length - 2, 0)
         return None
 
-    def _parse_head(self, at: int, end: int) -> tuple[str, Headers]:
-        """A publisher's heads are mostly equal: of short ones each is read once."""
-        head = bytes(self._rest[at:end])
-        key = (self.version, head)
-        known = _known_heads.get(key)
+    def _parse_head(self, head: bytes, at: int) -> tuple[str, Headers, str]:
+        """A publisher's heads are mostly equal but for their receipts: of short ones each is read once, and its receipt by itself."""
+        if self.version is None or len(head) > _SHORT_HEAD:
+            command, headers = self._read(head, at)
+            return command, headers, headers.get("receipt", "")
+        line = b""
+        start = head.find(_RECEIPT)
+        if start >= 0:
+            stop = head.find(b"\n", start + 1)
+            stop = stop if stop >= 0 else len(head)
+            line, head = head[start + 1 : stop], head[:start] + head[stop:]
+        known = self._heads
         if known is None:
-            known = self._read(head, at)
-            if len(head) <= _SHORT_HEAD and b"receipt" not in head:
-                if len(_known_heads) >= _MOST_KNOWN:
-                    _known_heads.clear()
-                _known_heads[key] = known
-        return known
+            known = self._heads = _known_heads[self.version]
+        found = known.get(head)
+        if found is None:
+            found = self._read(head, at)
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[head] = found
+        command, headers = found
+        return command, headers, self._receipt(line, command, at) if line else headers.get("receipt", "")
+
+    def _receipt(self, line: bytes, command: str, at: int) -> str:
+        value = line[len(_RECEIPT) - 1 :]
+        if value.isalnum():
+            return value.decode()
+        assert self.version is not None
+        return self._header(line, None if command in UNESCAPED else _ESCAPES[self.version], at)[1]
 
     def _read(self, head: bytes, at: int) -> tuple[str, Headers]:
         name, *lines = head.split(b"\n")
@@ -216,6 +241,7 @@ class FrameReader:
                 raise self._too_large("header line", len(line), self.limits.line, at)
             key, value = self._header(line, escapes, at)
             headers.setdefault(key, value)
+        headers.length = self._length(headers, at)
         return command, headers
 
     def _header(self, line: bytes, escapes: str | None, at: int) -> tuple[str, str]:
@@ -234,20 +260,24 @@ class FrameReader:
                 raise self._bad(f"{problem} isn't an escape of STOMP {self.version}", at) from None
         return (name.strip(" "), value.strip(" ")) if escapes == "" else (name, value)
 
-    def _end_of_body(self, command: str, headers: Mapping[str, str], at: int, body_at: int) -> int:
-        """Where the body's NUL stands; -1 while it isn't there."""
-        rest, limit = self._rest, self.limits.body
+    def _length(self, headers: Mapping[str, str], at: int) -> int:
         text = headers.get("content-length", "").strip()
         if not text:
+            return -1
+        if not (text.isascii() and text.isdecimal() and len(text) < 16):
+            raise self._bad(f"content-length {text[:40]!r} isn't a length", at)
+        return int(text)
+
+    def _end_of_body(self, headers: Headers, at: int, body_at: int) -> int:
+        """Where the body's NUL stands; -1 while it isn't there."""
+        rest, limit, length = self._rest, self.limits.body, headers.length
+        if length < 0:
             end = rest.find(b"\0", max(body_at, at + self._scanned))
             length = (end if end >= 0 else len(rest)) - body_at
             if length > limit:
                 raise self._too_large("body", length, limit, body_at)
             self._scanned = len(rest) - at
             return end
-        if not (text.isascii() and text.isdecimal() and len(text) < 16):
-            raise self._bad(f"content-length {text[:40]!r} isn't a length", at)
-        length = int(text)
         if length > limit:
             raise self._too_large("body", length, limit, body_at)
         end = body_at + length

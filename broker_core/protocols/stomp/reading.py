@@ -7,7 +7,7 @@ from typing import Final
 from broker_core.errors import ClientError
 from broker_core.headers import encode
 from broker_core.protocols.stomp.destinations import canonical
-from broker_core.protocols.stomp.frames import Frame
+from broker_core.protocols.stomp.frames import Headers
 from broker_core.protocols.stomp.messages import NOT_TRAVELLING
 
 LEAST_BEAT_MS: Final = 1_000
@@ -42,9 +42,8 @@ def beats(text: str) -> tuple[int, int]:
     )
 
 
-def lines_of(frame: Frame, topic: str) -> bytes:
+def lines_of(headers: Headers, topic: str) -> bytes:
     """The headers that travel with a record. In other words than ours its destination is the first of them."""
-    headers = frame.headers
     try:
         return headers.travelling
     except AttributeError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -86,7 +87,7 @@ class Session:
         self._engine = engine
         self._transport = transport
         self._talk = Talk(out)
-        self._subscribed = Subscribed(engine, self._talk, tails)
+        self._subscribed = Subscribed(engine, self._talk, tails, _begins_subscription)
         self._sending = Sending(self._talk, self._subscribed)
         self._farewell = Farewell(self._talk)
         self._unfinished = Unfinished(engine.anteroom)
@@ -169,8 +170,8 @@ class Session:
         """Carry a frame out. ClientErrors say why not; the connection ends with them."""
         if self._leaving:
             return
-        talk, headers = self._talk, frame.headers
-        talk.receipt = headers.get("receipt", "")
+        talk = self._talk
+        talk.receipt = frame.receipt
         if not self._carry_out(frame) and talk.receipt:
             self.connection.reply(talk.processed)
         talk.receipt = ""
@@ -184,7 +185,11 @@ class Session:
             case _ if not self.connection.logged_on:
                 raise _not_logged_on()
             case "SUBSCRIBE":
-                self._subscribed.subscribe(headers)
+                try:
+                    self._subscribed.subscribe(headers)
+                except ClientError as error:
+                    error.details.setdefault("c", "subscribe")
+                    raise
             case "UNSUBSCRIBE":
                 self._subscribed.unsubscribe(headers)
             case "COMMIT":
@@ -283,11 +288,16 @@ class Session:
                 self._farewell.cancelled(reply)
             case replies.Notice():
                 self._farewell.notice(reply)
+            case replies.Error(of="subscribe"):
+                self._subscribed.refused(reply.id or "", partial(self._farewell.error, reply))
             case replies.Error():
-                receipt = self._subscribed.refused(reply.id or "") if reply.of == "subscribe" else ""
-                self._farewell.error(reply, receipt or self._talk.receipt)
+                self._farewell.error(reply, self._talk.receipt)
             case replies.Closing():
                 self._farewell.say(reply)
+
+
+def _begins_subscription(item: Item) -> bool:
+    return isinstance(item, _Spoken) and item.frame.command == "SUBSCRIBE"
 
 
 def _not_logged_on() -> ClientError:

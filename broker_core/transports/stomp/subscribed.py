@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker_core.connections.acknowledging import refuse
-from broker_core.connections.inbox import Hold
+from broker_core.connections.inbox import Hold, Item
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
@@ -68,12 +70,17 @@ class Subscribed:
     """One client's subscriptions."""
 
     __slots__ = (
-        "_engine", "_secret", "_streams", "_subscribing", "_tails", "_talk", "_temporary", "_unsubscribing",
+        "_begins_one", "_engine", "_refusal", "_secret", "_streams", "_subscribing", "_tails", "_talk", "_temporary",
+        "_unsubscribing",
     )  # fmt: skip
 
-    def __init__(self, engine: Engine, talk: Talk, tails: Tails) -> None:
+    def __init__(self, engine: Engine, talk: Talk, tails: Tails, begins_one: Callable[[Item], bool]) -> None:
+        """`begins_one` says of what comes next that it is a SUBSCRIBE."""
         self._engine = engine
         self._talk = talk
+        self._begins_one = begins_one
+        self._refusal: Callable[[], None] | None = None
+        """The end of the connection that a SUBSCRIBE brought, while others are under way: those are answered first."""
         self._tails = tails
         self._subscribing: dict[str, _Asked] = {}
         self._unsubscribing: dict[str, str] = {}
@@ -121,7 +128,7 @@ class Subscribed:
         asked = asked_of(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
         if asked.command.durable is not None and asked.owner == "user":
             connection.durable_owners[asked.command.durable] = self._user_owner
-        if id in connection.subscriptions:
+        if id in connection.subscriptions or id in self._subscribing:
             raise ClientError(
                 "bad_command",
                 f"There is a subscription {id!r} already.",
@@ -129,7 +136,8 @@ class Subscribed:
             )
         command, back = from_its_place(self._engine, connection, asked.command)
         self._subscribing[id] = _Asked(asked, talk.receipt, back)
-        connection.inbox.hold(Hold.SUBSCRIBE)
+        # What follows is meant to come after it; but more of them go on together, and share a write of the disk.
+        connection.inbox.hold(Hold.SUBSCRIBE, self._begins_one)
         connection.carry_out(command)
 
     @property
@@ -155,16 +163,29 @@ class Subscribed:
         if receipt:
             talk.say_receipts([receipt])
         # Not before it has begun: what comes next may be its UNSUBSCRIBE.
-        asyncio.get_running_loop().call_soon(connection.inbox.release, Hold.SUBSCRIBE)
+        asyncio.get_running_loop().call_soon(self._answered)
+
+    def _answered(self) -> None:
+        """One has begun, or was refused: with the last of those that are under way the connection goes on, or ends."""
+        if self._subscribing:
+            return
+        if self._refusal is None:
+            self._talk.connection.inbox.release(Hold.SUBSCRIBE)
+        else:
+            self._refusal()
 
     def _take(self, reply: replies.Ack) -> tuple[Asked, str, Back | None]:
         found = self._subscribing.pop(reply.id or "")
         return found.asked, found.receipt, found.back
 
-    def refused(self, id: str) -> str:
-        """It can't be had; the receipt that was asked for."""
+    def refused(self, id: str, end: Callable[[str], None]) -> None:
+        """One can't be had. `end` ends the connection, and answers the receipt that was asked for."""
         found = self._subscribing.pop(id, None)
-        return found.receipt if found is not None else ""
+        if self._refusal is None:
+            receipt = found.receipt if found is not None else ""
+            self._refusal = partial(end, receipt or self._talk.receipt)
+            self._talk.connection.inbox.hold(Hold.SUBSCRIBE)
+        self._answered()
 
     def unsubscribe(self, headers: dict[str, str]) -> None:
         """End one. ClientError unknown_subscription."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from broker_core.delivery.sink import Line
 from broker_core.protocols import replies
-from broker_core.protocols.stomp.answers import receipt_frame
+from broker_core.protocols.stomp.answers import receipt_frames
 from broker_core.protocols.stomp.frames import FrameReader, Limits, Version
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ class Talk:
 
     def say_receipts(self, receipts: Iterable[str], *, behind: bool = False) -> None:
         """What asked for these is done."""
-        frames = b"".join([receipt_frame(receipt, self.version) for receipt in receipts if receipt])
+        frames = receipt_frames(receipts, self.version)
         if frames:
             self.out.say(frames, behind=behind)
 
     def say_last_receipt(self, receipt: str) -> None:
         """In place of what is on its way: nothing follows."""
         if receipt:
-            self.out.say(receipt_frame(receipt, self.version), last=True)
+            self.out.say(receipt_frames([receipt], self.version), last=True)
 
     @property
     def processed(self) -> replies.Ack:

@@ -46,7 +46,11 @@ class Transactions:
         """Hold a frame back. ClientError bad_transaction."""
         found = self._find(name)
         found.frames.append(frame)
-        nbytes = len(frame.body) + sum(len(key) + len(value) + 2 for key, value in frame.headers.items())
+        nbytes = (
+            len(frame.body)
+            + sum(len(key) + len(value) + 2 for key, value in frame.headers.items())
+            + len(frame.receipt)
+        )
         found.nbytes += nbytes
         self._nbytes += nbytes
         if len(found.frames) > MOST_FRAMES:

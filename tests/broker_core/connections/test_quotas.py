@@ -110,6 +110,17 @@ async def test_durables_and_replays_are_the_owners_and_those_that_are_there_go_o
         other.close()
 
 
+async def test_shared_subscriptions_are_nobodys_and_count_as_one_users(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, limited({"client_durables": 1, "user_durables": 2})) as broker:
+        raw = await RawClient.connect(broker, "a")
+        for name in ("q.1", "q.2"):
+            raw.command({"c": "subscribe", "id": name, "topic": name, "durable": name, "shared": True})
+            await raw.until("processed")
+        third = {"c": "subscribe", "id": "3", "topic": "q.3", "durable": "q.3", "shared": True}
+        assert (await refused(raw, third))["quota"] == "user_durables"
+        raw.close()
+
+
 async def test_what_holds_too_much_of_the_log_gets_no_company(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limited({"client_pinned_bytes": 100_000})) as broker:
         raw = await RawClient.connect(broker, "a")

@@ -39,6 +39,24 @@ def test_the_sidecar_is_gzip_of_json():
     assert document["entries"] == [[1, 4_096, 5, [0, 1]]]
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from([64, ENTRY_BYTES // 2, 3 * ENTRY_BYTES])),
+        max_size=90,
+    ),
+    st.integers(0, 100),
+)
+def test_what_it_says_a_segment_cant_hold_isnt_there(written: list[tuple[str, int]], after: int):
+    index, offset = SegmentIndex("a", 1, 3), 4_096
+    for number, (topic, nbytes) in enumerate(written):
+        index.add(offset, batch(number + 1, topics=[topic]))
+        offset += nbytes
+    behind = {topic for topic, _ in written[max(after - 1, 0) :]}
+    for topic in "abcde":
+        assert index.may_hold(topic, after) or topic not in behind
+    assert not written or not index.may_hold("e", after), "of what was never there it is known"
+
+
 def test_too_many_topics_mean_any():
     index = SegmentIndex("a", 1, 3)
     for number in range(70):

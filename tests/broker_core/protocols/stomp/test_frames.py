@@ -12,13 +12,16 @@ from broker_core.protocols.stomp.frames import Frame, FrameReader, Headers, Limi
 CONNECT = b"CONNECT\naccept-version:%b\nhost:here\n\n\0"
 LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
 TEXTS = st.text(LETTERS, max_size=20)
-NAMES = st.text(LETTERS, min_size=1, max_size=20).filter(lambda name: name != "content-length")
+NAMES = st.text(LETTERS, min_size=1, max_size=20).filter(
+    lambda name: name not in ("content-length", "receipt")
+)
 FRAMES = st.lists(
     st.builds(
         Frame,
         st.just("SEND"),
         st.dictionaries(NAMES, TEXTS, max_size=5).map(Headers),
         st.binary(max_size=200),
+        TEXTS | st.text("ab:\\\n\r", min_size=500, max_size=600),
     ),
     max_size=5,
 )
@@ -29,13 +32,21 @@ def reader(version: Version = Version.V12, **limits: int) -> FrameReader:
 
 
 def written(frames: list[Frame], end: bytes = b"") -> bytes:
-    return b"".join(encode_frame(frame.command, frame.headers.items(), frame.body) + end for frame in frames)
+    """A receipt stands in the middle of the headers."""
+    parts = []
+    for frame in frames:
+        headers = list(frame.headers.items())
+        if frame.receipt:
+            headers.insert(len(headers) // 2, ("receipt", frame.receipt))
+        parts.append(encode_frame(frame.command, headers, frame.body) + end)
+    return b"".join(parts)
 
 
 def bare(frames: list[Frame]) -> list[Frame]:
-    """Without the header that the writer adds."""
+    """Without the header that the writer adds, and a receipt's, which a long head keeps."""
+    added = ("content-length", "receipt")
     return [
-        frame._replace(headers=Headers((k, v) for k, v in frame.headers.items() if k != "content-length"))
+        frame._replace(headers=Headers((k, v) for k, v in frame.headers.items() if k not in added))
         for frame in frames
     ]
 
@@ -91,6 +102,20 @@ def test_lines_end_as_clients_end_them() -> None:
 def test_the_first_of_a_repeated_header_counts_and_a_value_may_hold_colons() -> None:
     (frame,) = reader().feed(b"SEND\nfoo:1\nfoo:2\nbar:a:b:c\n\n\0")
     assert frame.headers == {"foo": "1", "bar": "a:b:c"}
+
+
+def test_frames_that_differ_in_their_receipts_alone_share_their_head() -> None:
+    made = reader()
+    stream = b"".join(
+        b"SEND\ndestination:/topic/a\nreceipt:%b\nfoo:1\n\n\0" % one for one in (b"1", b"x-2", b"a\\cb")
+    )
+    frames = made.feed(stream + b"SEND\ndestination:/topic/a\nfoo:1\n\n\0")
+    assert [frame.receipt for frame in frames] == ["1", "x-2", "a:b", ""]
+    assert len({id(frame.headers) for frame in frames}) == 1 and "receipt" not in frames[0].headers
+    (twice,) = made.feed(b"SEND\nreceipt:1\nreceipt:2\n\n\0")
+    assert twice.receipt == "1"
+    made.feed(b"SEND\nreceipt:a\\q\n\n\0")
+    assert made.error is not None and made.error.code == "bad_frame"
 
 
 def test_spaces_are_part_of_a_value_but_in_1_0() -> None:

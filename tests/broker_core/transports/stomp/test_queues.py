@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
+import orjson
 import pytest
 
 from broker_core.client import AsyncClient
 from broker_core.delivery.account import Cause
+from broker_core.journal.files import Files
 from broker_core.replay.sharing import shared_subscription
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.stomp_client import stomp_client, stomp_policy
@@ -52,6 +55,50 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
             await third.asked("SUBSCRIBE", id="1", destination=JOBS)
             rest = [await third.read() for _ in range(2)]
             assert [one.body for one in rest] == [found[1].body, b"4"]
+
+
+class Doorkept(Files):
+    """A disk on which the file of kept positions waits to be put in place."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.open = threading.Event()
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name.endswith(".kept.json"):
+            self.asked += 1
+            assert self.open.wait(60)
+        super().rename(source, target)
+
+
+async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered_when_they_are_on_disk(
+    tmp_path: Path,
+) -> None:
+    files = Doorkept()
+    async with (
+        running_broker(tmp_path, stomp_policy(), files=files) as broker,
+        stomp_client(broker) as client,
+    ):
+        client.raw(
+            b"".join(
+                b"SUBSCRIBE\nid:%d\ndestination:/queue/%d\nreceipt:%d\n\n\0" % (n, n, n) for n in range(300)
+            )
+        )
+        client.send("SUBSCRIBE", id="bad", destination="/queue/x", selector="(((", receipt="bad")
+        client.send("SEND", b"never", destination="/queue/1")
+        await until(lambda: len(broker.engine.kept.durables) == 300)
+        assert not any(one.consumers for one in broker.engine.durables.listed())
+        files.open.set()
+        answers = [await client.read() for _ in range(300)]
+        assert {one.command for one in answers} == {"RECEIPT"}
+        assert {one.headers["receipt-id"] for one in answers} == {str(n) for n in range(300)}
+        assert files.asked <= 10, "one that had begun, one for all others, and one a second"
+        stored = orjson.loads((tmp_path / "journal" / "test-1.kept.json").read_bytes())["kept"]
+        assert len(stored) == 300
+        # What was refused is said behind what wasn't, and nothing after it is done.
+        error = await client.error()
+        assert (error.headers["message"], error.headers["receipt-id"]) == ("bad_selector", "bad")
+        assert not broker.engine.journal.may_hold("queue.1", 1)
 
 
 async def test_a_message_that_nobody_can_do_anything_with_becomes_a_dead_letter(tmp_path: Path) -> None:

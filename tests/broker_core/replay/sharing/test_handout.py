@@ -1,0 +1,61 @@
+"""The laws of who has what: each record is in one place, and what is counted is what is there."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_core.replay.sharing.handout import Handout
+
+HOLDERS = "abc"
+STEPS = st.tuples(
+    st.sampled_from(["took", "gave", "gave", "acknowledged", "returned", "left", "brought", "spared"]),
+    st.sampled_from(HOLDERS),
+    st.integers(1, 6),
+)
+
+
+def step(handout: Handout[str], here: list[int], done: set[int], what: str, holder: str, number: int) -> None:
+    """Do that; `here` is what could be given, the lowest first, `done` what was acknowledged."""
+    mine = list(handout.held(holder))
+    match what:
+        case "took":
+            new = [handout.upto + 1 + one for one in range(number)]
+            handout.took(new)
+            here += new
+        case "gave":
+            handout.gave(holder, here[:number])
+            del here[:number]
+        case "acknowledged":
+            handout.acknowledged(holder, [*mine[:number], 1_000_000])  # and what it doesn't have
+            done.update(mine[:number])
+        case "returned":
+            handout.returned(holder, [*mine[-number:], 1_000_000], mine[-1:], for_good=number == 1)
+        case "spared":
+            handout.spared(holder, mine[:1])
+        case "left":
+            handout.left(holder, mine[:1])
+        case _ if len(handout.back):
+            sequences = np.arange(handout.back.first, handout.back.upto + 1, dtype=np.uint64)
+            here[:] = sorted(here + sequences[handout.brought(sequences)].tolist())
+            handout.back.remove(int(sequences[0]), int(sequences[-1]))
+
+
+@given(st.lists(STEPS, max_size=60), st.sampled_from([0, 2]))
+def test_each_record_is_in_one_place_and_the_numbers_are_those_of_what_is_there(
+    steps: list[tuple[str, str, int]], most_tries: int
+) -> None:
+    handout, here, done = Handout[str](1, 0, most_tries=most_tries), list[int](), set[int]()
+    for what, holder, number in steps:
+        step(handout, here, done, what, holder, number)
+        held = [sequence for holder in HOLDERS for sequence in handout.held(holder)]
+        back = [one for first, last in handout.back for one in range(first, last + 1)]
+        assert sorted([*here, *held, *back, *done]) == list(range(1, handout.upto + 1))
+        assert handout.unacknowledged == len(held)
+        assert handout.owed == len(here) + len(held) + len(handout.back)
+        position = handout.position(handout.upto + 1)
+        assert position == min([*here, *held, *back], default=handout.upto + 1)
+        kept = {one for first, last in handout.done() for one in range(first, last + 1)}
+        assert kept == {one for one in done if one > position}
+        assert handout.again.isdisjoint(done) and handout.tries.keys() <= {*here, *held, *back}
