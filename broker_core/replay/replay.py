@@ -258,7 +258,7 @@ class Replay:
             return
         await self._deliver(chunk, began)
         if backlog.has_room_for(self._streams) and self.targets:
-            self._ahead.grow()
+            self._ahead.size.grow()
 
     async def _room(self) -> bool:
         """Wait until the client takes more. False when it hasn't for a moment: nothing is read ahead for it any more."""
