@@ -30,6 +30,7 @@ import structlog
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.piece import Piece
 from broker_core.delivery.ports import Facilities
+from broker_core.delivery.sink import PULL_BYTES
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
 from broker_core.replay.chunks import Chunk
@@ -328,16 +329,22 @@ class Replay:
         """Queue what is due and the client takes now. When more is due (monotonic, ns); 0 when it isn't the pace that waits."""
         if self._peer.closed:
             raise asyncio.CancelledError
-        takes_more, pace, wake_at = self._peer.backlog.takes_more, self._pace, 0
+        backlog, pace, wake_at = self._peer.backlog, self._pace, 0
+        if self.targets and pace.rate is None and not backlog.lanes and self.targets[0].conflating is None:
+            if backlog.has_room:  # almost always: the socket alone says how much
+                self._queue(self._waiting)
+            return 0
         while self._waiting and self.targets and not wake_at:
             # What was conflated is its client's, whether it takes it or not.
             conflated = self.targets[0].conflating is not None and pace.rate is None
-            if not conflated and not takes_more(self._streams):
+            if not conflated and not backlog.takes_more(self._streams):
                 break
             group = self._taken_at_once()
-            due, wake_at = pace.admit(group)
+            admitted, wake_at = pace.admit(group)
             self._waiting.extendleft(reversed(group))
+            due = deque(admitted)
             self._queue(due)
+            self._waiting.extendleft(reversed(due))
         return wake_at
 
     def _taken_at_once(self) -> deque[Piece]:
@@ -363,28 +370,39 @@ class Replay:
             group.append(waiting.popleft())
         return group
 
-    def _queue(self, pieces: Iterable[Piece]) -> None:
-        peer, now = self._peer, self._clock.now_ns()
+    def _queue(self, pieces: deque[Piece]) -> None:
+        """Queue these, a socket's worth at a time: what a socket that stops isn't handed stays. What was conflated doesn't."""
+        backlog, now, room = self._peer.backlog, self._clock.now_ns(), PULL_BYTES
         targets: dict[object, ClientSubscription] = {target.subscription: target for target in self.targets}
-        for subscription, source, length, rows, batch, recorded_at, _ in pieces:
-            target = targets.get(subscription)
+        while pieces:
+            nbytes = pieces[0].batch.nbytes
+            if nbytes > room < PULL_BYTES:
+                backlog.send()
+                room = PULL_BYTES
+                if not backlog.has_room and self.targets[0].conflating is None:
+                    return
+            room -= nbytes
+            piece = pieces.popleft()
+            target = targets.get(piece.subscription)
             if target is None:
                 continue
-            target.recorded_at = recorded_at
+            if piece.start:
+                piece = piece.first(piece.batch.count - piece.start)
+            subscription, source, length, rows, batch, target.recorded_at, _ = piece
             entry = OutboxEntry(
                 subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now
             )
             if target.trail is not None:
                 target.trail.sent(batch.first_sequence, batch.nbytes)
             if target.conflating is None:
-                peer.backlog.offer(entry)
+                backlog.offer(entry)
                 target.cursor.given(batch.last_sequence + 1)
             else:
-                peer.backlog.put(entry)  # matched when it was held back
+                backlog.put(entry)  # matched when it was held back
         for target in self.targets:
             if target.conflating is not None:
                 target.conflating.first_sequence = target.conflating.first_of(self._waiting)
-        peer.backlog.send()
+        backlog.send()
 
     # Gaps and the end.
 
