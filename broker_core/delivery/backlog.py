@@ -382,6 +382,26 @@ class Backlog:
             lanes and any((lane := lanes.get(stream)) is not None and lane.spent for stream in streams)
         )
 
+    def takes_bytes(self, streams: Sequence[int]) -> int:
+        """How many bytes for these subscriptions leave at once when it `takes_more`; an entry always does, however large."""
+        lanes = self.lanes
+        if not lanes:
+            return PULL_BYTES
+        credits = [
+            lane.credit - lane.sent_bytes
+            for stream in streams
+            if (lane := lanes.get(stream)) is not None and lane.credit is not None
+        ]
+        return min([LANE_BYTES, *credits])
+
+    def takes_messages(self, stream: int) -> int | None:
+        """How many messages of a subscription leave at once then; None: as many as there are. One when nothing does: that it
+        waits is how a full window and a pause are seen."""
+        lane = self.lanes.get(stream)
+        if lane is None or (lane.window is None and not lane.shut):
+            return None
+        return max(lane.window.room, 1) if lane.window is not None and not lane.shut else 1
+
     def take_back(self, stream: int) -> list[OutboxEntry]:
         """Take a subscription's unsent deliveries of the log out again: it goes on reading there, from the first of them.
 

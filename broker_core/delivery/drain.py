@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker_core.delivery.entry import OutboxEntry
-from broker_core.delivery.fair_share import FIRST_CHUNK, LARGEST_BESIDE_LIVE
+from broker_core.delivery.fair_share import LARGEST_BESIDE_LIVE, ChunkSize
 from broker_core.delivery.ports import Facilities
 from broker_core.delivery.spool.bring_back import load
 from broker_core.delivery.spool.entries import RUN_BYTES, SpoolEntry
@@ -51,31 +51,26 @@ class Drain:
         self._spool = spool
         self._leave_out = leave_out
         self.chunk: Chunk | None = None
-        self._chunk_bytes = FIRST_CHUNK
-        self._taken_bytes = 0
+        self.size = ChunkSize(facilities.share)
         self.came_bytes = 0
         """How much more came for the client since it reads, or since it was delivered so much."""
         self._reads = False
-
-    @property
-    def pays(self) -> bool:
-        """Whether the next chunk is better read while the client takes the one before."""
-        return self._chunk_bytes > FIRST_CHUNK and not self._share.busy
 
     def reads(self, reading: bool) -> None:
         """The client reads again, or has stopped."""
         if reading != self._reads:
             self._reads = reading
             self._share.replays += 1 if reading else -1
-            self._chunk_bytes, self._taken_bytes, self.came_bytes = FIRST_CHUNK, 0, 0
+            self.came_bytes = 0
+            self.size.begin_anew()
 
     async def turn(self) -> None:
         """Wait until a chunk may be delivered."""
-        if self._share.busy and self._chunk_bytes > LARGEST_BESIDE_LIVE:
-            self._chunk_bytes = LARGEST_BESIDE_LIVE
+        if self._share.busy and self.size.nbytes > LARGEST_BESIDE_LIVE:
+            self.size.nbytes = LARGEST_BESIDE_LIVE
             if (chunk := self._drop()) is not None:
                 self._spool.put_back(chunk.entries, chunk.firsts)
-        owed = max(self._chunk_bytes, RUN_BYTES)
+        owed = max(self.size.nbytes, RUN_BYTES)
         if self.came_bytes >= owed:
             self.came_bytes -= owed
         else:
@@ -87,7 +82,7 @@ class Drain:
             return
         first, firsts = self._spool.first_sequence, self._spool.firsts()
         # What was copied can't be given back but in memory.
-        size = min(self._chunk_bytes, LARGEST_COPIED) if self._spool.copied_messages else self._chunk_bytes
+        size = min(self.size.nbytes, LARGEST_COPIED) if self._spool.copied_messages else self.size.nbytes
         entries = self._leave_out(self._spool.pull(size))
         self.chunk = Chunk(
             entries,
@@ -102,11 +97,6 @@ class Drain:
     async def _read(self, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
         async with self._share.reads:
             return await self._facilities.reader.run(load, self._facilities.journal, entries)
-
-    def grow(self) -> None:
-        """The client took a chunk at once."""
-        self._taken_bytes += self._chunk_bytes
-        self._chunk_bytes = self._share.grown(self._chunk_bytes, self._taken_bytes)
 
     def stop(self) -> Chunk | None:
         """Nothing is wanted, for now or any more. What was in flight."""

@@ -82,3 +82,27 @@ class FairShare:
     def took(self, seconds: float) -> None:
         """So long a turn was."""
         self._usual_s += (seconds - self._usual_s) / 8
+
+
+class ChunkSize:
+    """Bytes of one client's next chunk: small at first, and more while it takes everything at once."""
+
+    __slots__ = ("_share", "nbytes", "taken_bytes")
+
+    def __init__(self, share: FairShare) -> None:
+        self._share = share
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The client has stopped, or reads again."""
+        self.nbytes, self.taken_bytes = FIRST_CHUNK, 0
+
+    def grow(self) -> None:
+        """The client took a chunk at once."""
+        self.taken_bytes += self.nbytes
+        self.nbytes = self._share.grown(self.nbytes, self.taken_bytes)
+
+    @property
+    def pays_ahead(self) -> bool:
+        """Whether the next chunk is better read while the client takes the one before."""
+        return self.nbytes > FIRST_CHUNK and not self._share.busy

@@ -205,8 +205,8 @@ class Offline:
                 self._backlog.queue(entry)
         self._backlog.send_waiting()
         if self.wanted:
-            drain.grow()
-        if drain.pays and not self.spool.empty:
+            drain.size.grow()
+        if drain.size.pays_ahead and not self.spool.empty:
             drain.start()
         facilities.share.took(facilities.clock.seconds() - began)
         self._owner.changed()

@@ -30,20 +30,22 @@ _PATTERN_MARKS = frozenset("\\.^$*+?{}[]|()")
 class Filter:
     """A compiled filter. Two live filters with the same normal form are one object.
 
-    What it tests of the body, of the headers, or of both must be TRUE; None tests nothing there.
+    What it tests of the body, of the headers, or of both must be TRUE; None tests nothing there. The test of the body is
+    made when it is first asked for: of a client's thousand filters that are found by their guards few ever are.
     """
 
-    __slots__ = ("__weakref__", "_form", "guard", "header_test", "test")
+    __slots__ = ("__weakref__", "_form", "_make_test", "_test", "guard", "header_test")
 
     def __init__(
         self,
         form: str | nodes.Node,
-        test: Test | None,
+        make_test: Callable[[], Test | None] | None,
         header_test: HeaderTest | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._form = form
-        self.test = test
+        self._make_test = make_test
+        self._test: Test | None = None
         self.header_test = header_test
         self.guard = guard
 
@@ -54,9 +56,19 @@ class Filter:
             self._form = nodes.to_text(self._form)
         return self._form
 
+    @property
+    def test(self) -> Test | None:
+        """What it tests of a decoded body; None: nothing."""
+        make = self._make_test
+        if make is not None:  # perhaps in two threads at once: both make the same
+            self._test = make()
+            self._make_test = None
+        return self._test
+
     def matches_object(self, message: Any) -> bool:
         """Whether a decoded message passes: the expression is TRUE, not FALSE and not unknown."""
-        return self.test is None or self.test(message) is True
+        test = self.test
+        return test is None or test(message) is True
 
     def __repr__(self) -> str:
         return f"Filter({self.text!r})"
@@ -73,15 +85,16 @@ def compile_filter(text: str) -> Filter:
     if text.startswith(MARK):
         return _selector(*divided(text))
     tree = parse(text)
-    return _shared(tree, lambda: Filter(tree, test_of(tree), guard=guard_of(tree)))
+    return _shared(tree, lambda: Filter(tree, lambda: test_of(tree), guard=guard_of(tree)))
 
 
 def _selector(selector: str, body_filter: str) -> Filter:
     header_test = compile_selector(selector)
     body = compile_filter(body_filter) if body_filter else None
     text = f"{MARK}{selector}" + (f"\n{body.text}" if body is not None else "")
-    test, guard = (body.test, body.guard) if body is not None else (None, None)
-    return _shared(text, lambda: Filter(text, test, header_test, guard))
+    if body is None:
+        return _shared(text, lambda: Filter(text, None, header_test))
+    return _shared(text, lambda: Filter(text, lambda: body.test, header_test, body.guard))
 
 
 def all_of(*filters: Filter | None) -> Filter | None:
@@ -101,7 +114,11 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
     if len(parts) < 2:
         return parts[0] if parts else None
     text = f" {word} ".join(f"({part.text})" for part in parts)
-    tests = [part.test for part in parts if part.test is not None]
+
+    def test() -> Test | None:
+        tests = [part.test for part in parts if part.test is not None]
+        return _joined(tests, decisive) if tests else None
+
     # Joined by OR are entitlements' filters alone, which are of bodies: a selector is a subscriber's own.
     of_headers = [part.header_test for part in parts if part.header_test is not None]
     guards = [part.guard for part in parts if part.guard is not None and not decisive]
@@ -109,7 +126,7 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
         text,
         lambda: Filter(
             text,
-            _joined(tests, decisive) if tests else None,
+            test,
             _joined(of_headers, decisive) if of_headers else None,
             guards[0] if guards else None,
         ),

@@ -41,19 +41,8 @@ class Pace:
             self._pacer.change(rate, self._now())
         self._changed.set()
 
-    async def admit(self, waiting: deque[Piece]) -> list[Piece]:
-        """Wait until some of these may be delivered, and take them from the front; what is cut off stays there."""
-        while True:
-            admitted, wake_at = self._admit_now(waiting)
-            if admitted:
-                return admitted
-            self._changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(wake_at - self._now(), LONGEST_WAIT_NS) / 1e9):
-                    await self._changed.wait()
-
-    def _admit_now(self, waiting: deque[Piece]) -> tuple[list[Piece], int]:
-        """What may go now, and if that is nothing, when to ask again."""
+    def admit(self, waiting: deque[Piece]) -> tuple[list[Piece], int]:
+        """Take from the front what may go now; what is cut off stays there. When to ask again for the rest (0: it is all)."""
         admitted: list[Piece] = []
         while waiting and self._pacer is not None:
             piece, now = waiting[0], self._now()
@@ -69,6 +58,13 @@ class Pace:
         admitted += [piece.first(piece.batch.count - piece.start) for piece in waiting]
         waiting.clear()
         return admitted, 0
+
+    async def wait(self, wake_at: int) -> None:
+        """Until that moment, or until the rate changes."""
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(max(wake_at - self._now(), 0), LONGEST_WAIT_NS) / 1e9):
+                await self._changed.wait()
 
     def _sizes_of(self, piece: Piece) -> npt.NDArray[np.int64]:
         if self._front is not piece:

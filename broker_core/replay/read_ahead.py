@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from broker_core.delivery.fair_share import CUT_BEFORE, FIRST_CHUNK
+from broker_core.delivery.fair_share import CUT_BEFORE, ChunkSize
 from broker_core.delivery.ports import Facilities
 from broker_core.errors import JournalError
 from broker_core.replay.chunks import Chunk, Reader, Way
@@ -36,12 +36,11 @@ class ReadAhead:
         self._frontier = frontier
         self._way: Way | None = None
         self._reading: deque[asyncio.Future[Chunk | None]] = deque()
-        self._chunk_bytes = FIRST_CHUNK
-        self._taken_bytes = 0
+        self.size = ChunkSize(facilities.share)
 
     def go_on(self, targets: Sequence[ClientSubscription], span: Span, following: int) -> None:
         """Have chunks read ahead, if the client is so fast that it pays. These are about to be given all before `following`."""
-        if self._chunk_bytes > FIRST_CHUNK and not self._share.busy:
+        if self.size.pays_ahead:
             while len(self._reading) < CHUNKS_AHEAD:
                 self._start(targets, span, following)
 
@@ -49,8 +48,8 @@ class ReadAhead:
         if self._way is None:
             readers = [Reader(one.subscription, max(one.cursor.next_sequence, following)) for one in targets]
             self._way = Way(self._facilities.journal, readers, span)
-        max_bytes = min(self._chunk_bytes, self._share.largest)
-        cuts = self._taken_bytes < CUT_BEFORE
+        max_bytes = min(self.size.nbytes, self._share.largest)
+        cuts = self.size.taken_bytes < CUT_BEFORE
         self._reading.append(
             self._facilities.reader.run(self._way.chunk, self._frontier.durable, max_bytes, cuts)
         )
@@ -93,8 +92,4 @@ class ReadAhead:
     def stalled(self) -> None:
         """The client has stopped reading: what was read ahead is given back."""
         self.stop()
-        self._chunk_bytes, self._taken_bytes = FIRST_CHUNK, 0
-
-    def grow(self) -> None:
-        self._taken_bytes += self._chunk_bytes
-        self._chunk_bytes = self._share.grown(self._chunk_bytes, self._taken_bytes)
+        self.size.begin_anew()

@@ -11,9 +11,10 @@ leave at any moment, between two records, and go on from there later.
 The hand-over to live delivery (its law: `cursor`) is one turn of the loop without an await: the position has passed
 everything dispatched, and the subscription is live before the next group is.
 
-A replay goes only as fast as its client's socket: it queues a chunk when everything before has been taken, so it can't
-make its client slow. What a client that has stopped reading wasn't sent is given back and read again later, so that a
-thousand waiting replays hold next to nothing. All replays read through one thread, a chunk each in turn.
+A replay goes only as fast as its client takes: of its chunk it queues what socket, window and credit let through at once,
+when everything before has been taken. So what it has read makes nobody slow, however small the limits are. When a client
+stops reading, what it wasn't given is let go and read again later, so that a thousand waiting replays hold next to
+nothing. All replays read through one thread, a chunk each in turn.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import structlog
 from broker_core.delivery.entry import OutboxEntry
 from broker_core.delivery.piece import Piece
 from broker_core.delivery.ports import Facilities
+from broker_core.delivery.sink import PULL_BYTES
 from broker_core.errors import JournalError
 from broker_core.journal.held import Pin
 from broker_core.replay.chunks import Chunk
@@ -85,7 +87,7 @@ class Replay:
         self._pace = Pace(rate, facilities.clock.monotonic_ns)
         self._ahead = ReadAhead(facilities, frontier)
         self._waiting: deque[Piece] = deque()
-        """Read, and held back by the pace."""
+        """Read, and not due yet, or not taken by the client."""
         self.task: asyncio.Task[None] | None = None
         self._pin: Pin | None = None
 
@@ -111,11 +113,11 @@ class Replay:
         mine = [piece for piece in self._waiting if piece.subscription is target.subscription]
         if target.conflating is not None:
             target.conflating.keep(mine)
+        elif mine:
+            target.cursor.given(mine[0].first_sequence)
         if mine:
-            # In place: the pace may hold on to it.
             others = [piece for piece in self._waiting if piece.subscription is not target.subscription]
-            self._waiting.clear()
-            self._waiting.extend(others)
+            self._waiting = deque(others)
         target.serving = None
         if not self.targets and self.task is not None:
             self.task.cancel()
@@ -256,12 +258,13 @@ class Replay:
 
     async def _move(self) -> None:
         backlog, share = self._peer.backlog, self._share
-        if not backlog.takes_more(self._streams) and not await self._room():
+        if not await self._room():
+            await backlog.room(self._streams, more=True)
             return
         assert self._pin is not None
         self._pin.move(self._position)
         await share.mine()
-        began, unpaced = self._clock.seconds(), self._pace.rate is None
+        began = self._clock.seconds()
         try:
             chunk = await self._ahead.chunk(self.targets, self._span)
         except JournalError as error:
@@ -272,33 +275,25 @@ class Replay:
             return
         if chunk is None:
             return
-        await self._deliver(chunk)
-        if unpaced and self._pace.rate is None:
-            share.took(self._clock.seconds() - began)
+        await self._deliver(chunk, began)
         if backlog.has_room_for(self._streams) and self.targets:
-            self._ahead.grow()
+            self._ahead.size.grow()
 
     async def _room(self) -> bool:
-        """Wait until the socket has taken everything, and there is credit. False when that took long: what was read ahead is
-        given back."""
+        """Wait until the client takes more. False when it hasn't for a moment: nothing is read ahead for it any more."""
         backlog = self._peer.backlog
+        if backlog.takes_more(self._streams):
+            return True
         try:
             async with asyncio.timeout(STALLED_AFTER_S):
                 await backlog.room(self._streams, more=True)
             return True
         except TimeoutError:
             self._ahead.stalled()
-            # What waits in the outbox is in the log as well: it is read again when the client reads.
-            for target in [target for target in self.targets if target.conflating is None]:
-                taken = backlog.take_back(target.stream)
-                if taken:
-                    target.cursor.given_back(taken[0].batch.first_sequence)
-                    if target.trail is not None:
-                        target.trail.taken_back(sum(entry.nbytes for entry in taken))
-            await backlog.room(self._streams, more=True)
             return False
 
-    async def _deliver(self, chunk: Chunk) -> None:
+    async def _deliver(self, chunk: Chunk, began: float) -> None:
+        """`began` is when its turn did, on the clock of seconds: that is over when the client takes no more at once."""
         if chunk.first > self._next_sequence:
             self._pass_over(chunk.first - 1, DAMAGED)
         conflated = self._conflated(chunk.pieces)
@@ -312,9 +307,17 @@ class Replay:
                 target.cursor.given(chunk.following)
         if self._pace.rate is None and self.targets:
             self._ahead.go_on(self.targets, self._span, chunk.following)
-        await self._pass(conflated)
+        self._waiting.extend(conflated)
+        if self._pace.rate is None:
+            self._hand_over()
+            self._share.took(self._clock.seconds() - began)
+        await self._pass()
+        # What is left was let go. It is read again, and nothing that came before it.
         for target in self.targets:
-            target.cursor.given(chunk.following)
+            mine = (one for one in self._waiting if one.subscription is target.subscription)
+            first = next(mine, None)
+            target.cursor.given(first.first_sequence if first is not None else chunk.following)
+        self._waiting.clear()
 
     def _conflated(self, pieces: Sequence[Piece], release: bool = False) -> Sequence[Piece]:
         """What a conflated subscription, which has its replay alone, gets now; all others what was read."""
@@ -323,40 +326,101 @@ class Replay:
             return pieces
         return conflating.replayed(pieces, release or self._next_sequence > self._frontier.durable, release)
 
-    async def _pass(self, pieces: Iterable[Piece]) -> None:
-        """Queue pieces as the pace allows. A subscription may leave meanwhile, and takes with it what waits for it."""
-        self._waiting.extend(pieces)
-        paced = self._pace.rate is not None  # one whose rate is lifted meanwhile has a batch that was cut
-        while paced and self._waiting and self.targets:
-            self._queue(await self._pace.admit(self._waiting))
-            await self._peer.backlog.room(self._streams)
-        self._queue(self._waiting)
-        self._waiting.clear()
+    async def _pass(self, pieces: Iterable[Piece] = ()) -> None:
+        """Queue pieces as pace and client allow. A subscription may leave meanwhile, and takes with it what waits for it.
 
-    def _queue(self, pieces: Iterable[Piece]) -> None:
-        peer, now = self._peer, self._clock.now_ns()
-        if peer.closed:
+        What a client that stops wasn't given stays behind, but for what was conflated: that can't be read again.
+        """
+        self._waiting.extend(pieces)
+        while True:
+            wake_at = self._hand_over()
+            if not (self._waiting and self.targets):
+                return
+            if wake_at:
+                await self._pace.wait(wake_at)
+            if not await self._room():
+                if self.targets and self.targets[0].conflating is None:
+                    return
+                await self._peer.backlog.room(self._streams, more=True)
+
+    def _hand_over(self) -> int:
+        """Queue what is due and the client takes now. When more is due (monotonic, ns); 0 when it isn't the pace that waits."""
+        if self._peer.closed:
             raise asyncio.CancelledError
+        backlog, pace, wake_at = self._peer.backlog, self._pace, 0
+        if self.targets and pace.rate is None and not backlog.lanes and self.targets[0].conflating is None:
+            if backlog.has_room:  # almost always: the socket alone says how much
+                self._queue(self._waiting)
+            return 0
+        while self._waiting and self.targets and not wake_at:
+            # What was conflated is its client's, whether it takes it or not.
+            conflated = self.targets[0].conflating is not None and pace.rate is None
+            if not conflated and not backlog.takes_more(self._streams):
+                break
+            group = self._taken_at_once()
+            admitted, wake_at = pace.admit(group)
+            self._waiting.extendleft(reversed(group))
+            due = deque(admitted)
+            self._queue(due)
+            self._waiting.extendleft(reversed(due))
+        return wake_at
+
+    def _taken_at_once(self) -> deque[Piece]:
+        """Take from what waits what the client takes at once, cut where a window ends; behind a full one a record shows that
+        there is more."""
+        if self.targets[0].conflating is not None:
+            group, self._waiting = self._waiting, deque()
+            return group
+        backlog, waiting, group = self._peer.backlog, self._waiting, deque[Piece]()
+        room = backlog.takes_bytes(self._streams)
+        left = {stream: backlog.takes_messages(stream) for stream in self._streams}
+        while waiting and (not group or waiting[0].batch.nbytes <= room):
+            piece, stream = waiting[0], waiting[0].subscription.stream
+            number, most = piece.batch.count - piece.start, left.get(stream)
+            room -= piece.batch.nbytes
+            if most is not None and number > most:
+                if most:
+                    group.append(piece.first(most))
+                    waiting[0] = piece.after(most)
+                break
+            if most is not None:
+                left[stream] = most - number
+            group.append(waiting.popleft())
+        return group
+
+    def _queue(self, pieces: deque[Piece]) -> None:
+        """Queue these, a socket's worth at a time: what a socket that stops isn't handed stays. What was conflated doesn't."""
+        backlog, now, room = self._peer.backlog, self._clock.now_ns(), PULL_BYTES
         targets: dict[object, ClientSubscription] = {target.subscription: target for target in self.targets}
-        for subscription, source, length, rows, batch, recorded_at, _ in pieces:
-            target = targets.get(subscription)
+        while pieces:
+            nbytes = pieces[0].batch.nbytes
+            if nbytes > room < PULL_BYTES:
+                backlog.send()
+                room = PULL_BYTES
+                if not backlog.has_room and self.targets[0].conflating is None:
+                    return
+            room -= nbytes
+            piece = pieces.popleft()
+            target = targets.get(piece.subscription)
             if target is None:
                 continue
-            target.recorded_at = recorded_at
+            if piece.start:
+                piece = piece.first(piece.batch.count - piece.start)
+            subscription, source, length, rows, batch, target.recorded_at, _ = piece
             entry = OutboxEntry(
                 subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now
             )
             if target.trail is not None:
                 target.trail.sent(batch.first_sequence, batch.nbytes)
             if target.conflating is None:
-                peer.backlog.offer(entry)
+                backlog.offer(entry)
                 target.cursor.given(batch.last_sequence + 1)
             else:
-                peer.backlog.put(entry)  # matched when it was held back
+                backlog.put(entry)  # matched when it was held back
         for target in self.targets:
             if target.conflating is not None:
                 target.conflating.first_sequence = target.conflating.first_of(self._waiting)
-        peer.backlog.send()
+        backlog.send()
 
     # Gaps and the end.
 

@@ -39,13 +39,3 @@ class Trail:
             self._steps.append([first_sequence, nbytes])
         while self._nbytes - self._steps[0][1] >= HELD_BYTES:
             self._nbytes -= self._steps.popleft()[1]
-
-    def taken_back(self, nbytes: int) -> None:
-        """So many of the bytes queued last weren't sent, and will be again."""
-        self._nbytes = max(self._nbytes - nbytes, 0)
-        while nbytes > 0 and self._steps:
-            taken = min(nbytes, self._steps[-1][1])
-            nbytes -= taken
-            self._steps[-1][1] -= taken
-            if not self._steps[-1][1]:
-                self._steps.pop()

@@ -1,4 +1,4 @@
-"""The tables of settings in docs/slow-clients.md are those of broker_core/config/preset_fields.py, cell for cell."""
+"""The tables of settings in docs/slow-clients.md are those of broker_core/config/preset_fields.py, cell for cell; and it has every signal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker_core.config.preset_fields import PRESETS, Kind, PresetField, Table
-from broker_core.config.vocabulary import Mode
+from broker_core.config.vocabulary import Mode, Signal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "slow-clients.md").read_text(encoding="utf-8")
 VALUES = {
@@ -49,3 +49,11 @@ def _line(row: PresetField) -> str:
 @pytest.mark.parametrize("system", PRESETS)
 def test_the_page_prints_the_table(system: str) -> None:
     assert printed(system) == rendered(PRESETS[system])
+
+
+def test_the_page_prints_every_signal() -> None:
+    rows = PAGE.partition("| signal | unit | of |\n|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    printed = [
+        name for row in rows for name in row.split("|")[1].replace("`", "").replace(" ", "").split(",")
+    ]
+    assert sorted(printed) == sorted(Signal)

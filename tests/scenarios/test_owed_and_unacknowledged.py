@@ -63,6 +63,9 @@ async def test_qpids_limits_count_what_is_delivered_and_not_acknowledged(
             assert client is None or not client.account.waiting.messages, "all was handed over"
             await until(lambda: decided(broker) >= {("silent", rule), (stopped.name, rule)}, 10)
             assert decided(broker) == {("silent", rule), (stopped.name, rule)}
+            (observed,) = (one.observed for one in broker.engine.decisions.recent if one.client == "silent")
+            # One message too much, counted in messages or in bytes of bodies.
+            assert observed == {"depth": 26_000, "message_count": 26}.get(*setting, observed)
             silent.close()
 
 

@@ -138,9 +138,9 @@ class _Parser:
             return _Part(lambda headers: calculate(sign, one(headers), other(headers)))
         match token.value:
             case "AND":
-                return _both(left, self.part(_AND))
+                return _joined(left, self.part(_AND), False)
             case "OR":
-                return _either(left, self.part(_OR))
+                return _joined(left, self.part(_OR), True)
             case "IS":
                 return self._is_null(left)
             case "NOT":
@@ -155,7 +155,7 @@ class _Parser:
         if word == "BETWEEN":
             low = self.part(_COMPARISON)
             self.expect(Kind.WORD, "AND")
-            return _both(_compared(">=", left, low), _compared("<=", left, self.part(_COMPARISON)))
+            return _joined(_compared(">=", left, low), _compared("<=", left, self.part(_COMPARISON)), False)
         return self._among(left) if word == "IN" else self._like(left)
 
     def _is_null(self, left: _Part) -> _Part:
@@ -171,7 +171,7 @@ class _Parser:
         self.expect(Kind.SIGN, ")")
         found = _compared("=", left, items[0])
         for item in items[1:]:
-            found = _either(found, _compared("=", left, item))
+            found = _joined(found, _compared("=", left, item), True)
         return found
 
     def _like(self, left: _Part) -> _Part:
@@ -228,27 +228,15 @@ def _negated(part: _Part) -> _Part:
     return _Part(get, True)
 
 
-def _both(left: _Part, right: _Part) -> _Part:
+def _joined(left: _Part, right: _Part, decides: bool) -> _Part:
+    """Of three values: True where one is enough (OR), False where one spoils it (AND), unknown where neither is sure."""
     one, other = _verdict(left), _verdict(right)
 
     def get(headers: Headers) -> Value:
         first = one(headers)
-        if first is False:
-            return False
+        if first is decides:
+            return decides
         second = other(headers)
-        return False if second is False else (True if first and second else None)
-
-    return _Part(get, True)
-
-
-def _either(left: _Part, right: _Part) -> _Part:
-    one, other = _verdict(left), _verdict(right)
-
-    def get(headers: Headers) -> Value:
-        first = one(headers)
-        if first is True:
-            return True
-        second = other(headers)
-        return True if second is True else (None if first is None or second is None else False)
+        return second if second is decides or first is not None else None
 
     return _Part(get, True)

@@ -276,10 +276,14 @@ class SharedSubscription:
             self._soon()
 
     def _give(self, consumer: _Consumer, number: int) -> int:
-        """The next so many records are the consumer's; how many that were."""
+        """The next so many records are the consumer's, or as many as leave at once; how many that were."""
         handout, ready, target, given = self._handout, self._ready, consumer.target, 0
+        left = target.peer.backlog.takes_bytes((target.stream,))
         while given < number and ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
             entry, room = ready[0], number - given
+            if given and entry.nbytes > left:
+                break
+            left -= entry.nbytes
             if entry.count > room:
                 ready[0] = part(entry, room, entry.count)
                 entry = part(entry, 0, room)

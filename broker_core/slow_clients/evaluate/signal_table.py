@@ -98,24 +98,24 @@ READINGS: Final = whole({
         lambda pool: pool.disk_used, lambda client: client.disk, "takes"),
         column=None, ticking=False, outbox=False, beyond=False),
     Signal.OUTBOUND_BYTES: Reading(
-        "its outbox holds", lambda client, *_: _live(client, client.memory),
-        lambda one, client, *_: _live(client, one.outbox_bytes), column=1, ticking=False, outbox=True, beyond=False),
+        "its outbox holds", lambda client, _, __: _live(client, client.memory),
+        lambda one, client, _, __: _live(client, one.outbox_bytes), column=1, ticking=False, outbox=True, beyond=False),
     Signal.OUTBOUND_MESSAGES: Reading(
-        "for it wait", lambda client, *_: _live(client, client.backlog.messages),
-        lambda one, client, *_: _live(client, one.outbox_messages), column=None, ticking=False, outbox=True, beyond=False),
-    Signal.SPOOL_BYTES: Reading("its spool takes", lambda client, *_: client.disk,
+        "for it wait", lambda client, _, __: _live(client, client.backlog.messages),
+        lambda one, client, _, __: _live(client, one.outbox_messages), column=None, ticking=False, outbox=True, beyond=False),
+    Signal.SPOOL_BYTES: Reading("its spool takes", lambda client, _, __: client.disk,
         column=2, ticking=False, outbox=False, beyond=False),
     Signal.SPOOL_AGE: Reading(
         "it has been offline for", lambda client, _, now: age_ms(client.offlined_at, now) if client.offlined else 0,
         column=None, ticking=True, outbox=False, beyond=True),
     Signal.CONFLATION_BYTES: Reading(
-        "conflation holds for it", lambda client, *_: client.conflation_bytes, lambda one, *_: one.conflation_bytes,
+        "conflation holds for it", lambda client, _, __: client.conflation_bytes, lambda one, _, __, ___: one.conflation_bytes,
         column=None, ticking=False, outbox=False, beyond=False),
     Signal.BACKLOG_BYTES: Reading(
-        "it is owed", lambda client, *_: client.backlog.owed_bytes, lambda one, *_: one.backlog_bytes,
+        "it is owed", lambda client, _, __: client.backlog.owed_bytes, lambda one, _, __, ___: one.backlog_bytes,
         column=None, ticking=False, outbox=False, beyond=True),
     Signal.BACKLOG_MESSAGES: Reading(
-        "it is owed", lambda client, *_: client.backlog.owed_messages, lambda one, *_: one.backlog_messages,
+        "it is owed", lambda client, _, __: client.backlog.owed_messages, lambda one, _, __, ___: one.backlog_messages,
         column=None, ticking=False, outbox=False, beyond=True),
     Signal.OLDEST_AGE: Reading(
         "its oldest message has been waiting for",
@@ -127,7 +127,7 @@ READINGS: Final = whole({
         lambda one, _, __, now: age_ms(one.blocked_since, now), column=None, ticking=True, outbox=False, beyond=True),
     Signal.WINDOW_FULL: Reading("its prefetch window has been full for", None, _window_full,
         column=None, ticking=True, outbox=False, beyond=True),
-    Signal.UNACKED_MESSAGES: Reading("it hasn't acknowledged", None, lambda one, *_: one.unacked_messages,
+    Signal.UNACKED_MESSAGES: Reading("it hasn't acknowledged", None, lambda one, _, __, ___: one.unacked_messages,
         column=None, ticking=False, outbox=False, beyond=True),
     Signal.UNACKED_AGE: Reading(
         "its oldest unacknowledged message was sent before", None,

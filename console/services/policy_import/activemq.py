@@ -58,7 +58,7 @@ _ELEMENTS: Final = {
     "destinationInterceptors": "Sluice has no virtual destinations.",
     "messageEvictionStrategy": "Sluice always discards the oldest first.",
     "subscriptionRecoveryPolicy": "A subscription starts where it asks to: the journal is replayed from any bookmark.",
-    "deadLetterStrategy": "Sluice has no dead letters.",
+    "deadLetterStrategy": "Only queues have dead letters here, under /queue/dead.",
     "dispatchPolicy": "Each subscription of a topic gets each message.",
     "pendingSubscriberPolicy": "Where messages wait is Sluice's matter: in memory, then on disk.",
     "pendingDurableSubscriberPolicy": "Where messages wait is Sluice's matter: in the journal.",
@@ -132,7 +132,10 @@ def _entry(imported: Imported, element: Element, entries: list[_Entry]) -> None:
     if topic is None:
         queues = "queue" in element.attributes
         imported.leave_out(
-            element, "Sluice has topics and no queues." if queues else "The entry names no topic."
+            element,
+            "It is for queues: what a queue owes stays in the log here, and nothing of it is discarded."
+            if queues
+            else "The entry names no topic.",
         )
         return
     try:

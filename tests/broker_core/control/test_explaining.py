@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from pathlib import Path
 
 from broker_core.client import AsyncClient
@@ -39,6 +42,38 @@ async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_p
             2,
             2,
         )
+        raw.close()
+
+
+async def test_a_busy_loop_and_a_busy_disk_are_said_to_be_ours(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        await writer.publish_many("t", [b"x"] * 5)
+        await writer.flush()
+        raw = await RawClient.connect(broker, "slow")
+        held, reader, clock = threading.Event(), broker.engine.reader, broker.engine.clock
+        reading = reader.run(held.wait)  # the disk is at somebody else's
+        raw.command(
+            {"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0", "ack": "client", "prefetch": 2}
+        )
+        await until(lambda: reader.pending == 2)
+        asked_at = clock.monotonic_ms()
+        await until(lambda: clock.monotonic_ms() - asked_at > 200)
+        held.set()
+        await reading
+        await raw.deliveries(2)
+        why = (await ask(broker, "client", name="slow"))["why_slow"]
+        assert why["cause"] == "disk_busy" and why["evidence"]["disk_ms"] >= 200
+        loop, over = asyncio.get_running_loop(), threading.Event()
+
+        def hog() -> None:
+            time.sleep(0.3)
+            if not over.is_set():
+                loop.call_soon(hog)
+
+        hog()
+        why = (await ask(broker, "client", name="slow"))["why_slow"]
+        over.set()
+        assert why["cause"] == "broker_busy" and why["evidence"]["loop_late_ms"] >= 250
         raw.close()
 
 

@@ -55,7 +55,7 @@ class Scene:
         nbytes = self.drain.chunk.nbytes
         assert sum(entry.nbytes for entry in await self.drain.chunk.reading) == nbytes
         self.drain.chunk = None
-        self.drain.grow()
+        self.drain.size.grow()
         return nbytes
 
 
@@ -76,7 +76,7 @@ async def test_chunks_start_small_and_grow_while_the_client_takes_everything_at_
     assert sizes[0] < 2 * FIRST_CHUNK and sizes == sorted(sizes)
     taken = sum(sizes)
     assert LARGEST_CHUNK // 2 < sizes[-1] <= taken // 8 and sizes[-1] < LARGEST_CHUNK + scene.batch.nbytes
-    assert scene.drain.pays
+    assert scene.drain.size.pays_ahead
     scene.drain.reads(False)
     scene.drain.reads(True)
     assert await scene.take() < FIRST_CHUNK + scene.batch.nbytes, "it had stopped"
@@ -126,7 +126,7 @@ async def test_beside_live_traffic_it_rests_as_replays_do(scene: Scene) -> None:
         scene.turns.took(0.001)
         scene.now += 0.001
     assert scene.slept > 0.1
-    assert not scene.drain.pays
+    assert not scene.drain.size.pays_ahead
 
 
 async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic_begins(scene: Scene) -> None:

@@ -192,7 +192,7 @@ async def test_chunks_grow_for_who_takes_them_and_not_for_who_does_not(
                 scene.backlog.on_writable()
                 await scene.turns(2)
                 if scene.backlog.offline is not None:
-                    sizes.append(drain._chunk_bytes)
+                    sizes.append(drain.size.nbytes)
             if room == 1:
                 assert scene.backlog.outbox.messages and set(sizes) == {FIRST_CHUNK}
         assert max(sizes) > FIRST_CHUNK

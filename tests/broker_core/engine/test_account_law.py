@@ -38,7 +38,6 @@ from broker_core.engine.engine import Engine
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
 from broker_core.protocols.replies import Gap, Reply
-from broker_core.replay import read_ahead
 from broker_core.replay import replay as replayer
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.subscriptions.keys import parse_key
@@ -454,7 +453,6 @@ def run(script: list[tuple[str, int]]) -> None:
     home = Path(tempfile.mkdtemp(prefix="sluice-law-"))
     with pytest.MonkeyPatch.context() as patched:
         # Small chunks and short patience, so that a few records make many turns and stalls.
-        patched.setattr(read_ahead, "FIRST_CHUNK", 256)
         patched.setattr(turns, "FIRST_CHUNK", 256)
         patched.setattr(turns, "TAKEN_BEFORE", 1)
         patched.setattr(turns, "BUSY_FOR_S", 0.002)
@@ -462,6 +460,7 @@ def run(script: list[tuple[str, int]]) -> None:
         patched.setattr(offline_module, "STALLED_AFTER_S", 0.001)
         patched.setattr(backlog, "PULL_BYTES", 1_024)
         patched.setattr(backlog, "LANE_BYTES", 256)
+        patched.setattr(replayer, "PULL_BYTES", 1_024)
         try:
             asyncio.run(live_out(script, home))
         finally:

@@ -79,9 +79,9 @@ class Reads:
 def ahead_of(host: Reads) -> ReadAhead:
     """Of a client that has taken much at once already."""
     ahead: ReadAhead = ReadAhead(host, host.frontier)  # type: ignore[arg-type]
-    while ahead._chunk_bytes < 2 * FIRST_CHUNK:
-        ahead._taken_bytes += FIRST_CHUNK * TAKEN_BEFORE
-        ahead.grow()
+    while ahead.size.nbytes < 2 * FIRST_CHUNK:
+        ahead.size.taken_bytes += FIRST_CHUNK * TAKEN_BEFORE
+        ahead.size.grow()
     return ahead
 
 
@@ -132,7 +132,7 @@ async def test_large_batches_are_cut_until_the_client_has_taken_more_than_kernel
         chunk = await first_chunk(ahead, host, targets)
         pieces.append((taken, chunk.pieces[0].batch.count))
         taken += FIRST_CHUNK
-        ahead.grow()
+        ahead.size.grow()
         targets[0].cursor.next_sequence = chunk.following if chunk.following <= NEWEST else 1
     assert all((count < COUNT) == (taken < CUT_BEFORE) for taken, count in pieces[:-1])
     ahead.stalled()
@@ -152,7 +152,7 @@ async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> No
 async def test_large_chunks_that_were_read_ahead_are_let_go_when_messages_come(journal: Journal) -> None:
     host = Reads(journal)
     ahead, targets = ahead_of(host), [target(1)]
-    ahead._chunk_bytes = 2 * LARGEST_BESIDE_LIVE
+    ahead.size.nbytes = 2 * LARGEST_BESIDE_LIVE
     chunk = await first_chunk(ahead, host, targets)
     assert sum(piece.batch.nbytes for piece in chunk.pieces) > LARGEST_BESIDE_LIVE
     ahead.go_on(targets, Span(1), chunk.following)

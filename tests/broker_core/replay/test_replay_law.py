@@ -224,7 +224,7 @@ def run(script: list[tuple[str, int]]) -> None:
     home = Path(tempfile.mkdtemp(prefix="sluice-law-"))
     with pytest.MonkeyPatch.context() as patched:
         # Small chunks and short patience, so that a few records make many turns and stalls.
-        patched.setattr(read_ahead, "FIRST_CHUNK", 1_024)
+        patched.setattr(replayer, "PULL_BYTES", 1_024)
         patched.setattr(turns, "FIRST_CHUNK", 1_024)
         patched.setattr(read_ahead, "CUT_BEFORE", 4 * 1_024)
         patched.setattr(turns, "LARGEST_CHUNK", 8 * 1_024)
