@@ -1,6 +1,6 @@
 // Numbers as an operator reads them. The same rules as console/units/format.py, which writes them on the server.
 
-import { dayAndTime, zoneWord } from "./zone.js";
+import { dayAndTime, dayWords, zoneWord } from "./zone.js";
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 export const NONE = "–";
@@ -49,8 +49,11 @@ export function percent(value) {
 export function clock(ms) {
   if (ms === null || ms === undefined) return NONE;
   const at = dayAndTime(Number(ms));
-  return at.day === dayAndTime(Date.now()).day ? at.time : `${at.day} ${at.time}`;
+  return at.day === dayAndTime(Date.now()).day ? at.time : `${dayWords(at.day)} ${at.time}`;
 }
+
+/** The same without seconds: on axes, and in a headline. */
+export const minute = (ms) => clock(ms).slice(0, -3);
 
 /** The same with its zone: where a moment stands in a sentence. */
 export const moment = (ms) => (ms === null || ms === undefined ? NONE : `${clock(ms)} ${zoneWord(ms)}`);
