@@ -67,8 +67,8 @@ export function ago(ms, now = Date.now()) {
   return `${Math.floor(seconds / 86_400)} d ago`;
 }
 
-/** A broker's sentence with its durations as people read them: "nothing for 885730 ms" is "nothing for 14 min 45 s". */
-export const inWords = (sentence) => String(sentence ?? "").replace(/(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b/g, (_, amount, unit) => duration(Number(amount.replaceAll(",", "")) * (unit === "ms" ? 1 : 1000)));
+/** A broker's sentence with durations and pools as people call them: "nothing for 885730 ms" is "nothing for 14 min 45 s", "pool transport:tcp" is "pool tcp". */
+export const inWords = (sentence) => String(sentence ?? "").replaceAll("pool transport:", "pool ").replaceAll("of pool instance ", "of the shared pool ").replace(/(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b/g, (_, amount, unit) => duration(Number(amount.replaceAll(",", "")) * (unit === "ms" ? 1 : 1000)));
 
 /** A value with the unit a decision or signal names. */
 export function withUnit(value, unit) {
