@@ -4,10 +4,13 @@ import { duration } from "./format.js";
 import { chip } from "./states.js";
 import { dayAndTime, dayWords } from "./zone.js";
 
+const wide = matchMedia("(min-width: 45.01rem)"), FULL = 20, TALL = 400;
 const TICKS = 6, LABEL = 110; // pixels that a mark's words take
 
 /** Draw what the server says: {from, to, cells, rows: [{name, health, lag_ms, runs: [[cells, level, on disk]]}], marks}. */
 export function drawHeat(root, found) {
+  // Few rows are higher: the map is as tall as it is with all of them.
+  root.style.setProperty("--heat-row", wide.matches && found.rows.length < FULL ? `${Math.min(28, Math.floor(TALL / found.rows.length))}px` : "");
   const parts = [marksRow(found, (1000 * LABEL) / Math.max(200, root.clientWidth / 2))];
   for (const row of found.rows) parts.push(heatRow(row));
   parts.push(axis(found));

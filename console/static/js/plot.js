@@ -103,8 +103,9 @@ function paintMarks(plot, marks, labels) {
     ctx.strokeStyle = colour(mark.kind === "decision" ? "--ink-2" : "--ink-3");
     ctx.setLineDash(mark.mode === "shadow" ? [1, 3] : [4, 3]);
     ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
-    if (!labels || !mark.label || x < free) continue;
-    const width = ctx.measureText(mark.label).width, left = Math.min(x + 4 * ratio, bbox.left + bbox.width - width);
+    if (!labels || !mark.label) continue;
+    const width = ctx.measureText(mark.label).width, right = x + 4 * ratio, left = right + width > bbox.left + bbox.width ? x - 4 * ratio - width : right;
+    if (left < free) continue;
     ctx.fillStyle = colour("--ink-3");
     ctx.fillText(mark.label, left, bbox.top + 10 * ratio);
     free = left + width + 8 * ratio;
