@@ -21,8 +21,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+import redis
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
 from django.contrib.auth import get_user
 from django.db import DatabaseError
 from django.http import HttpRequest
@@ -34,6 +36,7 @@ from broker_core.documents.records import DecisionEntry
 from broker_core.errors import SluiceError
 from console.access.rights import Access, name_fits
 from console.choices import Permission
+from console.live import newest
 from console.queries import live
 from console.services.actors import access_of
 from console.web.session_store import SessionStore
@@ -52,6 +55,25 @@ SESSION_CHECK_S = 30.0
 MOST_SAID = 64 * 1024
 """Characters of what a tab says."""
 _newest: list[tuple[bytes, live_window.Shared]] = []
+
+
+_coming: dict[int, asyncio.Task[live_window.Shared | None]] = {}
+
+
+def _fetch(at: int) -> asyncio.Task[live_window.Shared | None]:
+    """The large snapshot of that moment out of Redis, or a newer one: once for all tabs of this process."""
+    if at not in _coming:
+        _coming.clear()
+        _coming[at] = asyncio.create_task(asyncio.to_thread(_newest_of, settings.SLUICE_INSTANCE))
+    return _coming[at]
+
+
+def _newest_of(instance: str) -> live_window.Shared | None:
+    """None when there is none, or it wasn't large."""
+    with suppress(redis.RedisError):
+        told = newest.read(instance)
+        return _decoded(told) if told else None
+    return None
 
 
 def _decoded(told: bytes) -> live_window.Shared:
@@ -107,7 +129,8 @@ class LiveFeed(AsyncWebsocketConsumer):
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
             # Without the broker there is no snapshot yet; its first message will be one.
-            await self._offer(live_window.Shared(await database_sync_to_async(live.snapshot)()))
+            found = await asyncio.to_thread(_newest_of, settings.SLUICE_INSTANCE)
+            await self._offer(found or live_window.Shared(await database_sync_to_async(live.snapshot)()))
 
     async def disconnect(self, code: int) -> None:
         """Leave the group."""
@@ -130,8 +153,13 @@ class LiveFeed(AsyncWebsocketConsumer):
             await self._send_newest()
 
     async def live_snapshot(self, event: dict[str, Any]) -> None:
-        """The broker's snapshot of this second."""
-        await self._offer(_decoded(event["snapshot"]))
+        """The broker's snapshot of this second, or the word that a large one is there."""
+        if "snapshot" in event:
+            await self._offer(_decoded(event["snapshot"]))
+        elif self.newest is None or event["at"] > self.newest.at:
+            found = await asyncio.shield(_fetch(event["at"]))
+            if found is not None:
+                await self._offer(found)
 
     def _seen(self, snapshot: Snapshot) -> Snapshot | None:
         """The part of a snapshot that this account may see: None of an instance it may not see at all."""

@@ -64,6 +64,7 @@ class Shared:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self._sorted: dict[tuple[object, ...], list[ClientEntry]] = {}
         self._ordered: dict[tuple[object, ...], list[ClientEntry]] = {}
         self._totals: dict[tuple[str, ...] | None, dict[str, Any]] = {}
         self._by_name: dict[str, ClientEntry] | None = None
@@ -98,9 +99,15 @@ class Shared:
             None if patterns is None else tuple(patterns),
         )
         if key not in self._ordered:
-            found = [one for one in self.seen(patterns) if _fits(one, want)]
-            self._ordered[key] = in_order(found, want.sort or columns.DEFAULT_SORT)
+            self._ordered[key] = [one for one in self._in_order(want.sort, patterns) if _fits(one, want)]
         return self._ordered[key]
+
+    def _in_order(self, sort: str, patterns: Sequence[str] | None) -> list[ClientEntry]:
+        """Everybody, sorted: once, whatever is then searched for."""
+        key = (sort, None if patterns is None else tuple(patterns))
+        if key not in self._sorted:
+            self._sorted[key] = in_order(self.seen(patterns), sort or columns.DEFAULT_SORT)
+        return self._sorted[key]
 
     def flow(self, patterns: Sequence[str] | None) -> Flow:
         """Who publishes what to whom; its rates are from the snapshots of the last seconds that were looked at so."""

@@ -28,7 +28,8 @@ CHROMIUM = os.environ.get("SLUICE_CHROMIUM", "/usr/bin/chromium")
 A_PROCESS, AT_ONCE = 5_000, 50
 MOVING = 200
 """Of a process's clients: they share the topic on which a record comes each second."""
-SEARCHES = ("crowd-1", "crowd-12", "crowd-123", "crowd-", "crowd-4", "crowd-44")
+# Each narrows or widens what is shown, so that the list says another number.
+SEARCHES = ("crowd-0", "crowd-00", "crowd-001", "crowd-0012", "crowd-", "crowd-01")
 WATCH = """() => {
   window.__long = [];
   new PerformanceObserver((list) => window.__long.push(...list.getEntries().map((one) => one.duration))).observe({ entryTypes: ["longtask"] });

@@ -89,6 +89,7 @@ class SampleSerializer(serializers.Serializer[Any]):
     lag_ms = serializers.IntegerField()
     outbox_bytes = serializers.IntegerField()
     spool_bytes = serializers.IntegerField()
+    rate_out_messages = serializers.FloatField(allow_null=True)
 
 
 class InstanceQuerySerializer(serializers.Serializer[Any]):

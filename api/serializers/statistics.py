@@ -35,7 +35,10 @@ class PointSerializer(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """The figures are those that rings keep."""
         names = dict.fromkeys(name for kind in ring.NUMBERS.values() for name in kind)
-        return {**super().get_fields(), **{name: serializers.FloatField(required=False) for name in names}}
+        return {
+            **super().get_fields(),
+            **{name: serializers.FloatField(required=False, allow_null=True) for name in names},
+        }
 
 
 class SeriesSerializer(serializers.Serializer[Any]):

@@ -63,6 +63,9 @@ class ClientPoint(models.Model):
 class ClientSample(ClientPoint):
     """A client every ten seconds (`at` is a multiple of them), for a day."""
 
+    rate_out_messages = models.FloatField(null=True)
+    """Messages handed over in the second before; None of samples from before it was kept."""
+
     class Meta:
         ordering = ["at"]
         constraints = [
@@ -72,7 +75,9 @@ class ClientSample(ClientPoint):
 
 
 class ClientMinute(ClientPoint):
-    """The worst of a client's samples within one minute, for two weeks; the pipeline keeps longer ones."""
+    """The worst of a client's samples within one minute, for two weeks; the pipeline keeps longer ones. The rate is their mean."""
+
+    rate_out_messages = models.FloatField(null=True)
 
     class Meta:
         ordering = ["at"]

@@ -13,7 +13,7 @@ from console.queries.scoping import visible
 
 MAX_POINTS = 2_000
 SAMPLE_S = 10
-NUMBERS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+NUMBERS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes", "rate_out_messages")
 
 
 def client_samples(
@@ -66,6 +66,7 @@ def decisions(
 
 def _worsen(point: dict[str, Any], row: dict[str, Any]) -> None:
     for name in NUMBERS:
-        point[name] = max(point[name], row[name])
+        if row[name] is not None:
+            point[name] = max(point[name] or 0, row[name])
     if row["state"] != "live":
         point["state"] = row["state"]

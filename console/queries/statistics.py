@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, TypedDict
 
 from django.conf import settings
+from django.db.models import F
 
 from broker_core.errors import OperatorError
 from console.choices import PlaceKind
@@ -22,6 +23,8 @@ SAMPLES_KEPT = timedelta(hours=24)
 _ON_ITS_WAY = timedelta(minutes=10)
 """Who asks for just as long as minutes are kept asks by a clock of its own, and a moment before it is answered."""
 _CLIENT = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+_RATE = {10: "rate_out_messages", 60: "rate_out_messages", 3600: "rate_max"}
+"""Where rows so many seconds long have a client's rate; of an hour it is the highest."""
 
 
 class Series(TypedDict):
@@ -77,8 +80,9 @@ def thin(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
         for key, value in row.items():
             if key == "state":
                 point[key] = value if value != "live" else point[key]
-            elif key != "at":
-                point[key] = max(point.get(key, value), value)
+            elif key != "at" and value is not None:
+                known = point.get(key)
+                point[key] = value if known is None else max(known, value)
     return points
 
 
@@ -102,7 +106,8 @@ def _rows(
     if of == "client":
         model = {10: ClientSample, 60: ClientMinute, 3600: ClientHour}[seconds]
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)
-        return rows.order_by("at").values("at", "state", *_CLIENT).iterator(2_000)
+        found = rows.order_by("at").values("at", "state", *_CLIENT, rate=F(_RATE[seconds]))
+        return ({**row, "rate_out_messages": row.pop("rate")} for row in found.iterator(2_000))
     places = PlaceSample.objects.filter(
         instance=instance, kind=of, name=name, seconds=seconds, at__gte=start, at__lt=end
     )

@@ -15,9 +15,11 @@ from channels.layers import get_channel_layer
 
 from broker_core.broker import Broker
 from broker_core.config import PolicyDocument
+from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.records import DecisionEntry
 from broker_core.slow_clients.rules.staging import read_stage
+from console.live import newest
 from console.queries.policies import instance_named
 from console.services import policies, reports, rollouts
 from console.services.ledger import record_losses
@@ -25,9 +27,35 @@ from console.services.logons import record_refused
 
 LIVE_GROUP = "live"
 MINUTE_MS = 60_000
+SLICE = 100
+"""Clients written in one turn of the loop."""
 RECONCILE_EVERY = 5
 """Ticks between two looks at the database for a newer revision."""
 log = structlog.get_logger("sluice.reporter")
+
+
+class Written:
+    """Snapshots as JSON. A client whose entry is the one before isn't written again, and the loop has its turn in between: of
+    10,000 clients all at once would hold messages up for a third of a second."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[ClientEntry, bytes]] = {}
+
+    async def json(self, snapshot: Snapshot) -> bytes:
+        """One snapshot, without its replays."""
+        kept: dict[str, tuple[ClientEntry, bytes]] = {}
+        fresh = 0
+        for entry in snapshot.clients:
+            known = self._kept.get(entry.name)
+            if known is None or known[0] is not entry:
+                known = (entry, msgspec.json.encode(entry))
+                fresh += 1
+                if fresh % SLICE == 0:
+                    await asyncio.sleep(0)
+            kept[entry.name] = known
+        self._kept = kept
+        clients = msgspec.Raw(b"[" + b",".join([line for _, line in kept.values()]) + b"]")
+        return msgspec.json.encode(msgspec.structs.replace(snapshot, clients=clients, replays=None))
 
 
 class BrokerReporter:
@@ -37,6 +65,7 @@ class BrokerReporter:
         self._broker = broker
         self._layer = get_channel_layer()
         self._stored: asyncio.Task[None] | None = None
+        self._written = Written()
         self._told = 0
         self._kept = 0
         self._lost = 0
@@ -52,8 +81,7 @@ class BrokerReporter:
 
     async def _tell(self, snapshot: Snapshot) -> None:
         try:
-            seen = msgspec.json.encode(msgspec.structs.replace(snapshot, replays=None))
-            await self._layer.group_send(LIVE_GROUP, {"type": "live.snapshot", "snapshot": seen})
+            await self._layer.group_send(LIVE_GROUP, await self._told_of(snapshot))
             for decision in self._new_decisions(self._told):
                 told = {
                     "type": "live.decision",
@@ -68,6 +96,14 @@ class BrokerReporter:
             Exception
         ) as problem:  # redis-py's errors aren't OSErrors; the feed is expendable, the tick isn't
             log.warning("live_feed_failed", why=repr(problem))
+
+    async def _told_of(self, snapshot: Snapshot) -> dict[str, object]:
+        """The snapshot itself, or that a large one is in Redis now."""
+        seen, instance = await self._written.json(snapshot), self._broker.engine.instance
+        if len(seen) <= newest.INLINE:
+            return {"type": "live.snapshot", "snapshot": seen}
+        await asyncio.to_thread(newest.write, instance, seen)
+        return {"type": "live.snapshot", "instance": instance, "at": snapshot.at}
 
     def _new_decisions(self, known: int) -> list[DecisionEntry]:
         decisions = self._broker.engine.decisions

@@ -142,7 +142,7 @@ def _sample(instance: Instance, client: ClientEntry, slot: int) -> ClientSample:
     return ClientSample(
         instance=instance, client=client.name, at=_moment(slot), state=client.delivery.value,
         lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
-        outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes,
+        outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes, rate_out_messages=client.rate_out_messages,
     )  # fmt: skip
 
 

@@ -69,8 +69,10 @@ def _minute(start: datetime) -> int:
         .values("instance_id", "client")
     )
     clients = [
-        ClientMinute(at=start, state=_WORST[row.pop("rank")], **row)
-        for row in worst.annotate(rank=Max(rank), **{f"{name}": Max(name) for name in _NUMBERS})
+        ClientMinute(at=start, state=_WORST[row.pop("rank")], rate_out_messages=row.pop("mean_rate"), **row)
+        for row in worst.annotate(
+            rank=Max(rank), mean_rate=Avg("rate_out_messages"), **{name: Max(name) for name in _NUMBERS}
+        )
     ]
     ClientMinute.objects.bulk_create(clients, batch_size=500, ignore_conflicts=True)
     return len(clients) + _places(start, MINUTE, 10, 60)

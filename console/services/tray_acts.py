@@ -29,7 +29,7 @@ from console.services.tray_control_acts import CONTROL_ACTS, rollout_plan
 from console.services.tray_matching_acts import MATCHING_ACTS
 from console.services.tray_told import Act, Told, plain
 from console.units import words
-from console.units.format import number_exact, size
+from console.units.format import in_words, number_exact, size
 
 MOST_LINES: Final = 12
 
@@ -251,7 +251,9 @@ def _policy(item: TrayItem, patterns: list[str] | None) -> Told:
         )
     if not found.differences:
         blocked.append("Nothing differs from the newest revision.")
-    warnings = [f"{one.where}: {one.sentence}" for one in found.findings if one.severity is Severity.WARN]
+    warnings = [
+        in_words(f"{one.where}: {one.sentence}") for one in found.findings if one.severity is Severity.WARN
+    ]
     warnings += beyond_the_machine(draft.document)
     lines: list[effect.Line] = []
     headline = f"{len(found.differences)} setting{'' if len(found.differences) == 1 else 's'}"

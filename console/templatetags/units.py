@@ -49,7 +49,7 @@ def act_done(code: object) -> str:
 
 @register.filter
 def moment(value: Any, form: str = "clock") -> SafeString | str:
-    """A <time> that the page turns into the operator's own clock; UTC until then. form: "clock", "zone" (with its zone) or "ago"."""
+    """A <time> that the page turns into the operator's own clock; UTC until then. form: "clock", "zone" (with its zone), "minute" or "ago"."""
     ms = formats.epoch_ms(value)
     if ms is None:
         return formats.NONE

@@ -65,12 +65,18 @@ _MEASURED = re.compile(r"(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b")
 
 
 def in_words(sentence: str | None) -> str:
-    """A broker's sentence with its durations as people read them: "nothing for 885730 ms" is "nothing for 14 min 45 s"."""
+    """A broker's sentence with durations and pools as people call them: "nothing for 885730 ms" is "nothing for 14 min 45 s",
+    "pool transport:tcp" is "pool tcp"."""
 
     def written(found: re.Match[str]) -> str:
         return duration(float(found[1].replace(",", "")) * (1 if found[2] == "ms" else 1_000))
 
-    return _MEASURED.sub(written, sentence or "")
+    said = (
+        (sentence or "")
+        .replace("pool transport:", "pool ")
+        .replace("of pool instance ", "of the shared pool ")
+    )
+    return _MEASURED.sub(written, said)
 
 
 def seconds(value: float | None) -> str:

@@ -17,7 +17,7 @@ from console.queries import overview as read
 from console.services import audit, handover
 from console.views import common, past
 
-NEWEST_DECISIONS = 5
+NEWEST_DECISIONS = 3
 USUAL_RANGE = "3h"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis
 from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
 from channels.testing import WebsocketCommunicator
@@ -19,12 +20,13 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from api.live_deltas import apply
-from broker_core.documents.instance import InstanceStatus
+from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.records import DecisionEntry
 from console.choices import Role
+from console.live import newest
 from console.models import Grant
 from console.project.asgi import application
-from console.reporters.broker import BrokerReporter
+from console.reporters.broker import BrokerReporter, Written
 from console.services import policies
 from tests.support.brokers import running_broker, tcp_policy
 from tests.support.control_plane import person
@@ -101,6 +103,32 @@ async def test_snapshot_comes_first_and_deltas_make_the_broker_s_next_one(
             assert change["changed"] == [{"name": "two", "lag_messages": new["clients"][1]["lag_messages"]}]
             held = apply(held, change)
             assert held == new
+
+
+async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
+    broker: FakeBroker, cookie: str
+) -> None:
+    with redis.Redis.from_url(settings.REDIS_URL) as link:
+        async with feed(cookie) as socket:
+            first = await socket.receive_json_from(timeout=5)
+            at = first["at"] + 1_000
+            crowd = [make_client(f"crowd-{number:04d}", lag=number) for number in range(400)]
+            snapshot = msgspec.structs.replace(broker.snapshot(), at=at, clients=crowd)
+            written = Written()
+            for _ in range(2):  # the second time every entry is the one before
+                told = await written.json(snapshot)
+            assert len(told) > newest.INLINE
+            assert msgspec.json.decode(told, type=Snapshot) == msgspec.structs.replace(snapshot, replays=None)
+            newest.write(settings.SLUICE_INSTANCE, told, link)
+            word = {"type": "live.snapshot", "instance": settings.SLUICE_INSTANCE, "at": at}
+            await get_channel_layer().group_send("live", word)
+            change = await socket.receive_json_from(timeout=5)
+            assert (change["at"], len(change["changed"]), change["removed"]) == (at, 400, ["one", "two"])
+        async with feed(cookie, "?view=clients&limit=1&sort=-lag_messages") as socket:
+            # A tab that comes now gets the one that is there: the broker isn't asked for all its clients again.
+            held = await socket.receive_json_from(timeout=5)
+            assert (held["at"], held["total"], held["order"]) == (at, 400, ["crowd-0399"])
+        link.flushdb()
 
 
 async def test_many_snapshots_at_once_become_at_most_four_a_second(broker: FakeBroker, cookie: str) -> None:

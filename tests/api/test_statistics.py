@@ -75,19 +75,30 @@ def test_hours_answer_once_and_minutes_wherever_an_hour_is_missing(
                 transport=transport,
                 at=moment(hours),
                 lag_ms=lag,
+                rate_max=lag / 10,
                 state="live",
             )
     for hours, lag in ((20, 7), (5, 800), (1, 3)):
         at = moment(hours, 30)
-        ClientMinute.objects.create(instance=instance, client="one", at=at, lag_ms=lag, state="live")
+        ClientMinute.objects.create(
+            instance=instance,
+            client="one",
+            at=at,
+            lag_ms=lag,
+            state="live",
+            rate_out_messages=lag + 1 if lag < 800 else None,
+        )
 
-    def told(days: int, step: int) -> tuple[str, list[tuple[datetime, int]]]:
+    def told(days: int, step: int) -> tuple[str, list[tuple[datetime, int, float | None]]]:
         start = (now - timedelta(days=days)).isoformat().replace("+00:00", "Z")
         found = api.get(f"/api/v1/statistics?of=client&name=one&step={step}&from={start}").data
         return found["source"], [
-            (datetime.fromtimestamp(point["at"], UTC), point["lag_ms"]) for point in found["points"]
+            (datetime.fromtimestamp(point["at"], UTC), point["lag_ms"], point["rate_out_messages"])
+            for point in found["points"]
         ]
 
-    assert told(3, 3600) == ("hours", [(moment(48), 900), (moment(20), 7), (moment(5), 900), (moment(1), 3)])
+    hours = [(moment(48), 900, 90), (moment(20), 7, 8), (moment(5), 900, 90), (moment(1), 3, 4)]
+    assert told(3, 3600) == ("hours", hours)
     # Just as long as minutes are kept, by the asker's clock of a moment ago.
-    assert told(1, 60) == ("minutes", [(moment(20, 30), 7), (moment(5, 30), 800), (moment(1, 30), 3)])
+    minutes = [(moment(20, 30), 7, 8), (moment(5, 30), 800, None), (moment(1, 30), 3, 4)]
+    assert told(1, 60) == ("minutes", minutes)

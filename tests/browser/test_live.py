@@ -222,7 +222,7 @@ def test_of_thousands_only_the_rows_in_sight_are_in_the_page(page: Page) -> None
         await new Promise((done) => setTimeout(done, 200));
         const wanted = asked.at(-1);
         return { first, tall, view: wanted.view, near: wanted.offset > 4000 && wanted.offset < 6000, limit: wanted.limit };
-    }""") == {"first": 100, "tall": True, "view": "clients", "near": True, "limit": 100}
+    }""") == {"first": 100, "tall": True, "view": "clients", "near": True, "limit": 57}
 
 
 def test_several_clients_are_chosen_and_go_to_the_tray_together(page: Page) -> None:

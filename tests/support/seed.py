@@ -81,6 +81,7 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
                 lag_messages=lag,
                 lag_bytes=lag * 412,
                 lag_ms=lag * 3,
+                rate_out_messages=0.0 if state == "offlined" else 5_200.0,
             )
         )
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True)

@@ -89,10 +89,10 @@ function zoomTo(wanted) {
 }
 
 // The lanes share one range and one cursor; what a range has no figures of isn't shown.
-const shared = { height: 104, sync: "client", marks: () => marks, range: span, zoomed: zoomTo };
+const shared = { height: 96, sync: "client", marks: () => marks, range: span, zoomed: zoomTo };
 const lag = timePlot(one("#lane-lag"), [{ label: "Lag", colour: "--data-1", scale: "time", format: duration }], { ...shared, axes: false, labels: true });
 const held = timePlot(one("#lane-held"), [{ label: "Memory", colour: "--data-2", scale: "bytes", format: bytes }, { label: "Spool", colour: "--data-1", scale: "bytes", format: bytes }], shared);
-let rates = null;
+const rates = timePlot(one("#lane-rates"), [{ label: "Handed over /s", colour: "--data-1", scale: "messages", format: rate }], { ...shared, axes: false });
 
 function draw() {
   const none = samples.length === 0;
@@ -103,15 +103,11 @@ function draw() {
   if (none) return;
   lag.setData(columns(samples, ["lag_ms"]));
   held.setData(columns(samples, ["outbox_bytes", "spool_bytes"]));
-  if (samples.some((sample) => sample.rate_out_messages !== undefined)) {
-    one("#lane-rates").hidden = one("#rates-head").hidden = false;
-    rates ??= timePlot(one("#lane-rates"), [{ label: "Handed over /s", colour: "--data-1", scale: "messages", format: rate }], { ...shared, axes: false });
-    rates.setData(columns(samples, ["rate_out_messages"]));
-  }
+  rates.setData(columns(samples, ["rate_out_messages"]));
   drawStates();
   one("#history-table tbody").replaceChildren(...samples.slice(-120).reverse().map((s) => make("tr", {},
     make("td", { class: "nowrap" }, clock(s.at * 1000)), make("td", {}, chip(s.state)), make("td", { class: "num" }, duration(s.lag_ms)),
-    make("td", { class: "num" }, count(s.lag_messages)), make("td", { class: "num" }, bytes(s.lag_bytes)))));
+    make("td", { class: "num" }, count(s.lag_messages)), make("td", { class: "num" }, bytes(s.lag_bytes)), make("td", { class: "num" }, rate(s.rate_out_messages)))));
 }
 
 /** What the marks are, and from when on anything is kept: a line that begins late is no client that came late. */
@@ -157,6 +153,11 @@ function drawStates() {
     part.style.left = `${left}%`;
     part.style.width = `${width}%`;
     return part;
+  }));
+  root.append(...marks.filter((mark) => mark.at >= from && mark.at <= to).map((mark) => {
+    const line = make("i", { class: `state-mark of-${mark.kind}${mark.mode === "shadow" ? " shadow" : ""}`, title: `${mark.label}, ${clock(1000 * mark.at)}` });
+    line.style.left = `${(100 * (mark.at - from)) / (to - from)}%`;
+    return line;
   }));
 }
 

@@ -8,7 +8,7 @@ import { sparkline, trend } from "./sparkline.js";
 import { chip, does } from "./states.js";
 import { COLUMNS, DRAWN, readView, textOf, wantOf, writeView } from "./clients_view.js";
 
-const ROWS = 100, EDGE = 20; // in the page at once; so near its edge the window moves on
+const EDGE = 12, LEAST_HEIGHT = 28, MOST_ROWS = 200; // so near its edge the window moves on; rows are never lower
 const narrow = matchMedia("(max-width: 45rem)"), NARROW_ROWS = 25;
 const body = one("#clients tbody"), above = make("tr", { class: "spacer", "aria-hidden": "true" }, make("td", { colspan: DRAWN.length + 1 })), below = above.cloneNode(true);
 const rows = new Map(), chosen = new Set();
@@ -18,7 +18,9 @@ const OPTIONAL = new Set(["text", "percent", "rate", "age", "trend", "limit"]); 
 const SIGNAL_WORDS = { outbound_bytes: "memory", outbound_messages: "memory", pool_memory: "pool", pool_disk: "pool’s disk", spool_bytes: "spool", spool_age: "offlined", oldest_age: "age", conflation_bytes: "conflation", backlog_bytes: "backlog", backlog_messages: "backlog", drain_rate: "rate", write_blocked: "blocked", window_full: "window", unacked_messages: "unacked", unacked_age: "unacked", ack_silence: "unacked" };
 let view = readView(location.search), offset = 0, held = false, order = [];
 
-const limit = () => (narrow.matches ? NARROW_ROWS : ROWS);
+// In the page at once: what is in sight, and an edge on either side. More would only make each key of a search slower.
+const wide = () => Math.min(MOST_ROWS, Math.ceil(innerHeight / LEAST_HEIGHT) + 2 * EDGE);
+const limit = () => (narrow.matches ? NARROW_ROWS : wide());
 const look = () => feed.look({ ...wantOf(view, offset, limit()), ...(held ? { names: order } : {}) });
 
 function makeRow(client) {
@@ -110,10 +112,10 @@ const rowHeight = () => [...rows.values()].find((entry) => entry.row.isConnected
 /** Move the window to the rows in sight, before its edge is. */
 function follow() {
   if (narrow.matches || held || !feed.broker) return;
-  const height = rowHeight(), top = body.getBoundingClientRect().top, first = Math.max(0, Math.floor(-top / height)), shown = Math.ceil(innerHeight / height);
-  const covered = (first >= offset + EDGE || offset === 0) && (first + shown <= offset + ROWS - EDGE || offset + ROWS >= feed.total);
+  const height = rowHeight(), top = body.getBoundingClientRect().top, first = Math.max(0, Math.floor(-top / height)), shown = Math.ceil(innerHeight / height), rowsNow = limit();
+  const covered = (first >= offset + EDGE || offset === 0) && (first + shown <= offset + rowsNow - EDGE || offset + rowsNow >= feed.total);
   if (covered) return;
-  const wanted = Math.max(0, Math.min(first - Math.floor((ROWS - shown) / 2), Math.max(0, feed.total - ROWS)));
+  const wanted = Math.max(0, Math.min(first - Math.floor((rowsNow - shown) / 2), Math.max(0, feed.total - rowsNow)));
   if (wanted !== offset) { offset = wanted; look(); }
 }
 

@@ -1,6 +1,6 @@
 // Numbers as an operator reads them. The same rules as console/units/format.py, which writes them on the server.
 
-import { dayAndTime, zoneWord } from "./zone.js";
+import { dayAndTime, dayWords, zoneWord } from "./zone.js";
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 export const NONE = "–";
@@ -49,8 +49,11 @@ export function percent(value) {
 export function clock(ms) {
   if (ms === null || ms === undefined) return NONE;
   const at = dayAndTime(Number(ms));
-  return at.day === dayAndTime(Date.now()).day ? at.time : `${at.day} ${at.time}`;
+  return at.day === dayAndTime(Date.now()).day ? at.time : `${dayWords(at.day)} ${at.time}`;
 }
+
+/** The same without seconds: on axes, and in a headline. */
+export const minute = (ms) => clock(ms).slice(0, -3);
 
 /** The same with its zone: where a moment stands in a sentence. */
 export const moment = (ms) => (ms === null || ms === undefined ? NONE : `${clock(ms)} ${zoneWord(ms)}`);
@@ -64,8 +67,8 @@ export function ago(ms, now = Date.now()) {
   return `${Math.floor(seconds / 86_400)} d ago`;
 }
 
-/** A broker's sentence with its durations as people read them: "nothing for 885730 ms" is "nothing for 14 min 45 s". */
-export const inWords = (sentence) => String(sentence ?? "").replace(/(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b/g, (_, amount, unit) => duration(Number(amount.replaceAll(",", "")) * (unit === "ms" ? 1 : 1000)));
+/** A broker's sentence with durations and pools as people call them: "nothing for 885730 ms" is "nothing for 14 min 45 s", "pool transport:tcp" is "pool tcp". */
+export const inWords = (sentence) => String(sentence ?? "").replaceAll("pool transport:", "pool ").replaceAll("of pool instance ", "of the shared pool ").replace(/(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b/g, (_, amount, unit) => duration(Number(amount.replaceAll(",", "")) * (unit === "ms" ? 1 : 1000)));
 
 /** A value with the unit a decision or signal names. */
 export function withUnit(value, unit) {

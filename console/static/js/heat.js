@@ -1,13 +1,16 @@
 // Lag by client over time: a row a client, worst first; runs of cells as boxes that share the row's width.
-import { make, named, svg } from "./dom.js";
-import { clock, duration } from "./format.js";
+import { make, named } from "./dom.js";
+import { duration } from "./format.js";
 import { chip } from "./states.js";
-import { dayAndTime } from "./zone.js";
+import { dayAndTime, dayWords } from "./zone.js";
 
+const wide = matchMedia("(min-width: 45.01rem)"), FULL = 20, TALL = 400;
 const TICKS = 6, LABEL = 110; // pixels that a mark's words take
 
 /** Draw what the server says: {from, to, cells, rows: [{name, health, lag_ms, runs: [[cells, level, on disk]]}], marks}. */
 export function drawHeat(root, found) {
+  // Few rows are higher: the map is as tall as it is with all of them.
+  root.style.setProperty("--heat-row", wide.matches && found.rows.length < FULL ? `${Math.min(28, Math.floor(TALL / found.rows.length))}px` : "");
   const parts = [marksRow(found, (1000 * LABEL) / Math.max(200, root.clientWidth / 2))];
   for (const row of found.rows) parts.push(heatRow(row));
   parts.push(axis(found));
@@ -26,14 +29,16 @@ function heatRow(row) {
     make("span", { class: "cut" }, named(row.name)), picture, make("span", { class: "num" }, row.lag_ms ? duration(row.lag_ms) : "0"), make("span", {}, chip(row.health, "health")));
 }
 
-/** Restarts and revisions, above the rows; two that would lie on each other share a label. */
-function marksRow({ from, to, marks }, apart) {
-  const picture = svg("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", "aria-hidden": "true" });
-  const holder = make("span", { class: "heat-marks" }, picture);
+/** Restarts and revisions, through all rows; two that would lie on each other share a label. */
+function marksRow({ from, to, marks, rows }, apart) {
+  const holder = make("span", { class: "heat-marks", "aria-hidden": "true" });
   let last = -1000;
   for (const mark of marks) {
     const x = (1000 * (mark.at - from)) / (to - from);
-    picture.append(svg("line", { class: "mark", x1: x, x2: x, y1: 12, y2: 20 }));
+    const line = make("i", { class: "heat-line" });
+    line.style.left = `${x / 10}%`;
+    line.style.height = `calc(8px + ${rows.length} * var(--heat-row))`;
+    holder.append(line);
     if (x - last < apart) continue;
     const label = make("span", { class: "heat-mark" }, `${mark.label} ${dayAndTime(1000 * mark.at).time.slice(0, 5)}`);
     label.style.left = `${x / 10}%`;
@@ -47,7 +52,7 @@ function axis({ from, to }) {
   const step = (to - from) / TICKS;
   return make("span", { class: "heat-axis", "aria-hidden": "true" }, ...Array.from({ length: TICKS + 1 }, (_, index) => {
     const ms = 1000 * (from + index * step), day = to - from > 86_400;
-    return make("span", { class: index % 2 ? "no-s" : index % TICKS ? "no-phone" : "" }, day ? dayAndTime(ms).day.slice(5) : clock(ms).slice(-8, -3));
+    return make("span", { class: index % 2 ? "no-s" : index % TICKS ? "no-phone" : "" }, day ? dayWords(dayAndTime(ms).day) : dayAndTime(ms).time.slice(0, 5));
   }));
 }
 

@@ -6,7 +6,7 @@ import { timePlot } from "./plot.js";
 import { feed, times } from "./shell.js";
 import { act } from "./states.js";
 
-const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 5, AHEAD_S = 45 * 60, LOOK_BACK_S = 15 * 60;
+const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, AHEAD_S = 45 * 60, LOOK_BACK_S = 15 * 60;
 const rates = timePlot(one("#rates"), [
   { label: "In /s", colour: "--data-1", scale: "messages", format: rate },
   { label: "Out /s", colour: "--data-2", scale: "messages", format: rate },
@@ -151,6 +151,8 @@ async function heat() {
   marks = found.marks;
   one("#heat-none").hidden = found.rows.length > 0;
   root.hidden = !found.rows.length;
+  const everyone = feed.totals?.clients ?? found.rows.length;
+  setText(one("#heat-note"), everyone > found.rows.length ? `${found.rows.length} of ${count(everyone)}, worst first` : "worst first");
   drawHeat(root, found);
 }
 

@@ -46,7 +46,7 @@ export function timePlot(element, series, { height = 240, bands = () => [], mark
     scales: { x: { time: true, range: range ?? RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
     axes: [
       { stroke: () => colour("--ink-3"), size: axes ? 34 : 4, grid: { show: false }, ticks: { stroke: () => colour("--line"), size: 4 }, font: AXIS_FONT, space: 70,
-        values: !axes ? () => [] : [[86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+        values: !axes ? () => [] : [[86400, "{D} {MMM}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1], [60, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
       ...scales.map((name, index) => axis(name, series.find((one) => one.scale === name).format, index === 0 ? 3 : 1)),
     ],
     series: [
@@ -95,14 +95,17 @@ function paintMarks(plot, marks, labels) {
   let free = -1; // labels that would lie on one another are left out
   ctx.save();
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+  ctx.textAlign = "left"; // axes are drawn before, with another
+  ctx.textBaseline = "alphabetic";
   for (const mark of marks) {
     const x = Math.round(plot.valToPos(mark.at, "x", true)) + 0.5;
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     ctx.strokeStyle = colour(mark.kind === "decision" ? "--ink-2" : "--ink-3");
     ctx.setLineDash(mark.mode === "shadow" ? [1, 3] : [4, 3]);
     ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
-    if (!labels || !mark.label || x < free) continue;
-    const width = ctx.measureText(mark.label).width, left = Math.min(x + 4 * ratio, bbox.left + bbox.width - width);
+    if (!labels || !mark.label) continue;
+    const width = ctx.measureText(mark.label).width, right = x + 4 * ratio, left = right + width > bbox.left + bbox.width ? x - 4 * ratio - width : right;
+    if (left < free) continue;
     ctx.fillStyle = colour("--ink-3");
     ctx.fillText(mark.label, left, bbox.top + 10 * ratio);
     free = left + width + 8 * ratio;

@@ -1,7 +1,7 @@
 // What every page has: theme switch, menu, keyboard, feed badge, times. The live feed runs on every page.
 import { all, one, setAttribute, setText, typing } from "./dom.js";
 import { Feed } from "./feed.js";
-import { ago, clock, count, duration, moment } from "./format.js";
+import { ago, clock, count, duration, minute, moment } from "./format.js";
 import { palette } from "./palette.js";
 import { picker } from "./past.js";
 import { watchStanding } from "./standing.js";
@@ -83,11 +83,13 @@ function pause() {
   return toggle;
 }
 
+const AS = { ago: (ms) => ago(ms), zone: moment, minute };
+
 /** Server-rendered times carry their moment; show them in the operator's clock and keep "ago" true. */
 export function times(root = document) {
   for (const element of all("time[data-ms]", root)) {
     const ms = Number(element.dataset.ms);
-    setText(element, element.dataset.as === "ago" ? ago(ms) : element.dataset.as === "zone" ? moment(ms) : clock(ms));
+    setText(element, (AS[element.dataset.as] ?? clock)(ms));
     const at = dayAndTime(ms);
     setAttribute(element, "title", `${at.day} ${at.time} ${zoneWord(ms)} (${new Date(ms).toISOString()})`);
   }

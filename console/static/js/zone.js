@@ -1,5 +1,6 @@
 // By which clock moments are told: the browser's, UTC, or the site's. One choice for pages and plots: the person's setting, or this browser's.
 const KEY = "sluice.zone";
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const BROWSER = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 const ZONES = { browser: BROWSER, utc: "UTC", site: document.body?.dataset.siteZone || "UTC" };
 
@@ -31,6 +32,13 @@ export function choose(key) {
 
 /** The zone's short name at a moment: "UTC", "CET", "GMT+5:30". */
 export const zoneWord = (ms) => shortNames.formatToParts(new Date(ms)).find((part) => part.type === "timeZoneName")?.value ?? ZONES[chosen];
+
+/** A day as people write it: "22 Nov", with its year when that isn't this one. */
+export function dayWords(day) {
+  const [year, month, number] = day.split("-");
+  const said = `${Number(number)} ${MONTHS[month - 1]}`;
+  return year === dayAndTime(Date.now()).day.slice(0, 4) ? said : `${said} ${year}`;
+}
 
 /** A moment's day and time by the chosen clock. */
 export function dayAndTime(ms) {

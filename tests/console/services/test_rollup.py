@@ -25,10 +25,12 @@ def report(second: int, *clients: ClientEntry, messages_in: float = 0) -> None:
 def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(instance: Instance) -> None:
     for second in range(0, 60, 10):
         state = "offlined" if second == 20 else "live"
-        report(second, make_client("one", state, 100 + second), messages_in=second)
+        client = make_client("one", state, 100 + second, rate_out_messages=10.0 * second)
+        report(second, client, messages_in=second)
     assert rollup.roll_up(START + timedelta(seconds=91)) == 4
     minute = ClientMinute.objects.get()
     assert (minute.at, minute.lag_messages, minute.state) == (START, 150, "offlined")
+    assert minute.rate_out_messages == 250
     place = PlaceSample.objects.get(kind="instance", seconds=60)
     assert (place.messages_in, place.memory_used, place.lag_messages) == (25.0, 50, 150)
 

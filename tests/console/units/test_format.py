@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from console.units.format import duration, epoch_ms, number, percent, size, with_unit
+from console.units.format import duration, epoch_ms, in_words, number, percent, size, with_unit
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,13 @@ def test_moments_of_any_kind_are_the_same_milliseconds() -> None:
     at = datetime(2026, 11, 21, 14, 30, tzinfo=UTC)
     ms = int(at.timestamp() * 1000)
     assert epoch_ms(at) == epoch_ms(ms) == epoch_ms(ms * 1_000_000) == ms
+
+
+def test_a_sentence_of_the_broker_names_durations_and_pools_as_people_do() -> None:
+    assert in_words("It took nothing for 885,730 ms.") == "It took nothing for 14 min 45 s."
+    assert (
+        in_words("the clients of pool transport:tcp hold 8.0 MiB") == "the clients of pool tcp hold 8.0 MiB"
+    )
+    assert (
+        in_words("the clients of pool instance hold 2.4 GiB") == "the clients of the shared pool hold 2.4 GiB"
+    )

@@ -176,8 +176,5 @@ def test_the_slow_section_asks_for_itself_and_an_onlooker_gets_no_buttons(
 def test_every_rule_that_may_act_is_shown_with_when_or_why_not(browser: Client, broker: FakeBroker) -> None:
     for path in ("/clients/board-jfk/", "/clients/board-jfk/slow/"):
         text = browser.get(path).content.decode()
-        assert (
-            "900 B of 1000 B" in text
-            and "At this slope it comes to it in <b>10.0 s</b>; then: disconnect it." in text
-        )
-        assert "When can’t be said: nothing of it is used" in text
+        assert "900 B of 1000 B" in text and "at this slope in <b>10.0 s</b>, then disconnect it." in text
+        assert "0 B of 1000 B, then disconnect it." in text
