@@ -1,7 +1,7 @@
 """A broker's newest snapshot in Redis, for whoever is told that it is there.
 
-Of 10,000 clients it has 15 MB. Through the channel layer each second's would queue for a process that is slow to take it, until
-Redis cuts that one off (at 32 MB); under a key the newest replaces the one before, and nobody waits for anybody.
+Of 10,000 clients it has 15 MB. Through the channel layer each second's would queue for a process that is slow to take it, and Redis
+is set to end such a subscriber at 32 MB; under a key the newest replaces the one before, and nobody waits for anybody.
 """
 
 from __future__ import annotations

@@ -215,6 +215,9 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
         await until(lambda: fates["self-paused"].told("pause"))
         await publish(writer, first)
         await look(broker)
+        # Whoever doesn't read at all for two seconds isn't told why it was closed (`CLOSE_AFTER_S`).
+        await until(lambda: "dropped" not in broker.engine.roster.clients)
+        fates["dropped"].gate.set()
         for name in ("offlined", "draining"):
             await ask(broker, "offline", name=name)
         fates["killed"].kill()
