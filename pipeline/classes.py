@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -60,7 +61,8 @@ def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> It
 def _found(folder: Path, java: Path, held: ExitStack) -> Archive:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     of = java.resolve()
-    key = f"{of} {of.stat().st_mtime_ns} {version('pyspark')} {Path(__file__).parent}"
+    spark = find_spec("pyspark")  # its place is the class path, which has to be the same
+    key = f"{of} {of.stat().st_mtime_ns} {version('pyspark')} {spark.origin if spark else ''}"
     name = folder / f"classes-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
     if name.exists():
         os.utime(name)
