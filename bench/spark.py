@@ -1,15 +1,15 @@
-"""What Spark pays for a journal: `python -m bench.spark [--records 10000000] [--runs 3] [--only scan]`.
+"""What Spark pays for a journal: `python -m bench.spark [--records 10000000] [--runs 3] [--only scan,start,lake,same,backtest]`.
 
 One journal, made once below --directory and kept for the next run: JSON bodies of 150 bytes, 500 topics (one has 15 % of the
 records, one 0.01 %), 200 publishers, batches of --batch records. In a run every candidate reads it once, one after the
-other, in one Spark session; figures are medians of the runs, with the CPU seconds of the JVM and of its Python workers.
+other, in one Spark session; figures are medians of the runs, with the CPU seconds of the JVM and of its Python workers. The other
+tables are of whole jobs (spark_jobs.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +22,8 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from bench.processes import cpu_of, family
+from bench.spark_jobs import backtest_table, lake_table, same_table, start_table
 from broker_core.batch import Batch, build
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.journal import Journal
@@ -37,7 +39,6 @@ COMMON, RARE = "t.common", "t.rare"
 COMMON_SHARE, RARE_SHARE = 0.15, 0.0001
 START = 1_795_262_400_000_000_000
 INSTANCE = "bench"
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
@@ -142,35 +143,16 @@ def _make_text(data: Data) -> None:
 # -------------------------------------------------------------------------------------------------- measuring
 
 
-def _cpu(pid: int) -> float:
-    """Seconds of a process and of the children it has waited for."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / TICKS
-
-
-def _tree(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = [pid]
-    for one in found:
-        for task in Path(f"/proc/{one}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                found += map(int, task.read_text().split())
-    return found
-
-
 def measure(spark: SparkSession, act: Callable[[], object]) -> Cost:
     """What an action takes."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     java = gateway.proc.pid
-    jvm, below = _cpu(java), sum(map(_cpu, _tree(java)[1:]))
+    jvm, below = cpu_of(java), sum(map(cpu_of, family(java)[1:]))
     began = time.perf_counter()
     act()
     wall = time.perf_counter() - began
-    return Cost(wall, _cpu(java) - jvm, sum(map(_cpu, _tree(java)[1:])) - below)
+    return Cost(wall, cpu_of(java) - jvm, sum(map(cpu_of, family(java)[1:])) - below)
 
 
 def touched(frame: DataFrame) -> list[Any]:
@@ -258,6 +240,7 @@ def candidates(spark: SparkSession, data: Data) -> dict[str, Callable[[], object
         "topic with 0.01 %": lambda: raw(topics=RARE),
         "the same, gzip": lambda: touched(journal(spark, data.compressed, instance=INSTANCE, topics=RARE)),
         "1 % by bookmarks": lambda: raw(**one_percent),
+        "one record": lambda: raw(start=last // 2, end=last // 2),
         "three columns": lambda: (
             journal(spark, data.raw, instance=INSTANCE, columns=("sequence", "topic", "publisher_sequence"))
             .selectExpr("sum(sequence)", "sum(length(topic))", "sum(publisher_sequence)")
@@ -275,6 +258,9 @@ WANTED = {
     "1 % by bookmarks": (RAW, 20, "≥ 20 × all"),
     JSON: (RAW, 1 / 3, "≤ a third of raw"),
 }
+
+
+TABLES = ("scan", "start", "lake", "same", "backtest")
 
 
 def scan_table(data: Data, runs: int, master: str) -> Table:
@@ -313,9 +299,40 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--directory", type=Path, default=Path("/tmp/sluice-bench-spark"))
-    arguments = parser.parse_args()
-    data = data_in(arguments.directory, arguments.records, arguments.batch)
-    Console(width=150).print(scan_table(data, arguments.runs, arguments.master))
+    parser.add_argument("--only", default=",".join(TABLES), help="tables, with commas between")
+    parser.add_argument("--clients", type=int, default=2_000, help="of the back-test")
+    parser.add_argument("--hours", type=float, default=24, help="of the back-test")
+    parser.add_argument(
+        "--waiting",
+        type=float,
+        default=0.01,
+        help="share of clients for whom something waits, of the back-test",
+    )
+    parser.add_argument("--policies", type=int, default=32, help="of the back-test")
+    asked = parser.parse_args()
+    wanted = asked.only.split(",")
+    if unknown := set(wanted) - set(TABLES):
+        parser.error(f"there is no table {', '.join(sorted(unknown))}")
+    console = Console(width=150)
+    if set(wanted) - {"backtest", "start"}:
+        data = data_in(asked.directory, asked.records, asked.batch)
+        if "scan" in wanted:
+            console.print(scan_table(data, asked.runs, asked.master))
+        if "lake" in wanted:
+            console.print(
+                lake_table(data.raw, INSTANCE, data.records, asked.runs, asked.master, asked.directory)
+            )
+        if "same" in wanted:
+            console.print(same_table(data.raw, INSTANCE, asked.directory))
+    if "start" in wanted:
+        small = data_in(asked.directory, 1_000, asked.batch)
+        console.print(start_table(small.raw, INSTANCE, asked.runs, asked.master, asked.directory))
+    if "backtest" in wanted:
+        console.print(
+            backtest_table(
+                asked.clients, asked.hours, asked.waiting, asked.policies, asked.master, asked.directory
+            )
+        )
 
 
 if __name__ == "__main__":

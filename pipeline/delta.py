@@ -1,6 +1,8 @@
 """The lake's record files as a Delta table: a log beside them that says which files there are, for engines that read Delta.
 
-The files are the same and stay where they are; nothing is written twice. Each publication makes the table what the directory is: files
+The files are the same; nothing is written twice. The table knows each by a second name (a hard link below VERSIONS), because compaction takes
+files out of their days: a reader that has looked into the table's log, and one of an earlier version, finds what it was promised for a week.
+Each publication makes the table what the directory is: files
 that it doesn't have are added in one commit, with their counts, after those that are gone were taken out. So a run that was killed
 between its files and the commit is made up for by the next, and one that is repeated commits nothing. Readers see one version or the
 next, never half of a run.
@@ -8,9 +10,11 @@ next, never half of a run.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +33,10 @@ from sluice_spark.columns import COLUMNS
 DAY: Final = "day"
 SCHEMA: Final = pa.schema([*COLUMNS.items(), (DAY, pa.string())])
 _DELTA: Final = {pa.bool_(): "boolean", pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
+VERSIONS: Final = ".versions"
+"""The folder of the table's names for the files. Spark and pyarrow ignore names that start with a dot."""
+KEPT_S: Final = 7 * 24 * 3_600
+"""For how long a file that isn't the table's any more stays readable, from when it was taken out of its day."""
 STATED: Final = ("sequence", "accepted_at")
 """Columns whose least and greatest values stand in the table's log, so that readers skip files."""
 
@@ -42,8 +50,8 @@ def publish(records: Path) -> int:
         _widen(table, records)
         known = {str(row["path"]): int(row["size_bytes"]) for row in _rows(table)}
         there = {
-            f"{path.parent.name}/{path.name}": path.stat().st_size
-            for path in records.glob(f"{DAY}=*/[!._]*.parquet")
+            _named(records, path): path.stat().st_size
+            for path in sorted(records.glob(f"{DAY}=*/[!._]*.parquet"))
         }
         now = int(time.time() * 1_000)
         gone = [name for name, size in known.items() if there.get(name) != size]
@@ -60,12 +68,37 @@ def publish(records: Path) -> int:
         actions += [_add(records, name, there[name], now) for name in new]
         if actions:
             _commit(table, actions)
+        _forget(records, there, time.time() - KEPT_S)
         return int(DeltaTable(str(records)).version())
     except (DeltaError, OSError) as error:
         raise OperatorError(
             "lake_unwritable", f"The Delta table of {records} can't be brought up to date: {str(error).splitlines()[0]}.",
             "The files themselves are whole; run it again.", directory=str(records),
         ) from error  # fmt: skip
+
+
+def _named(records: Path, path: Path) -> str:
+    """The table's name of a file; its own where the file system has no hard links."""
+    name = f"{VERSIONS}/{path.parent.name}/{path.name}"
+    link = records / name
+    try:
+        if link.exists() and not link.samefile(path):
+            link.unlink()  # written anew under the same name
+        if not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, link)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        return f"{path.parent.name}/{path.name}"
+    return name
+
+
+def _forget(records: Path, there: Mapping[str, int], before: float) -> None:
+    """Remove what has not been the table's since that time. A file's ctime is when it lost its name in its day."""
+    for link in records.glob(f"{VERSIONS}/*/*"):
+        if link.relative_to(records).as_posix() not in there and link.stat().st_ctime < before:
+            link.unlink()
 
 
 def _widen(table: DeltaTable, records: Path) -> None:
@@ -96,7 +129,7 @@ def _commit(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> N
 
 
 def _partition(name: str) -> dict[str, str | None]:
-    return {DAY: name.partition("/")[0].removeprefix(f"{DAY}=")}
+    return {DAY: name.split("/")[-2].removeprefix(f"{DAY}=")}
 
 
 def _add(records: Path, name: str, size: int, now: int) -> AddAction:

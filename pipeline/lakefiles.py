@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,27 +26,42 @@ def write_parquet(
 
     `facts` stand in the file's footer, each as `sluice.<name>`.
     """
-    if facts:
-        told = {f"{FACT}{name}": value for name, value in facts.items()}
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
+    groups = (table.slice(start, ROW_GROUP) for start in range(0, max(table.num_rows, 1), ROW_GROUP))
+    return write_groups(groups, path, dictionary, facts)
+
+
+def write_groups(
+    groups: Iterable[pa.Table], path: Path, dictionary: list[str], facts: Mapping[str, str] | None = None
+) -> int:
+    """The same of a table that comes in row groups, one at least, so that it needn't be in memory whole."""
+    told = {f"{FACT}{name}": value for name, value in (facts or {}).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     # Names that start with a dot are ignored by Spark and by pyarrow; the random part keeps a repeated task apart.
     temporary = path.parent / f"{_TEMPORARY}{uuid4().hex}"
+    writer: pq.ParquetWriter | None = None
     try:
-        pq.write_table(
-            table,
-            temporary,
-            compression="zstd",
-            compression_level=1,
-            row_group_size=ROW_GROUP,
-            use_dictionary=dictionary,
-            write_statistics=True,
-        )
+        for group in groups:
+            if writer is None:
+                schema = group.schema.with_metadata({**(group.schema.metadata or {}), **told} or None)
+                writer = pq.ParquetWriter(
+                    temporary,
+                    schema,
+                    compression="zstd",
+                    compression_level=1,
+                    use_dictionary=dictionary,
+                    write_statistics=True,
+                )
+            writer.write_table(group.replace_schema_metadata(schema.metadata), ROW_GROUP)
+        assert writer is not None, "a table has a row group"
+        writer.close()
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         size = temporary.stat().st_size
         temporary.rename(path)
     finally:
+        if writer is not None:
+            with suppress(OSError, pa.ArrowException):
+                writer.close()  # where all went well it is
         temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
     return size

@@ -138,8 +138,8 @@ class Recorder:
         self.to.page(html)
 
     def keep(self, settings: Settings, result: dict[str, Any], error: SluiceError | None = None) -> bool:
-        """Write the record. False when there is no lake to write it to; what the disk refuses is said, and is no failure."""
-        if not settings.lake.is_dir():
+        """Write the record. False for a failure before there was a lake; what the disk refuses is said, and is no failure."""
+        if error is not None and not settings.lake.is_dir():
             return False
         run = KeptRun(
             id=self.id, job=self.job, instance=settings.log.instance, log=result.get("log"),

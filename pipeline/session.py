@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_core.errors import OperatorError
+from pipeline.classes import END_SECONDS, class_archive
 from pipeline.config import BASE, Settings
 from pipeline.cpu import note_cpu_below
 
@@ -107,18 +108,48 @@ def _no_java(why: str) -> OperatorError:
 
 
 @contextmanager
-def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """A session for one job, ended with it. OperatorError java_missing before anything is started."""
+def spark_session(settings: Settings, name: str, *, heavy: bool = False) -> Iterator[SparkSession]:
+    """A session for one job, ended with it. OperatorError java_missing before anything is started.
+
+    `heavy`: the JVM itself has much to do, as it hasn't where the work is done in the Python workers. Then its better compiler
+    is worth what it takes.
+    """
     check_machine(settings)
+    with class_archive(require_java()) as archive:
+        compiler = "" if heavy else "-XX:TieredStopAtLevel=1 "
+        options = {"spark.driver.extraJavaOptions": f"{compiler}-XX:+UseSerialGC -Xms64m {archive.options}"}
+        try:
+            spark = start_session(
+                settings.master,
+                f"sluice {name}",
+                settings.lake / ".spark",
+                options if settings.master.startswith("local") else {},
+            )
+        except Exception as error:  # whatever Py4J makes of what the JVM says
+            raise _unreachable(settings.master, first_line(str(error))) from error
+        try:
+            yield spark
+        finally:
+            note_cpu_below()
+            spark.stop()
+            if archive.awaited and _jvm_ended():
+                archive.keep()
+
+
+def _jvm_ended() -> bool:
+    """End the JVM, which otherwise ends after this process, and wait for what it writes; the next session has another."""
+    from pyspark import SparkContext
+
+    gateway, process = SparkContext._gateway, getattr(SparkContext._gateway, "proc", None)
+    if gateway is None or process is None:  # spark-submit's, which isn't ours to end
+        return False
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    process.stdin.close()
     try:
-        spark = start_session(settings.master, f"sluice {name}", settings.lake / ".spark")
-    except Exception as error:  # whatever Py4J makes of what the JVM says
-        raise _unreachable(settings.master, first_line(str(error))) from error
-    try:
-        yield spark
-    finally:
-        note_cpu_below()
-        spark.stop()
+        return bool(process.wait(END_SECONDS) == 0)
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def first_line(text: str) -> str:

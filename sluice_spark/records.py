@@ -29,7 +29,7 @@ HEADER_DTYPE = np.dtype(
     }
 )
 """The fields of batch headers that columns are made of (batch.py has all of them)."""
-ALONE = 8
+ALONE = 32
 """Fewer dictionaries than that are walked one by one: a step of NumPy's costs as much as so many of Python's."""
 
 
@@ -194,7 +194,7 @@ def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
     order = np.argsort(-numbers, kind="stable")  # those that still have an entry stand in front
     at, edge, left = at[order] + 2, 2 * bases[order], -numbers[order]
     step = 0
-    while (active := int(np.searchsorted(left, -step))) >= ALONE:
+    while (active := int(left.searchsorted(-step))) >= ALONE:
         at, edge = at[:active], edge[:active]
         begin = at + 2
         at = begin + sizes[at]
@@ -203,10 +203,12 @@ def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
         edge = edge + 2
         step += 1
     for place, first, last in zip(at[:active].tolist(), edge[:active].tolist(), left.tolist(), strict=False):
-        for entry in range(first, first + 2 * (-last - step), 2):
+        found: list[int] = []
+        for _ in range(-last - step):
             begin_at = place + 2
             place = begin_at + (raw[place] | raw[place + 1] << 8)
-            edges[entry], edges[entry + 1] = begin_at, place
+            found += (begin_at, place)
+        edges[first : first + len(found)] = found
     # Entries and what stands between them are one unbroken column; every second element is an entry.
     whole = pa.Array.from_buffers(pa.string(), edges.size - 1, [None, pa.py_buffer(edges), pa.py_buffer(raw)])
     return whole.take(pa.array(np.arange(0, edges.size - 1, 2))), bases

@@ -19,6 +19,8 @@ class JobOption(Document, frozen=True, kw_only=True):
     """One option of a job. `least` and `most` bound a number, both included."""
 
     name: str
+    label: str
+    """Of its field in a form."""
     says: str
     kind: Kind = "text"
     least: int | float = 0
@@ -65,77 +67,90 @@ def _number(text: str, *, whole: bool) -> int | float:
         return float("nan")
 
 
-def _flag(name: str, says: str) -> JobOption:
-    return JobOption(name=name, says=says, kind="flag")
+def _flag(name: str, label: str, says: str) -> JobOption:
+    return JobOption(name=name, label=label, says=says, kind="flag")
 
 
 def _sequences(first: str = "the oldest record there is") -> tuple[JobOption, ...]:
     return (
-        JobOption(name="start", says=f"first sequence (default: {first})", kind="whole", least=1),
-        JobOption(name="end", says="last sequence (default: the durable frontier)", kind="whole", least=1),
+        JobOption(
+            name="start", label="From", says=f"first sequence (default: {first})", kind="whole", least=1
+        ),
+        JobOption(
+            name="end",
+            label="To",
+            says="last sequence (default: the durable frontier)",
+            kind="whole",
+            least=1,
+        ),
     )
 
 
 _RANGE: Final = (
-    JobOption(name="start", says="a bookmark, a sequence or a time (default: the oldest record)", like="2026-11-21T08:00:00Z"),
-    JobOption(name="end", says="the same, for the end (default: the newest)", like="2026-11-21T12:00:00Z"),
+    JobOption(name="start", label="From", says="a bookmark, a sequence or a time (default: the oldest record)", like="2026-11-21T08:00:00Z"),
+    JobOption(name="end", label="To", says="the same, for the end (default: the newest)", like="2026-11-21T12:00:00Z"),
 )  # fmt: skip
 _READING: Final = (
-    JobOption(name="durable", says="take this sequence as the durable frontier", kind="whole"),
-    _flag("skip-gaps", "go on behind records that are damaged or not there"),
+    JobOption(
+        name="durable",
+        label="Durable frontier",
+        says="take this sequence as the durable frontier",
+        kind="whole",
+    ),
+    _flag("skip-gaps", "Skip gaps", "go on behind records that are damaged or not there"),
 )
 _MEMORY: Final = JobOption(
-    name="host-memory", says="bytes of memory of the broker's host (default: this machine's)", kind="whole", least=2**20, most=2**50,
+    name="host-memory", label="Memory of the broker's host", says="bytes of memory of the broker's host (default: this machine's)", kind="whole", least=2**20, most=2**50,
 )  # fmt: skip
 _POLICY: Final = "a policy's file (manage.py policy export), or its name in the lake's folder policies"
 
 JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
     "lake": (
         *_sequences(),
-        _flag("typed", "also write fields of JSON bodies as typed columns, from now on"),
-        _flag("evolve", "add columns for fields that are new; implies typed"),
-        _flag("compact", "afterwards put small files together"),
-        _flag("delta", "also keep the records as a Delta table, from now on"),
-        _flag("adopt", "take files from before logs had identities for this log's"),
+        _flag("typed", "Typed columns", "also write fields of JSON bodies as typed columns, from now on"),
+        _flag("evolve", "New typed columns", "add columns for fields that are new; implies typed"),
+        _flag("compact", "Join small files", "afterwards put small files together"),
+        _flag("delta", "Delta table", "also keep the records as a Delta table, from now on"),
+        _flag("adopt", "Adopt old files", "take files from before logs had identities for this log's"),
         *_READING,
     ),
     "lake-check": (
         *_sequences("the oldest record in the log"),
-        _flag("quick", "look at names and footers, and read no records"),
+        _flag("quick", "Names and footers only", "look at names and footers, and read no records"),
     ),
-    "client-history": (_flag("all", "make every hour anew that the journal still holds"), *_READING),
+    "client-history": (_flag("all", "Every hour anew", "make every hour anew that the journal still holds"), *_READING),
     "audit": (
         *_sequences("the oldest record in the log"),
-        _flag("strict", "fail when there is a finding, so that a schedule tells"),
+        _flag("strict", "Fail on a finding", "fail when there is a finding, so that a schedule tells"),
     ),
     "state": (
-        JobOption(name="at", says="a bookmark, a sequence or a time (default: the newest record)", like="2026-11-21T12:00:00Z"),
-        JobOption(name="since", says="an earlier moment: what changed from then to --at", like="2026-11-21T08:00:00Z"),
-        JobOption(name="topics", says="patterns, with commas between (default: all)", like="orders.>"),
-        JobOption(name="key", says="a field of JSON bodies that is part of the key", like="/order/id"),
+        JobOption(name="at", label="As of", says="a bookmark, a sequence or a time (default: the newest record)", like="2026-11-21T12:00:00Z"),
+        JobOption(name="since", label="Changed since", says="an earlier moment: what changed from then to --at", like="2026-11-21T08:00:00Z"),
+        JobOption(name="topics", label="Topics", says="patterns, with commas between (default: all)", like="orders.>"),
+        JobOption(name="key", label="Field of the key", says="a field of JSON bodies that is part of the key", like="/order/id"),
         *_READING,
     ),
     "backtest": (
-        JobOption(name="policy", says=f"{_POLICY}; several with commas", required=True, like="now.yaml"),
-        JobOption(name="grid", says="every combination of these values laid over the first policy", like="client_policy.client_max_capacity=10,20,50"),
-        JobOption(name="save", says="find the cheapest of them that does nothing hard to this client", like="board-jfk"),
+        JobOption(name="policy", label="Policy", says=f"{_POLICY}; several with commas", required=True, like="now.yaml"),
+        JobOption(name="grid", label="Grid of values", says="every combination of these values laid over the first policy", like="client_policy.client_max_capacity=10,20,50"),
+        JobOption(name="save", label="Client to save", says="find the cheapest of them that does nothing hard to this client", like="board-jfk"),
         *_RANGE, _MEMORY, *_READING,
     ),
     "capacity": (
         *_RANGE,
-        JobOption(name="policy", says=f"whose limits: {_POLICY} (default: a new instance's)", like="now.yaml"),
+        JobOption(name="policy", label="Policy", says=f"whose limits: {_POLICY} (default: a new instance's)", like="now.yaml"),
         _MEMORY,
-        JobOption(name="retention-hours", says="for how long journals are kept (default: as the broker's receipts of removals say)",
+        JobOption(name="retention-hours", label="Hours that journals are kept", says="for how long journals are kept (default: as the broker's receipts of removals say)",
                   kind="number", least=0, most=1_000_000),
         *_READING,
     ),
     "anomalies": (
-        JobOption(name="days", says="days of history, with those judged", kind="whole", least=1, most=400, default=14),
-        JobOption(name="recent", says="the newest hours, which are judged", kind="whole", least=1, most=9_599, default=24),
-        JobOption(name="threshold", says="from which distance an hour is odd", kind="number", least=0.1, most=1_000, default=8.0),
+        JobOption(name="days", label="Days", says="days of history, with those judged", kind="whole", least=1, most=400, default=14),
+        JobOption(name="recent", label="Hours that are judged", says="the newest hours, which are judged", kind="whole", least=1, most=9_599, default=24),
+        JobOption(name="threshold", label="Distance from which an hour is odd", says="from which distance an hour is odd", kind="number", least=0.1, most=1_000, default=8.0),
     ),
     "report": (
-        JobOption(name="days", says="how many days, up to the newest hour there is", kind="whole", least=1, most=92, default=7),
+        JobOption(name="days", label="Days", says="how many days, up to the newest hour there is", kind="whole", least=1, most=92, default=7),
     ),
 }  # fmt: skip
 """The jobs of `python -m pipeline NAME`, in the order in which they are shown."""

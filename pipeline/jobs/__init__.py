@@ -121,7 +121,8 @@ def add_options(parser: argparse.ArgumentParser, job: str) -> None:
 
 def add_flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     """A yes-or-no option: `--name`, `--name=yes`, `--name=no`; callers that only know values need the long form."""
-    option = JobOption(name=name.lstrip("-"), says=text, kind="flag")
+    plain = name.lstrip("-")
+    option = JobOption(name=plain, label=plain, says=text, kind="flag")
     parser.add_argument(
         name, nargs="?", const=True, default=False, type=partial(_read, option), metavar="yes|no", help=text
     )

@@ -1,7 +1,7 @@
 """`backtest`: what other policies would have done to the clients that were slow, by what was recorded of them.
 
 The broker records each second of every client for whom something waits (`$SLUICE.traffic`); the guard that judges clients in
-the broker judges these again, under each policy, one policy a task (transforms/replayed.py). What was decided at the time
+the broker judges these again, under each policy, some policies a task (transforms/replayed.py). What was decided at the time
 stands beside: for the policy that was in force both should be the same, and how far they are is said of every policy.
 """
 
@@ -58,6 +58,8 @@ RECORDED: Final = "as recorded"
 HARD: Final = frozenset(
     {"offline", "disconnect", "refuse", "cancel_subscription", "delete_durable", "discard_oldest"}
 )
+TASKS_A_CORE: Final = 3
+"""Shares of the policies: each makes the recording ready once, and few are done before the others."""
 _TRIED: Final = pa.schema([("policy", pa.int64()), ("told", pa.string())])
 _LEFT_OUT: Final = pa.field("left_out", pa.int64())
 
@@ -96,12 +98,13 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
             scratch.mkdir(parents=True)
             pq.write_table(looks.select(TRAFFIC.names), scratch / "looks.parquet")
             pq.write_table(acts, scratch / "acts.parquet")
-            tried = gather(
-                spark, list(enumerate(one for _, one in policies)), partial(try_one, scratch, memory), _TRIED
-            )
+            numbered = list(enumerate(one for _, one in policies))
+            tasks = min(len(numbered), spark.sparkContext.defaultParallelism * TASKS_A_CORE)
+            shares = [numbered[place::tasks] for place in range(tasks)]
+            tried = gather(spark, shares, partial(try_some, scratch, memory), _TRIED)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    found = [json.loads(text) for text in tried.column("told").to_pylist()]
+    found = [json.loads(row["told"]) for row in tried.sort_by("policy").to_pylist()]
     if left_out:
         reporter.note(f"{left_out:,} looks weren't recorded, for there were too many slow clients at once.")
     return tell([name for name, _ in policies], found, looks, acts, arguments.save, reporter) | {
@@ -228,12 +231,12 @@ def _bodies(place: LogPlace, request: Request, topic: str, span: Span) -> Iterat
         yield from batch.column("body").to_pylist()
 
 
-def try_one(scratch: Path, memory: int, numbered: tuple[int, dict[str, Any]]) -> Iterator[pa.Table]:
-    """One policy on everything that was recorded."""
-    number, document = numbered
+def try_some(scratch: Path, memory: int, share: list[tuple[int, dict[str, Any]]]) -> Iterator[pa.Table]:
+    """Some policies on everything that was recorded, which is made ready once for all of them."""
     traces = traces_of(pq.read_table(scratch / "looks.parquet"), pq.read_table(scratch / "acts.parquet"))
-    tried = Try(PolicyDocument.from_dict(document), memory).run(traces)
-    yield pa.table({"policy": [number], "told": [json.dumps(tried.as_dict())]}, schema=_TRIED)
+    for number, document in share:
+        tried = Try(PolicyDocument.from_dict(document), memory).run(traces)
+        yield pa.table({"policy": [number], "told": [json.dumps(tried.as_dict())]}, schema=_TRIED)
 
 
 # What comes of it.

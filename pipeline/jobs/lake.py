@@ -24,7 +24,7 @@ from pipeline.asked import check_bounds
 from pipeline.compaction import clear, compact
 from pipeline.config import Settings
 from pipeline.jobs import Reporter, add_options
-from pipeline.lakefiles import one_writer, unwritable, write_parquet
+from pipeline.lakefiles import ROW_GROUP, one_writer, unwritable, write_groups
 from pipeline.manifest import Manifest, claim, write_manifest
 from pipeline.schemas import WRITTEN
 from pipeline.session import check_machine, spark_session, watched
@@ -35,11 +35,11 @@ from pipeline.transforms.lake import (
     file_name,
     missing,
     parse_file_name,
-    sort_records,
+    sorted_parts,
     stretches,
     tag_of,
 )
-from pipeline.transforms.typed import PREFIX, infer, typed
+from pipeline.transforms.typed import PREFIX, Fields, infer, typed
 from pipeline.typed import read_typed, write_typed
 from sluice_spark.columns import COLUMNS, spark_ddl
 from sluice_spark.lease import leased
@@ -50,8 +50,9 @@ from sluice_spark.segments import Span
 from sluice_spark.worker import settle_worker
 
 HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
-MAX_FILE_BYTES = 256 * 1024 * 1024
-"""Raw bytes that are sorted at once and make one file. A worker needs about three times as much memory."""
+MAX_FILE_BYTES = 96 * 1024 * 1024
+"""Of Arrow data that are sorted at once and make one file, half a segment of the usual size. A worker needs some 450 MB for it; with whole
+segments it was more, and slower for the fresh memory."""
 SPAN_BYTES = 1 << 40
 """A segment is one task, and as a rule one file."""
 NAMED = 20
@@ -162,7 +163,8 @@ def compacted(settings: Settings, log: Log, reporter: Reporter) -> dict[str, int
     """Put small files together."""
 
     def write(directory: Path, table: pa.Table) -> Path:
-        row = write_records(log.place, settings.records, directory, table)
+        columns = {name: table.column(name) for name in table.schema.names}
+        row = write_records(log.place, settings.records, directory, columns)
         return directory / Path(row["file"]).name
 
     before, after = compact(
@@ -338,33 +340,60 @@ def write_span(
 
 
 def write_file(place: LogPlace, directory: Path, day: int, parts: list[pa.RecordBatch]) -> dict[str, Any]:
-    """Sort and write one file's records. Its footer says how many they are, of which log, and their checksum."""
-    return write_records(place, directory, directory / day_name(day), pa.Table.from_batches(parts))
+    """Sort and write one file's records. Its footer says how many they are, of which log, and their checksum. Takes the parts."""
+    table = pa.Table.from_batches(parts)
+    parts.clear()
+    columns = {name: table.column(name) for name in table.schema.names}
+    del table
+    return write_records(place, directory, directory / day_name(day), columns)
 
 
-def write_records(place: LogPlace, records: Path, folder: Path, table: pa.Table) -> dict[str, Any]:
-    """The same of a table in the order of sequences, into a folder; typed as the lake's schema says."""
+def write_records(
+    place: LogPlace, records: Path, folder: Path, columns: dict[str, pa.ChunkedArray]
+) -> dict[str, Any]:
+    """The same of columns in the order of sequences, into a folder; typed as the lake's schema says. Takes the columns."""
     digest = Digest()
-    for part in table.to_batches():
+    for part in pa.table(columns).to_batches():
         digest.add(part)
-    first, last = table.column("sequence")[0].as_py(), table.column("sequence")[-1].as_py()
+    del part
+    first, last = columns["sequence"][0].as_py(), columns["sequence"][-1].as_py()
     path = folder / file_name(place.instance, first, last, tag_of(place.log))
-    facts = {"log": place.log or "", "records": str(table.num_rows), "digest": digest.text()}
-    told: dict[str, Any] = {}
-    table = sort_records(table)
+    facts = {"log": place.log or "", "records": str(digest.records), "digest": digest.text()}
     fields = read_typed(records)
-    if fields is not None:
-        made = typed(table.column("topic"), table.column("body"), fields)
+    told = Unfit(fields)
+    groups = sorted_parts(columns, ROW_GROUP)
+    size = write_groups(groups if fields is None else map(told.typed, groups), path, REPEATING, facts)
+    name = f"{path.parent.name}/{path.name}"
+    row = {"file": name, "first": first, "last": last, "records": digest.records, "bytes": size}
+    return row | told.as_row()
+
+
+class Unfit:
+    """Adds typed columns, and counts what has no place in them."""
+
+    def __init__(self, fields: Fields | None) -> None:
+        self._fields = fields
+        self._unfit = self._not_json = 0
+        self._new: set[str] = set()
+
+    def typed(self, table: pa.Table) -> pa.Table:
+        """The table with its typed columns."""
+        assert self._fields is not None
+        made = typed(table.column("topic"), table.column("body"), self._fields)
+        self._unfit, self._not_json = self._unfit + made.unfit, self._not_json + made.not_json
+        self._new |= made.new_fields
         for field, column in zip(made.columns.schema, made.columns.columns, strict=True):
             table = table.append_column(field, column)
-        told = {
-            "unfit": made.unfit,
-            "not_json": made.not_json,
-            "new_fields": " ".join(sorted(made.new_fields)[:NAMED]),
-        }
-    size = write_parquet(table, path, REPEATING, facts)
-    name = f"{path.parent.name}/{path.name}"
-    return {"file": name, "first": first, "last": last, "records": table.num_rows, "bytes": size, **told}
+        return table
+
+    def as_row(self) -> dict[str, Any]:
+        """As columns of WRITTEN; none where nothing is typed."""
+        new = " ".join(sorted(self._new)[:NAMED])
+        return (
+            {}
+            if self._fields is None
+            else {"unfit": self._unfit, "not_json": self._not_json, "new_fields": new}
+        )
 
 
 def raise_first(rows: list[dict[str, Any]]) -> None:

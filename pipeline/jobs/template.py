@@ -28,7 +28,7 @@ def run(settings: Settings, arguments: argparse.Namespace, reporter: Reporter) -
     from pyspark.sql import functions as F
 
     place = settings.log
-    with spark_session(settings, "messages-by-minute") as spark:
+    with spark_session(settings, "messages-by-minute", heavy=True) as spark:
         records = journal(
             spark,
             place.directory,

@@ -69,14 +69,20 @@ def stretches(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield int(days[start]), batch.slice(start, stop - start)
 
 
-def sort_records(table: pa.Table) -> pa.Table:
-    """By topic, then sequence. The records come in sequence, so a stable sort of the topics' ranks is enough, and
-    sorting small numbers is many times faster than sorting texts."""
-    topics = pc.dictionary_encode(table.column("topic").combine_chunks())
+def sorted_parts(columns: dict[str, pa.ChunkedArray], rows: int) -> Iterator[pa.Table]:
+    """By topic, then sequence, in tables of so many rows. The records come in sequence, so a stable sort of the topics' ranks is
+    enough, and sorting small numbers is many times faster than sorting texts.
+
+    Takes the columns out of what it is given, so that there is never more than one of them in memory twice.
+    """
+    whole = {name: columns.pop(name).combine_chunks() for name in list(columns)}
+    topics = pc.dictionary_encode(whole["topic"])
     ranks = np.empty(len(topics.dictionary), np.uint32)
     ranks[pc.sort_indices(topics.dictionary).to_numpy()] = np.arange(len(ranks), dtype=np.uint32)
-    order = np.argsort(ranks[topics.indices.to_numpy(zero_copy_only=False)], kind="stable")
-    return table.combine_chunks().take(pa.array(order))
+    order = pa.array(np.argsort(ranks[topics.indices.to_numpy(zero_copy_only=False)], kind="stable"))
+    for start in range(0, len(order), rows):
+        some = order.slice(start, rows)
+        yield pa.table({name: column.take(some) for name, column in whole.items()})
 
 
 def missing(covered: Iterable[Interval], first: int, last: int) -> list[Interval]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Any, Final
+
+import numpy as np
 
 from broker_core.config import PolicyDocument
 from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Signal
@@ -19,10 +22,12 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.pool_use import PoolUse
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import Waiting
-from pipeline.transforms.traces import SPELL_MS, Trace
+from pipeline.transforms.traces import STEP_MS, Figured, Trace
 
-STEP_MS: Final = 500
-"""The guard looks at each client once a second; crossings are found within half of that."""
+AHEAD: Final = 64
+"""Steps of a client that are read from its recording at once."""
+CALM: Final = 2
+"""Steps without anything to remember, in which what was decided for the next tick has come."""
 SLACK_MS: Final = 2_000
 """An act that comes so near to the recorded one is the same act."""
 UNSEEN: Final = frozenset(
@@ -88,6 +93,11 @@ class Session:
     offlined_since: int = 0
     offlined_ms: int = 0
     free_from_log: bool = False
+    ahead: list[Figured] = field(default_factory=list)
+    """What is recorded of the next steps, from `ahead_from` on."""
+    ahead_from: int = 0
+    calm: int = 0
+    """Steps since the guard had anything to remember of it."""
 
 
 @dataclass(slots=True)
@@ -119,8 +129,13 @@ class Try:
         self._guard = SlowClientGuard(document, host_memory, None, "/nowhere")
         self._tried = Tried()
         self._sessions: dict[str, Session] = {}
+        self._asleep: list[tuple[int, int, Session]] = []
+        """When which sessions are looked at again. Nothing waits for them: the guard needn't know of them until then, and it is they that most
+        of a day's looks would be at."""
+        self._serial = count()
         self._document = document
         self._now = 0
+        self._on_grid = True
 
     def run(self, traces: Sequence[Trace]) -> Tried:
         """The guard's decisions from the first look to the last."""
@@ -129,9 +144,14 @@ class Try:
         moments = [(at, place, one) for place, one in enumerate(traces) for at in one.points]
         heapify(moments)
         grid = coming[-1].begun if coming else 0
-        while coming or self._sessions:
+        while coming or self._sessions or self._asleep:
             if not self._sessions:
-                grid = max(grid, coming[-1].begun)
+                soonest = min([one.begun for one in coming[-1:]] + [wake for wake, _, _ in self._asleep[:1]])
+                grid += (
+                    max(soonest - grid + STEP_MS - 1, 0) // STEP_MS * STEP_MS
+                    if self._asleep
+                    else max(soonest - grid, 0)
+                )
             while moments and moments[0][0] < grid:
                 at, _, trace = heappop(moments)
                 self._look(at, coming, trace)
@@ -141,9 +161,11 @@ class Try:
 
     def _look(self, now: int, coming: list[Trace], only: Trace | None = None) -> None:
         """A turn of the broker's: at the grid's moments for everybody, in between for whom something was decided then."""
-        self._now = max(now, self._now)
+        self._now, self._on_grid = max(now, self._now), only is None
         while coming and coming[-1].begun <= now:
             self._begin(coming.pop())
+        while self._asleep and self._asleep[0][0] <= now:
+            self._wake(heappop(self._asleep)[2])
         for session in list(self._sessions.values()):
             if only is not None and session.trace is not only:
                 continue
@@ -160,10 +182,27 @@ class Try:
         if before is not None:
             self._end(before)
         backlog = Remembered(trace)
+        self._sessions[trace.who.name] = Session(trace, backlog, self._entered(trace, backlog))
+
+    def _entered(self, trace: Trace, backlog: Remembered) -> PoolUse:
         use = self._guard.register(trace.who.name, trace.who.transport, backlog, trace.who.user)
         if trace.who.topic:
             self._guard.subscribe(use, backlog)
-        self._sessions[trace.who.name] = Session(trace, backlog, use)
+        return use
+
+    def _sleep(self, session: Session, until: int) -> None:
+        """Have the guard forget a client of which it remembers nothing."""
+        self._guard.unregister(session.use)
+        del self._sessions[session.trace.who.name]
+        heappush(self._asleep, (until, next(self._serial), session))
+
+    def _wake(self, session: Session) -> None:
+        if session.trace.who.name in self._sessions:  # it has connected anew, and that is another session
+            self._tried.offlined_ms[session.trace.who.name] += session.offlined_ms
+            return
+        session.use = self._entered(session.trace, session.backlog)
+        session.calm = 0
+        self._sessions[session.trace.who.name] = session
 
     def _end(self, session: Session) -> None:
         self._live_again(session)
@@ -182,6 +221,23 @@ class Try:
         else:
             memory, disk = self._followed(session)
         self._set(session, memory, disk)
+        use = session.use
+        waits = memory or disk or session.waiting or use.offlined or use.closing
+        if waits or use.holds or use.history or use.beyond:
+            session.calm = 0
+            return
+        session.calm += 1
+        if session.calm > CALM and session.calm % CALM == 0 and (until := self._nothing_until(session)):
+            self._sleep(session, until)
+
+    def _nothing_until(self, session: Session) -> int:
+        """Until when nothing will wait for it; 0: not even now, or that can't be said."""
+        trace, now = session.trace, self._now
+        until = trace.nothing_until(now)
+        if until and session.free:  # whether it takes what comes
+            came = trace.at("matched_bytes", until) - trace.at("matched_bytes", now)
+            return until if came * 1_000 <= trace.capacity * (until - now) else 0
+        return until
 
     def _parts(self, session: Session) -> bool:
         """Whether what was done then and what is done now have become two things."""
@@ -197,27 +253,19 @@ class Try:
         session.taken = float(session.trace.at("taken_bytes", self._now))
 
     def _followed(self, session: Session) -> tuple[int, int]:
-        trace, of, now = session.trace, session.backlog, self._now
-        place = max(trace.place(now), 0)
-        for name in ("messages", "owed_messages", "owed_bytes", "taken_bytes", "unjournaled"):
-            setattr(of, name, trace.at(name, now))
-        of.lump_bytes = int(trace.columns["lump_bytes"][place])
-        for name in ("oldest_at", "unacked_at", "blocked_since"):
-            setattr(of, name, int(trace.columns[name][place]) * _MS)
-        following = min(place + 1, len(trace.columns["at"]) - 1)
-        apart = trace.columns["at"][following] - trace.columns["at"][place] > SPELL_MS
-        if apart and now - int(trace.columns["at"][place]) > STEP_MS:
-            for name in (
-                "messages",
-                "owed_messages",
-                "owed_bytes",
-                "oldest_at",
-                "unacked_at",
-                "blocked_since",
-            ):
-                setattr(of, name, 0)
-            return 0, 0
-        return trace.at("memory", now), trace.at("disk", now)
+        of, now = session.backlog, self._now
+        step, beside = divmod(now - session.ahead_from, STEP_MS)
+        if not self._on_grid:
+            seen = session.trace.figures(np.array([now]))[0]
+        else:
+            if beside or not 0 <= step < len(session.ahead):
+                session.ahead_from, step = now, 0
+                session.ahead = session.trace.figures(now + STEP_MS * np.arange(AHEAD))
+            seen = session.ahead[step]
+        of.messages, of.owed_messages, of.owed_bytes = seen.messages, seen.owed_messages, seen.owed_bytes
+        of.taken_bytes, of.unjournaled, of.lump_bytes = seen.taken_bytes, seen.unjournaled, seen.lump_bytes
+        of.oldest_at, of.unacked_at, of.blocked_since = seen.oldest_at, seen.unacked_at, seen.blocked_since
+        return seen.memory, seen.disk
 
     def _carried_on(self, session: Session) -> tuple[int, int]:
         trace, of, now = session.trace, session.backlog, self._now

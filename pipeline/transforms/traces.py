@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +50,35 @@ OBSERVED: Final = {
 """The figure of a look that a decision on a signal has observed; ages as the moment that they count from."""
 SPELL_MS: Final = 5_000
 """Looks farther apart belong to two spells: in between nothing waited."""
-RATE_OVER_MS: Final = 10_000
+STEP_MS: Final = 500
+"""The guard looks at each client once a second; crossings are found within half of that."""
+_MS: Final = 1_000_000
 
 Ints = npt.NDArray[np.int64]
+
+
+class Figured(NamedTuple):
+    """What a client was at one moment. Moments are ns."""
+
+    messages: int
+    owed_messages: int
+    owed_bytes: int
+    memory: int
+    disk: int
+    taken_bytes: int
+    unjournaled: int
+    oldest_at: int
+    unacked_at: int
+    blocked_since: int
+    lump_bytes: int
+
+
+BETWEEN: Final = ("messages", "owed_messages", "owed_bytes", "memory", "disk", "taken_bytes", "unjournaled")
+MOMENTS: Final = ("oldest_at", "unacked_at", "blocked_since")
+WAITING: Final = frozenset(
+    {"messages", "owed_messages", "owed_bytes", "memory", "disk", "oldest_at", "unacked_at", "blocked_since"}
+)
+"""Figures that are nothing where nothing waits."""
 
 
 @dataclass(slots=True)
@@ -91,6 +117,31 @@ class Trace:
     def at(self, column: str, now: int) -> int:
         """Between two looks on the line between them; the last look's value afterwards."""
         return int(np.interp(now, self.columns["at"], self.columns[column]))
+
+    def figures(self, moments: Ints) -> list[Figured]:
+        """What it was at these moments: sums on the line between two looks, the rest as at the look before. Nothing between two spells."""
+        at, of = self.columns["at"], self.columns
+        place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
+        before, after = at[place], at[np.minimum(place + 1, len(at) - 1)]
+        there = ~((after - before > SPELL_MS) & (moments - before > STEP_MS))
+        made = [np.interp(moments, at, of[name]).astype(np.int64) for name in BETWEEN]
+        made += [of[name][place] * _MS for name in MOMENTS]
+        made = [
+            column * there if name in WAITING else column
+            for name, column in zip(Figured._fields, made, strict=False)
+        ]
+        return list(map(Figured, *(column.tolist() for column in (*made, of["lump_bytes"][place]))))
+
+    def nothing_until(self, now: int) -> int:
+        """Until when nothing waits and nothing was done, if that is so at this moment; else 0."""
+        at = self.columns["at"]
+        place = max(self.place(now), 0)
+        if place + 1 >= len(at) or now - at[place] <= STEP_MS:
+            return 0
+        until = (
+            int(at[place + 1]) - SPELL_MS
+        )  # an episode of being offlined may begin so long before its first look
+        return 0 if until <= now or self.was_offlined(now) else until
 
     def was_offlined(self, now: int) -> bool:
         """Whether it was, when this was recorded."""

@@ -10,6 +10,7 @@ import pytest
 
 from broker_core.errors import OperatorError
 from pipeline.__main__ import main
+from pipeline.classes import class_archive
 from pipeline.config import settings_from
 from pipeline.session import java_version, require_java
 from tests.pipeline.support import fill
@@ -111,3 +112,24 @@ def test_arguments_win_over_the_environment(tmp_path: Path) -> None:
 def test_a_bad_instance_name_is_refused() -> None:
     with pytest.raises(OperatorError, match="bad_setting"):
         settings_from({"SLUICE_INSTANCE": "no way"})
+
+
+def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
+    """Who makes them holds them alone, and what comes to nothing leaves the next one to make them."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    java = require_java()
+    with class_archive(java, environment) as first, class_archive(java, environment) as meanwhile:
+        assert first.awaited
+        assert (meanwhile.awaited, meanwhile.options) == (False, "")
+    with class_archive(java, environment) as second:
+        made = Path(second.options.partition("ArchiveClassesAtExit=")[2].split()[0])
+        made.write_bytes(b"classes")
+        second.keep()
+    with class_archive(java, environment) as third:
+        (kept,) = tmp_path.glob("sluice/*.jsa")
+        assert f"-XX:SharedArchiveFile={kept}" in third.options
+        assert not third.awaited
+    blocked = tmp_path / "file"
+    blocked.touch()
+    with class_archive(java, {"XDG_CACHE_HOME": str(blocked)}) as none:
+        assert none.options == ""

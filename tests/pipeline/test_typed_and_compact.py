@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.errors import OperatorError
-from pipeline import compaction
+from pipeline import compaction, delta
 from pipeline.manifest import read_manifest
 from pipeline.transforms.lake import parse_file_name
 from pipeline.transforms.typed import PREFIX, UNFIT, infer, typed
@@ -157,6 +157,27 @@ def test_small_files_become_one_and_readers_see_each_record_once(
     table = records(tmp_path).to_table()
     assert sorted(table.column("sequence").to_pylist()) == list(range(1, last + 1))
     assert table.column("topic").to_pylist() == sorted(table.column("topic").to_pylist())
+
+
+def test_readers_of_the_delta_table_keep_what_they_had_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that looked into the table's log before files were joined and reads them after, and a version from before. Not for ever."""
+    last = many_runs(tmp_path, delta=True)
+    directory = str(settings_in(tmp_path).records)
+    listed = DeltaTable(directory).to_pyarrow_dataset()
+    before = DeltaTable(directory).version()
+    assert run_here(tmp_path, compact=True)["files_made"] == 1
+    assert listed.to_table(columns=["sequence"]).num_rows == last
+    assert DeltaTable(directory, version=before).to_pyarrow_table(columns=["sequence"]).num_rows == last
+    names = sorted(settings_in(tmp_path).records.glob(".versions/*/*"))
+    assert len(names) == 7
+    monkeypatch.setattr(delta, "KEPT_S", -1)
+    run_here(tmp_path)
+    (kept,) = settings_in(tmp_path).records.glob(".versions/*/*")
+    assert kept.samefile(next(settings_in(tmp_path).records.glob("day=*/*.parquet")))
+    assert DeltaTable(directory).to_pyarrow_table(columns=["sequence"]).num_rows == last
+    assert records(tmp_path).to_table().num_rows == last  # a listing sees each record once
 
 
 def test_a_large_file_isnt_written_again_for_each_small_one() -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from django.test import Client
+from django.utils.html import escape
 
 from broker_core.config import PolicyDocument
 from broker_core.documents.jobs import JOB_OPTIONS
@@ -126,6 +127,7 @@ def test_each_job_has_a_form_with_its_options_and_their_bounds(
     asked = {"job": job}
     for option in JOB_OPTIONS[job]:
         assert f'name="option-{option.name}"' in form
+        assert f'for="option-{option.name}">{escape(option.label)}</label>' in form
         if option.kind in ("whole", "number"):
             assert f'min="{option.least}" max="{option.most}"' in form
             bad = browser.post("/pipeline/start/", {**asked, f"option-{option.name}": "-5"}, follow=True)
