@@ -85,6 +85,14 @@ class Frame(NamedTuple):
     headers: Headers
     body: bytes
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes of memory, about."""
+        return FRAME_BYTES + len(self.body) + sum(map(len, self.headers.values()))
+
+
+FRAME_BYTES: Final = 128
+
 
 class _Head(NamedTuple):
     """A frame's head, read once however long its body takes to come. `body_at` counts from the frame's first byte."""
