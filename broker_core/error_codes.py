@@ -109,7 +109,7 @@ CODES: Final = MappingProxyType({
     "journal_failed": ErrorCode("The disk refused the journal, or the log can't be read there; nothing behind it is stored", _CLIENT | _OPERATOR, _FAILED, 4301, SOON),
     "journal_taken": ErrorCode("The journal's lock or the segment that is written was removed, moved or replaced; `path`", _CLIENT | _OPERATOR, close=4304, retry_after_ms=SOON),
     "disk_full": ErrorCode("There is no room on the disk", _CLIENT | _OPERATOR, HTTPStatus.INSUFFICIENT_STORAGE, 4302, SOON),
-    "input_full": ErrorCode("The instance holds as many unfinished frames as it takes, before logon or in all", _CLIENT, close=4305, retry_after_ms=SOON),
+    "input_full": ErrorCode("The instance holds as much of what clients sent (unfinished frames, and such that wait) as it takes, before logon or in all", _CLIENT, close=4305, retry_after_ms=SOON),
     "internal_error": ErrorCode("The broker failed at it; its log says how", _CLIENT | _OPERATOR, _FAILED, 4303, SOON),
     # Commands.
     "bad_topic": ErrorCode("Nothing can be published to such a topic", _CLIENT | _OPERATOR, _BAD),

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
+from api.broker_websocket.waiting import Gate
 from broker_core.config.access import may_connect
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entry import OutboxEntry
@@ -71,10 +72,9 @@ class WebSocketSink:
         self._drop = drop
         self._progress = PeerProgress(raw)
         self._sending = False
-        self._wake = asyncio.Event()
-        self._reading = asyncio.Event()
-        self._reading.set()
-        self._ending = asyncio.Event()
+        self._wake = Gate()
+        self._reading = Gate(is_open=True)
+        self._ending = Gate()
         self._closing = (1000, "")
         self._sender: asyncio.Task[None] | None = None
         self._over = False
@@ -277,6 +277,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
             kind = message["type"]
             if kind == "websocket.receive":
                 self._hand_on(connection, sink, message)
+                del message  # while nothing is read from this client, or nothing comes
                 await sink.may_read()
             elif kind == "websocket.connect":
                 if self._welcome():
@@ -303,6 +304,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
         try:
             frames = parse_message(message["bytes"], kinds=FROM_CLIENT)
         except ClientError as error:
-            connection.receive((error,))
+            # Its frames know the message, and the error: in a circle, the message would stay until the collector comes.
+            connection.receive((error.with_traceback(None),))
             return
         connection.receive(frames)

@@ -6,10 +6,10 @@ limit (measured: 2.8 GB in five seconds for a client that doesn't read). Here:
 * out: the WebSocket protocol is the transport's streaming producer. `await send()` waits until the kernel has taken
   what was sent, so that what waits for a peer that doesn't read is in its outbox, and one message at most is here, or
   a few small ones.
-* in: when the application has INCOMING_HIGH messages waiting, no more are cut from what was read, and the transport stops
-  reading from the socket. So a client's thousands of small messages take many turns of the loop.
-* what is held of messages that aren't whole counts with what TCP transports hold of frames (`anteroom`), and so does a request
-  for a WebSocket, whose connection is a guest of the anteroom too.
+* in: when the application has INCOMING_HIGH messages or INCOMING_BYTES waiting, no more are cut from what was read, and the
+  transport stops reading from the socket. So a client's thousands of small messages take many turns of the loop.
+* what is held of messages that aren't whole, or that the application hasn't taken, counts with what TCP transports hold of frames
+  (`anteroom`), and so does a request for a WebSocket, whose connection is a guest of the anteroom too.
 * what a connection was made of before its logon is free when it is lost, without waiting for Python's collector.
 * connections have no age limit (daphne's default closes healthy subscriptions after a day).
 """
@@ -34,6 +34,7 @@ from twisted.web.http import HTTPChannel, _GenericHTTPChannelProtocol
 from zope.interface import implementer
 
 from api.broker_websocket.tls import context_factory, peer_names
+from api.broker_websocket.waiting import Gate, Incoming
 from broker_core.config import TlsSettings
 from broker_core.connections.anteroom import Anteroom, Unfinished
 from broker_core.errors import ClientError
@@ -43,6 +44,8 @@ from broker_core.transports import socket_options
 INCOMING_HIGH = 16
 """Messages waiting for the application before the socket is no longer read."""
 INCOMING_LOW = 4
+INCOMING_BYTES = 256 * 1024
+"""Of them; or one message, however large it is. As much as a TCP transport reads at once."""
 PART_BYTES = 64
 """What a part of a message takes besides its bytes."""
 UNAWAITED_BYTES = 8 * 1024
@@ -59,8 +62,7 @@ class PacedProtocol(WebSocketProtocol):
     """Whether it was given the request that it begins with."""
 
     def onConnect(self, request: Any) -> Any:
-        self.room = asyncio.Event()
-        self.room.set()
+        self.room = Gate(is_open=True)
         self.unawaited_bytes = 0
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
@@ -150,11 +152,11 @@ class PacedProtocol(WebSocketProtocol):
         super().onMessageEnd()
 
     def _count(self) -> None:
-        """Tell the instance what is held of a message that isn't whole; let go of it when there is no room."""
+        """Tell the instance what is held of what isn't whole or wasn't taken; let go of it when there is no room."""
         if self.state != self.STATE_OPEN:
             return
         try:
-            self.unfinished.hold(len(self.data) + self.partial)
+            self.unfinished.hold(len(self.data) + self.partial + self.application_queue.nbytes)
         except ClientError as error:
             self.reading = False
             self.transport.pauseProducing()
@@ -174,7 +176,10 @@ class PacedProtocol(WebSocketProtocol):
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
         super().onMessage(payload, isBinary)
         # What comes behind a logon that is being checked is nobody's yet: no more than a message of it is taken.
-        if self.reading and (not self.known or self.application_queue.qsize() >= INCOMING_HIGH):
+        waiting = self.application_queue
+        if self.reading and (
+            not self.known or waiting.qsize() >= INCOMING_HIGH or waiting.nbytes >= INCOMING_BYTES
+        ):
             self.reading = False
             self.transport.pauseProducing()
 
@@ -187,7 +192,10 @@ class PacedProtocol(WebSocketProtocol):
 
     def taken(self) -> None:
         """The application took a message; go on in the next turn of the loop once few are waiting."""
-        if not self.reading and not self.resuming and self.application_queue.qsize() <= INCOMING_LOW:
+        self._count()
+        waiting = self.application_queue
+        few = waiting.qsize() <= INCOMING_LOW and waiting.nbytes < INCOMING_BYTES
+        if few and not self.reading and not self.resuming:
             self.resuming = True
             asyncio.get_running_loop().call_soon(self._read_on)
 
@@ -209,6 +217,9 @@ class PacedProtocol(WebSocketProtocol):
 
     def connectionLost(self, reason: Any = connectionDone) -> None:
         super().connectionLost(reason)
+        if self.closeHandshakeTimeoutCall is not None:  # which would keep everything here until its time
+            self.closeHandshakeTimeoutCall.cancel()
+            self.closeHandshakeTimeoutCall = None
         # What knows this protocol, and is known by it: in circles, only the collector would free it.
         self.data, self.message_data, self.frame_data, self.on_overflow = b"", [], [], None
         del self.is_open, self.is_closed
@@ -358,7 +369,7 @@ class PacedServer(Server):
         """As daphne's, but the application's `receive` tells the protocol that a message was taken."""
         if scope["type"] != "websocket":
             return super().create_application(protocol, scope)
-        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        queue = Incoming()
 
         async def receive() -> dict[str, Any]:
             message = await queue.get()

@@ -1,8 +1,8 @@
 """What may be cost by whom nobody knows yet: connections before their logon, and an address's share.
 
 A frame before the logon has BEFORE_LOGON bytes at most (the transports hold to it). All connections that haven't logged on
-hold HELD_BYTES of unfinished frames together, and all that have INPUT_BYTES; who would pass that is closed and may come
-back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes room, so that
+hold HELD_BYTES together of what they sent, unfinished frames or such that wait to be taken, and all that have INPUT_BYTES; who would
+pass that is closed and may come back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes room, so that
 whoever logs on at once comes in, however many others don't. An address has its share of the instance's connections, and of
 logons a second.
 """
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from broker_core.errors import ClientError
 
-HELD_BYTES: Final = 8 * 1024 * 1024
+HELD_BYTES: Final = 4 * 1024 * 1024
 INPUT_BYTES: Final = 1024 * 1024 * 1024
 MAX_GUESTS: Final = 1_100
 """Connections before their logon, also such as are still asking for a WebSocket. More than the 1,024 that a listener may take from
@@ -49,7 +49,9 @@ class Guest(Protocol):
 
 
 class Unfinished:
-    """What one connection holds of a frame that isn't whole, as its anteroom counts it."""
+    """What one connection holds in one place of what it sent: of a frame that isn't whole, or that waits. As its anteroom counts it."""
+
+    __slots__ = ("_anteroom", "_bytes", "_logged_on")
 
     def __init__(self, anteroom: Anteroom) -> None:
         self._anteroom = anteroom
@@ -73,7 +75,7 @@ class Anteroom:
 
     def __init__(self) -> None:
         self.held = self.input = 0
-        """Bytes of unfinished frames, before and after the logon."""
+        """Bytes of what is unfinished or waits, before and after the logon."""
         self.connections: Counter[str] = Counter()
         self._guests: dict[str, dict[Guest, None]] = {}
         """By their address, the oldest first."""
@@ -155,7 +157,7 @@ class Anteroom:
         self.input += held
 
     def hold(self, more: int, *, logged_on: bool) -> None:
-        """A connection holds so many bytes more of an unfinished frame, or less. ClientError input_full."""
+        """A connection holds so many bytes more of what it sent, or less. ClientError input_full."""
         if logged_on:
             self.input += more
         else:
@@ -163,6 +165,6 @@ class Anteroom:
         if more > 0 and (self.input > INPUT_BYTES if logged_on else self.held > HELD_BYTES):
             raise ClientError(
                 "input_full",
-                "This instance holds as many unfinished frames as it takes.",
-                "Send whole frames, and log on before large ones.",
+                "This instance holds as much of what clients sent as it takes.",
+                "Send whole frames, and wait for the logon's answer before others.",
             )

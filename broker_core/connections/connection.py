@@ -17,6 +17,7 @@ from broker_core.access import EVERYTHING
 from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
 from broker_core.connections.acknowledging import acknowledge, grant, open_window
+from broker_core.connections.anteroom import Unfinished
 from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
@@ -56,7 +57,8 @@ class Connection:
         self.user = ""
         self.identity: Identity | None = None
         self.rights = EVERYTHING
-        self.inbox = Inbox(sink, self._take, self._clock, services.turns)
+        self._untaken = Unfinished(services.roster.anteroom)
+        self.inbox = Inbox(sink, self._take, self._clock, services.turns, self._untaken)
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = self.promised_ms = 0
@@ -96,7 +98,10 @@ class Connection:
     def receive(self, items: Iterable[Item]) -> None:
         """What the transport has read, in order. Taken now or in later turns, see `inbox`."""
         self.heard_at = self._clock.monotonic_ms()
-        self.inbox.put(items)
+        try:
+            self.inbox.put(items)
+        except ClientError as error:
+            self.fail(error.with_traceback(None))
 
     def _take(self, item: Item) -> None:
         if self._unread_replies > MAX_UNREAD_REPLIES:
@@ -226,6 +231,8 @@ class Connection:
         services.quotas.left(self)
         if self.closed:
             return NOTHING_OWED
+        if not self.logged_on:
+            self.inbox.forget()
         services.judging.left(self)
         for target in self.subscriptions.values():
             self._put_down(target)
@@ -323,6 +330,7 @@ class Connection:
         services.roster.log_on(self, command.name)
         services.quotas.joined(self, identity)
         self.name = command.name
+        self._untaken.logged_on()
         self.sink.logged_on()
         self.services.judging.joined(self)
         self.note("connect", "live")

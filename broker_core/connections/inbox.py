@@ -2,7 +2,8 @@
 
 A read brings up to 256 KiB, which may be thousands of commands. Carried out in one go they would hold everybody else's messages
 up for as long. So a connection has a budget of time a turn; what is left is taken in the next, after all others have had theirs,
-and the client isn't read from until nothing is left. Whether a client is read from is decided here alone, because
+and the client isn't read from until nothing is left. What is left counts in the instance's budgets of input (`anteroom`): a logon
+may be checked for seconds, and a disk be slow. Whether a client is read from is decided here alone, because
 there is more than one reason not to.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from broker_core.connections.anteroom import Unfinished
 from broker_core.errors import ClientError
 from broker_core.protocols.native import Frame
 
@@ -29,9 +31,16 @@ batch is one, so that a turn more for each costs it nothing that could be measur
 class Deed(Protocol):
     """What was read in a protocol that makes its own of it."""
 
+    @property
+    def nbytes(self) -> int:
+        """What it holds of what was read, about."""
+
     def carry_out(self) -> None:
         """Do it. ClientErrors say why not."""
 
+
+ITEM_BYTES = 256
+"""What an item takes besides the bytes that were read: a thousand tiny frames are much more than their bytes."""
 
 Item = Frame | str | ClientError | Deed
 """A frame, a command as text, why nothing more can be read, or a deed of another protocol."""
@@ -99,10 +108,27 @@ class Turns:
             self._schedule()
 
 
-class Inbox:
-    """One connection's. `take` is called for each item and may raise nothing."""
+def weight(items: Iterable[Item]) -> int:
+    """What they take of memory, about."""
+    nbytes = 0
+    for item in items:
+        nbytes += ITEM_BYTES
+        if isinstance(item, Frame):
+            nbytes += len(item.payload)
+        elif isinstance(item, str):
+            nbytes += len(item)
+        elif not isinstance(item, ClientError):
+            nbytes += item.nbytes
+    return nbytes
 
-    def __init__(self, sink: Sink, take: Callable[[Item], None], clock: Clock, turns: Turns) -> None:
+
+class Inbox:
+    """One connection's. `take` is called for each item and may raise nothing. `held` is told what waits here."""
+
+    def __init__(
+        self, sink: Sink, take: Callable[[Item], None], clock: Clock, turns: Turns, held: Unfinished
+    ) -> None:
+        self._held = held
         self._sink = sink
         self._take = take
         self._clock = clock
@@ -124,9 +150,17 @@ class Inbox:
         return self._reading
 
     def put(self, items: Iterable[Item]) -> None:
-        """Take what was read: now what the budget allows, the rest in later turns."""
+        """Take what was read: now what the budget allows, the rest in later turns. ClientError input_full when the instance has no
+        room for what waits."""
         self._waiting.extend(items)
         self._hand_over()
+        if self._waiting:
+            self._held.hold(weight(self._waiting))
+
+    def forget(self) -> None:
+        """What waits is from nobody, and won't be taken."""
+        self._waiting.clear()
+        self._held.hold(0)
 
     def hold(self, why: Hold, but: Callable[[Item], bool] | None = None) -> None:
         """Take nothing more, also in this turn, until it is released; `but` says of what comes next that it may be taken."""
@@ -145,7 +179,7 @@ class Inbox:
         What came behind a logon that is still being checked is from nobody, and forgotten.
         """
         if Hold.LOGON in self._holds:
-            self._waiting.clear()
+            self.forget()
         self._holds.clear()
         self._ended = ended
         self._hand_over()
@@ -170,6 +204,8 @@ class Inbox:
         finally:
             self._taking = False
         self._spent_ns, self._stopped_at = spent + now - began, now
+        if not self._waiting:
+            self._held.hold(0)
         if self._may_take:
             self._scheduled = True
             self._turns.join(self._next_turn)

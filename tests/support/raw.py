@@ -65,6 +65,14 @@ class RawClient:
                 self._waiting += self._frames.feed(data)
         return self._waiting.pop(0)
 
+    async def ends_with(self, word: bytes, seconds: float = 10.0) -> bool:
+        """Whether the word is in what comes before the end of the stream, whatever the protocol is."""
+        said = b""
+        async with asyncio.timeout(seconds):
+            while word not in said and (data := await self._reader.read(1 << 16)):
+                said += data
+        return word in said
+
     async def until(self, what: str) -> dict[str, Any]:
         """The next command whose `c` or `ack` is that; others are passed over."""
         while (frame := await self.next_frame()) is not None:

@@ -50,7 +50,8 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
         f"{_T}/engine/test_faults.py", f"{_T}/connections/test_commands.py",
     ),
     "broker_core/connections/publisher.py": (
-        f"{_T}/connections/test_publisher.py", f"{_T}/engine/test_dispatch.py", f"{_T}/connections/test_commands.py",
+        f"{_T}/connections/test_publisher.py", f"{_T}/connections/test_quotas.py", f"{_T}/engine/test_dispatch.py",
+        f"{_T}/connections/test_commands.py",
     ),
     "broker_core/access/rights.py": (f"{_T}/access",),
     "broker_core/access/policy.py": (f"{_T}/access",),

@@ -90,6 +90,14 @@ class Frame(NamedTuple):
     receipt: str = ""
     """What it asks to be answered with; by itself, as all else may be equal in all frames of a publisher."""
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes of memory, about."""
+        return FRAME_BYTES + len(self.body) + sum(map(len, self.headers.values()))
+
+
+FRAME_BYTES: Final = 128
+
 
 _Head = tuple[str, Headers, str, int]
 """A frame's head, read once however long its body takes to come: command, headers, receipt, and where the body begins, counted from

@@ -50,6 +50,10 @@ class _Sends:
     session: Session
     frames: list[Frame]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(frame.nbytes for frame in self.frames)
+
     def carry_out(self) -> None:
         self.session.send(self.frames)
 
@@ -61,6 +65,10 @@ class _Spoken:
     session: Session
     frame: Frame
 
+    @property
+    def nbytes(self) -> int:
+        return self.frame.nbytes
+
     def carry_out(self) -> None:
         self.session.take(self.frame)
 
@@ -70,6 +78,7 @@ class _Gone:
     """Nothing follows. Behind what was read before, which counts: a COMMIT may be among it."""
 
     transactions: Transactions
+    nbytes = 0
 
     def carry_out(self) -> None:
         self.transactions.drop()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker_core.access import hash_password
 from broker_core.client import AsyncClient
-from broker_core.connections import anteroom
+from broker_core.connections import anteroom, logons
 from broker_core.connections.anteroom import Anteroom
+from broker_core.connections.inbox import ITEM_BYTES
 from broker_core.errors import ClientError
-from broker_core.protocols.native import BEFORE_LOGON, COMMAND, PUBLISH, encode_frame_header
+from broker_core.protocols.native import BEFORE_LOGON, COMMAND, PUBLISH, encode_command, encode_frame_header
+from tests.broker_core.access.making import policy, user
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.raw import RawClient
 
@@ -63,6 +68,37 @@ async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_
             raw.close()
         await asyncio.gather(*refused, return_exceptions=True)
         await until(lambda: broker.engine.anteroom.held == 0)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "stomp"])
+async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(logons, "password_matches", lambda *_: may_end.wait(30))
+    monkeypatch.setattr(anteroom, "HELD_BYTES", 150_000)
+    maria = user("maria", password=hash_password("right"))
+    made = policy(maria, authentication="password", restricted=False)
+    made = replace(made, transports=tuple(replace(one, kind=kind) for one in made.transports))
+    logon = {
+        "tcp": encode_command({"c": "logon", "name": "c", "user": "maria", "password": "right"}),
+        "stomp": b"CONNECT\naccept-version:1.2\nlogin:maria\npasscode:right\n\n\0",
+    }[kind]
+    tiny = {"tcp": encode_frame_header(COMMAND, 0, 0), "stomp": b"ABORT\n\n\0"}[kind]
+    async with running_broker(tmp_path, made) as broker:
+        hall, few, many = broker.engine.anteroom, await RawClient.open(broker), await RawClient.open(broker)
+        few.write(logon + 300 * tiny)
+        await until(lambda: 300 * ITEM_BYTES <= hall.held < 150_000)
+        before = hall.held
+        many.write(logon + 450 * tiny)
+        try:
+            assert await many.ends_with(b"input_full")
+            assert hall.held == before, "of who was turned away nothing stays, whether or not it reads"
+        finally:
+            may_end.set()
+        await until(lambda: hall.held == 0)
+        few.close()
+        many.close()
 
 
 async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_comes_in(

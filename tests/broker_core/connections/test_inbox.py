@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker_core.connections.inbox import TURN_NS, Hold, Inbox, Item, Turns
+from broker_core.connections.anteroom import Anteroom, Unfinished
+from broker_core.connections.inbox import ITEM_BYTES, TURN_NS, Hold, Inbox, Item, Turns
 from tests.support.manual_clock import ManualClock
 
 SLOW = TURN_NS / 1e9 / 4
@@ -23,7 +24,8 @@ class Peer:
         self.taken: list[Item] = []
         self.reading = True
         sink: Any = self
-        self.inbox = Inbox(sink, self.take, self.clock, turns or Turns(self.clock))
+        self.anteroom = Anteroom()
+        self.inbox = Inbox(sink, self.take, self.clock, turns or Turns(self.clock), Unfinished(self.anteroom))
         self.told: list[str] = []
 
     def take(self, item: Item) -> None:
@@ -104,6 +106,19 @@ async def test_nothing_is_taken_while_a_logon_is_checked_also_of_the_same_read(p
     assert peer.taken == ["logon"] and not peer.reading
     peer.inbox.release(Hold.LOGON)
     assert peer.taken == ["logon", "subscribe", "flush"] and peer.reading
+
+
+async def test_what_waits_is_counted_until_it_is_taken_or_is_nobodys(peer: Peer) -> None:
+    many = ["x" * 10] * 100
+    peer.inbox.put(["logon", *many])
+    assert peer.anteroom.held == 100 * (10 + ITEM_BYTES), "tiny commands take more than their bytes"
+    peer.inbox.release(Hold.LOGON)
+    while not peer.reading:
+        await turn()
+    assert peer.anteroom.held == 0
+    peer.inbox.put(["logon", *many])
+    peer.inbox.end(lambda: peer.told.append("ended"))
+    assert peer.anteroom.held == 0 and peer.told == ["ended"]
 
 
 async def test_a_client_is_read_from_when_no_reason_is_left_not_to(peer: Peer) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from broker_core.batch import build
 from broker_core.broker import Broker
+from broker_core.config.preset_fields import QuotaSettings
 from broker_core.connections.publisher import MOST_TOPICS, MOST_UNCOMMITTED
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
-from tests.support.brokers import running_broker, until
+from tests.support.brokers import running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 
 
@@ -104,4 +106,38 @@ async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their
         assert found.messages == len(topics) + 1 == broker.engine.dispatch.messages_in
         assert found.topics["prices.0"] == 2 and found.topics["prices.>"] == MOST_TOPICS
         assert found.topics[">"] == 2, "a word alone is no prefix of others"
+        client.close()
+
+
+async def test_of_too_many_words_the_rest_is_counted_together(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        client = await RawClient.connect(broker, "busy")
+        topics = [f"{number}.x" for number in range(3 * MOST_TOPICS)]
+        batch = build("busy", topics, [b"x"] * len(topics))
+        client.write(encode_frame_header(PUBLISH, 0, len(batch)) + batch + flush("all"))
+        await client.until("completed")
+        found = broker.engine.roster.clients["busy"].publishing.topics
+        assert len(found) == 2 * MOST_TOPICS + 1
+        assert found[">"] == MOST_TOPICS and found[f"{2 * MOST_TOPICS - 1}.>"] == 1
+        client.close()
+
+
+async def test_what_is_refused_is_told_by_its_numbers_and_not_counted(tmp_path: Path) -> None:
+    """In a batch as in a command; what comes behind it is taken, and each message counts once against the rate."""
+    quotas = (QuotaSettings(client_topics=1, client_publish_rate=100),)
+    async with running_broker(tmp_path, replace(tcp_policy(), quotas=quotas)) as broker:
+        client = await RawClient.connect(broker, "busy")
+        await client.publish("t", [b"1", b"2"], first=1)
+        await client.publish("other", [b"3", b"4"], first=3)
+        told = await client.until("error")
+        assert told["code"] == "over_quota"
+        assert (told["of"], told["first"], told["sequence"]) == ("publish", 3, 4)
+        client.command({"c": "publish", "topic": "other", "data": 1, "id": "x"})
+        told = await client.until("error")
+        assert (told["code"], told["of"], told["id"]) == ("over_quota", "publish", "x")
+        client.write(b"".join(map(publish, range(70))) + flush("all"))
+        assert (await client.until("completed"))["id"] == "all"
+        found = broker.engine.roster.clients["busy"].publishing
+        assert found.topics == {"t": 72} and broker.engine.dispatch.messages_in == 72
+        assert found._paced is None, "72 of the 100 that are there at once"
         client.close()

@@ -14,6 +14,7 @@ from broker_core.protocols.native import (
     FROM_CLIENT,
     MAX_COMMAND,
     MAX_FRAME,
+    MAX_FRAMES,
     PUBLISH,
     USUAL_BUFFER,
     Frame,
@@ -166,6 +167,14 @@ def test_any_bytes_make_frames_or_a_named_error(data: bytes, size: int) -> None:
                 assert found.kind in (COMMAND, PUBLISH, DELIVER)
     except ClientError as error:
         assert error.code in ("bad_frame", "frame_too_large")
+
+
+def test_a_websocket_message_of_more_tiny_frames_than_a_turn_can_cut_is_refused() -> None:
+    empty = frame(COMMAND, b"")
+    assert len(parse_message(empty * MAX_FRAMES)) == MAX_FRAMES
+    with pytest.raises(ClientError) as caught:
+        parse_message(empty * (MAX_FRAMES + 1))
+    assert (caught.value.code, caught.value.details["position"]) == ("bad_frame", 8 * MAX_FRAMES)
 
 
 def test_a_websocket_message_holds_whole_frames_only() -> None:

@@ -91,6 +91,11 @@ def test_over_the_pools_memory_the_largest_go_until_it_is_under() -> None:
     assert all((d.action, d.reason) == (Action.OFFLINE, Reason.POOL_MEMORY) for d in decisions)
 
 
+def test_a_pool_that_is_back_at_exactly_its_limit_costs_no_second_one() -> None:
+    clients = [client("large", memory=300), *(client(f"small-{number}", memory=250) for number in range(4))]
+    assert acts(judge(*clients)) == [("large", Action.OFFLINE, Reason.POOL_MEMORY)]
+
+
 def test_over_the_pools_disk_the_largest_is_disconnected() -> None:
     clients = (client(name, disk=size) for name, size in (("a", 1_500), ("b", 1_600), ("c", 1_000)))
     (decision,) = judge(*clients, client("d", memory=300))
