@@ -63,6 +63,9 @@ class Outlet(Protocol[Owner]):
     def applied(self, group: list[Pending[Owner]], positions: list[Position]) -> None:
         """A group is durable; where each of its batches stands in the journal. The order of the log."""
 
+    def repeated(self, pending: Pending[Owner]) -> None:
+        """All of a batch is in the log already, by another broker, and durable: it is acknowledged, and not delivered."""
+
     def failed(self, group: list[Pending[Owner]], error: JournalError) -> None:
         """Nothing of these is stored, as far as can be said. Only the first of them may have been stamped."""
 
@@ -88,6 +91,12 @@ class CommitLog(Protocol[Owner]):
 
     async def close(self) -> None:
         """Finish what was appended, also while this waits, and take nothing more. What a broken log has is left."""
+
+
+class LogMaker(Protocol):
+    """Makes the log of a broker. `LocalLog` is one."""
+
+    def __call__(self, journal: Journal, outlet: Outlet[Owner], clock: Clock) -> CommitLog[Owner]: ...
 
 
 class LocalLog(Generic[Owner]):
