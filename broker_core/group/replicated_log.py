@@ -216,6 +216,8 @@ class ReplicatedLog(Generic[Owner]):
                     raise
                 # No room: those who wait here have been told, and the same is applied again.
                 log.warning("group_waits_for_room", why=problem.sentence)
+                self._note_away()
+                self.away, self.attached = problem.sentence, None
                 await asyncio.sleep(1.0)
 
     async def _attend(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from io import StringIO
 from pathlib import Path
@@ -12,8 +13,10 @@ from pathlib import Path
 from django.core.management import call_command
 from django.test import override_settings
 
+from broker_core.batch import Buffer
 from broker_core.client import AsyncClient, ReconnectPolicy
 from broker_core.errors import OperatorError
+from broker_core.journal.files import Files
 from tests.group.test_one_log import publish, read
 from tests.support.brokers import ask, until
 from tests.support.engines import running_engines
@@ -207,6 +210,41 @@ async def test_a_member_that_is_cut_off_refuses_and_catches_up_and_an_answer_tha
                 last = a.member.status().last
                 await until(lambda: b.member.status().members[0].applied >= last)
                 await until(lambda: content_of(a.journal) == content_of(b.journal))
+
+
+class Full(Files):
+    """A disk that may have no room."""
+
+    full = False
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().pwritev(fd, buffers, offset)
+
+
+async def test_a_member_whose_disk_is_full_says_so_and_has_everything_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    disk = Full()
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            b = await start_member(tmp_path, "b", engines.urls, files=disk, hold_ms=HOLD_MS)
+            try:
+                await publish(b.address, "p", 1, 10)
+                disk.full = True
+                assert await refused(b, "q") == "disk_full"
+                await publish(a.address, "p", 11, 20)
+                await until(lambda: "room" in b.member.status().why)
+                assert len(await read(b.address, "reader", 10)) == 10
+                disk.full = False
+                found = await read(b.address, "reader", 21)
+                # What was refused while it was on its way may get into the log: once, as every numbered record does.
+                assert [n for _, by, n in found if by == "p"] == list(range(1, 21))
+                await until(lambda: content_of(a.journal) == content_of(b.journal))
+                assert b.law.broken == [] and b.errors == []
+            finally:
+                await b.stop()
 
 
 async def test_a_member_with_the_journal_of_a_broker_by_itself_says_so(tmp_path: Path) -> None:
