@@ -186,9 +186,12 @@ class Connection:
             self.sink.close("bad_command", "It asks and doesn't read the answers.")
 
     def _refuse(self, error: ClientError) -> None:
-        # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection, and what another
-        # broker of the group can do.
-        if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch", "behind"):
+        if error.code == "behind":
+            # Nothing is refused, or the client would give its subscription up: another broker of the group has got so far.
+            self.close(error.code, error.sentence, error.fix)
+            return
+        # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection.
+        if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch"):
             self.fail(error)
         else:
             self.reply(replies.error_reply(error))

@@ -71,7 +71,7 @@ class Preparation:
             connection.backlog.send()
         except (ClientError, JournalError) as error:
             if error.code == "behind":
-                connection.fail(error)
+                connection.close(error.code, error.sentence, error.fix)
                 return
             connection.reply(replies.error_reply(error, of="subscribe", id=command.id))
         except Exception:

@@ -18,6 +18,8 @@ from tests.support.groups import MemberProcess, content_of
 from tests.torture.history import History, Reader, Record, check
 
 QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2, first_connect_timeout=120)
+PATIENCE_S = 150
+"""Elections wait for silence, and on a busy machine for each other."""
 HOLD_MS = 2_000
 """Less than an election takes: what waits is refused then, comes back, and must be there once."""
 
@@ -54,16 +56,17 @@ class Load:
     async def goes_on(self, number: int = 100) -> None:
         """Wait until so many more are durable."""
         wanted = self.durable + number
-        await until(lambda: self.durable >= wanted or self._tasks[0].done(), 120)
+        await until(lambda: self.durable >= wanted or self._tasks[0].done(), PATIENCE_S)
         assert not self._tasks[0].done(), self._tasks[0].exception()
 
     async def end(self) -> None:
         """Publish no more, and read what there is."""
         self._stop.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await self._tasks[0]
         await until(
-            lambda: sum(one.publisher == self.name for one in self.reader.records) >= self.published, 60
+            lambda: sum(one.publisher == self.name for one in self.reader.records) >= self.published,
+            PATIENCE_S,
         )
 
     async def close(self) -> None:
@@ -105,7 +108,7 @@ class Group:
             # Whoever is answered has applied what any member has acknowledged.
             async with AsyncClient(member.address, "last") as client:
                 subscription = await client.subscribe("t", bookmark=f"group|{wanted - 1}|")
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE_S):
                     await anext(aiter(subscription))
         self.kill()
         contents = set()
