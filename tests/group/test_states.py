@@ -201,7 +201,7 @@ async def test_a_member_that_is_cut_off_refuses_and_catches_up_and_an_answer_tha
                 async with AsyncClient(b.address, "far", reconnect=QUICK) as far:
                     # It hasn't come so far: to begin at its own end would repeat what others have given.
                     subscribing = asyncio.create_task(far.subscribe("t", bookmark=ahead))
-                    await read(b.address, "other", 10)
+                    assert await refused(b, "r") == "no_quorum"
                     cable.whole = True
                     cable.answers.set()
                     async with asyncio.timeout(60):
