@@ -68,7 +68,7 @@ format: $(VENV)/dev.stamp  ## lay out the code, 110 columns
 	$(VENV)/bin/ruff format .
 
 # Each is compiled with those before it as constraints. What is locked stays unless it has to move: ARGS=--upgrade moves all of it.
-LOCKS := requirements-build requirements requirements-oidc requirements-demo requirements-dev
+LOCKS := requirements-build requirements requirements-oidc requirements-group requirements-demo requirements-dev
 lock: $(VENV)/dev.stamp  ## make requirements*.txt of requirements*.in: all that they bring, with hashes; ARGS='--upgrade'
 	@set -e; for name in $(LOCKS); do \
 	  $(VENV)/bin/uv --quiet pip compile --universal --python-version 3.11 --generate-hashes \
@@ -108,7 +108,7 @@ $(VENV)/demo.stamp: requirements-demo.txt $(VENV)/up.stamp
 	@$(PIP) -r requirements-demo.txt
 	@touch $@
 
-$(VENV)/dev.stamp: requirements-dev.txt requirements-demo.txt requirements-oidc.txt $(VENV)/up.stamp
+$(VENV)/dev.stamp: requirements-dev.txt requirements-demo.txt requirements-oidc.txt requirements-group.txt $(VENV)/up.stamp
 	@echo "Installing what the tests need"
-	@$(PIP) -r requirements-dev.txt -r requirements-demo.txt -r requirements-oidc.txt
+	@$(PIP) -r requirements-dev.txt -r requirements-demo.txt -r requirements-oidc.txt -r requirements-group.txt
 	@touch $@

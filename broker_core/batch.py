@@ -8,7 +8,7 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
     | 24 payload_crc u32 | 28 header_crc u32 | 32 origin u64 | 40 epoch u32 | 44 zero u32 |
     | 48 first_sequence u64 | 56 accepted_at i64 | 64 publisher u64                    |
     | 72 first_publisher_sequence u64 | 80 headers_length u32 | 84 bodies_length u32   |
-    | 88 zero u64                                                                      |
+    | 88 log_position u64                                                              |
     +---------------------------------------------------------------- payload ---------+
     | dictionary: u16 entries, then u16 length + UTF-8 each; zero-padded to 8          |
     | rows: count x 16 bytes                                                           |
@@ -28,6 +28,7 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
   first_publisher_sequence + publisher_sequence_delta. first_sequence 0 means "not journaled";
   first_publisher_sequence 0 means that the publisher doesn't number its messages.
 * origin and publisher are hash64() of the instance's and the client's name. accepted_at is nanoseconds UTC.
+* log_position says where the batch stands in the log that a group of brokers shares (group/order.py); 0 where there is none.
 * A row's flags are zero. A record's headers are bytes that the publisher and its subscribers agree on; the broker carries them.
 * flags: EXPLICIT_SEQUENCES, and of deliveries alone CONFLATED and CONFLATION_OVER, which stand in a copy that is made for one
   client and never in a journal.
@@ -85,6 +86,7 @@ MAX_DICTIONARY = 1_024
 _STAMP = struct.Struct("<QIIQq")  # origin, epoch, zero, first_sequence, accepted_at: bytes 32 to 64
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 _ZERO_CRC = b"\0\0\0\0"
 
@@ -111,7 +113,7 @@ class BatchHeader(NamedTuple):
     first_publisher_sequence: int
     headers_length: int
     bodies_length: int
-    zero_2: int
+    log_position: int
 
     @property
     def size(self) -> int:
@@ -256,6 +258,11 @@ def stamp(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accep
     _STAMP.pack_into(buf, 32, origin, epoch, 0, first_sequence, accepted_at)
     buf[28:32] = _ZERO_CRC
     _U32.pack_into(buf, 28, crc32c(buf[:HEADER_SIZE]))
+
+
+def locate(buf: bytearray, log_position: int) -> None:
+    """Write where a batch stands in the log of its group, in place. Before `stamp`, which renews the checksum."""
+    _U64.pack_into(buf, 88, log_position)
 
 
 # ---------------------------------------------------------------------------------------------------- reading

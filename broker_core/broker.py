@@ -27,6 +27,7 @@ from broker_core.config.roots import refuse_outside
 from broker_core.config.transports import closed_transports
 from broker_core.control import last_words
 from broker_core.control.requests.clients import ClientRequests
+from broker_core.control.requests.group import GroupRequests
 from broker_core.control.requests.instance import InstanceRequests
 from broker_core.control.requests.journals import JournalRequests
 from broker_core.control.requests.policy import PolicyRequests
@@ -40,7 +41,9 @@ from broker_core.documents.instance import Snapshot
 from broker_core.documents.requests import Request
 from broker_core.engine.engine import TICK_MS, Engine
 from broker_core.errors import OperatorError, SluiceError
+from broker_core.group.member import Member
 from broker_core.journal.appender import JournalOptions
+from broker_core.journal.commit_log import LocalLog, LogMaker
 from broker_core.journal.files import Files
 from broker_core.journal.frontier import Known
 from broker_core.journal.journal import Journal
@@ -93,8 +96,9 @@ class Broker:
         known: Known | None = None,
         files: Files | None = None,
         roots: Sequence[Path] = (Path("/"),),
+        member: Member | None = None,
     ) -> None:
-        """`roots`: the policy names directories below these alone. Raises OperatorError outside_roots, and as
+        """`roots`: the policy names directories below these alone. `member`: of a group, whose log it shares. Raises OperatorError outside_roots, and as
         `Journal.open`."""
         refuse_outside(policy, roots)
         self.paths = paths
@@ -118,7 +122,11 @@ class Broker:
         )
         # Only the holder of the journal's lock may touch files of this instance's name.
         clean_up(paths.spool, policy.instance.name)
-        self.engine = Engine(journal, policy, paths.spool, host_memory(), memory_ulimit(), clock)
+        make_log: LogMaker = LocalLog if member is None else member.log
+        self.engine = Engine(journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log)
+        self._member = member
+        if member is not None:
+            self.engine.dispatch.following = member
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = end_process
         """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
@@ -146,6 +154,8 @@ class Broker:
             log.error("spool_path_unusable", why=problem.sentence, fix=problem.fix)
         last_words.forget(self.paths.control)
         self.engine.spawn(self.engine.settle.run())
+        if self._member is not None:
+            self._member.start()
         self._ticking = asyncio.create_task(self._tick(on_tick), name="tick")
         log.info(
             "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
@@ -162,6 +172,7 @@ class Broker:
             ClientRequests(self.engine, self.statistics),
             ReplayRequests(self.engine),
             JournalRequests(self.engine, self.paths.archive),
+            GroupRequests(self._member),
             PolicyRequests(self.engine, self.apply, self.check_spools),
         )
 

@@ -10,8 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 BASE = Path(__file__).resolve().parent.parent
-RUN_TIME = ("requirements.txt", "requirements-oidc.txt")
-"""What is installed where Sluice runs; the second where an identity provider is configured."""
+RUN_TIME = ("requirements.txt", "requirements-oidc.txt", "requirements-group.txt")
+"""What is installed where Sluice runs; the second where an identity provider is configured, the third in a group."""
 
 
 class Locked(NamedTuple):

@@ -22,7 +22,7 @@ from broker_core.connections.inbox import Hold, Inbox, Item
 from broker_core.connections.member import Identity
 from broker_core.connections.notices import Notices, Settled
 from broker_core.connections.places import Left
-from broker_core.connections.ports import Services
+from broker_core.connections.ports import Following, Services
 from broker_core.connections.publisher import Publisher
 from broker_core.connections.resume_tokens import Held
 from broker_core.delivery.account import NOTHING, Account, Cause
@@ -192,6 +192,10 @@ class Connection:
             self.sink.close("bad_command", "It asks and doesn't read the answers.")
 
     def _refuse(self, error: ClientError) -> None:
+        if error.code == "behind":
+            # Nothing is refused, or the client would give its subscription up: another broker of the group has got so far.
+            self.close(error.code, error.sentence, error.fix)
+            return
         # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection.
         if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch"):
             self.fail(error)
@@ -308,13 +312,28 @@ class Connection:
         if self.logged_on:
             raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
         identity = self.services.logons.identify(self, command)
-        if identity is not None:
+        if identity is not None and self.services.publishing.following is None:
             self._log_on(command, identity)
-        else:
-            self.inbox.hold(Hold.LOGON)
+            return
+        self.inbox.hold(Hold.LOGON)
+        if identity is not None:
+            self.identified(command, identity)
 
     def identified(self, command: commands.Logon, identity: Identity) -> None:
         """It is known who this is: log on, and take what came meanwhile."""
+        following = self.services.publishing.following
+        if following is None:
+            self._let_in(command, identity)
+        else:
+            self.services.facilities.spawn(self._let_in_after(following, command, identity))
+
+    async def _let_in_after(self, following: Following, command: commands.Logon, identity: Identity) -> None:
+        """What another broker told it, this one knows before it answers."""
+        await following.caught_up()
+        if not self.closed:
+            self._let_in(command, identity)
+
+    def _let_in(self, command: commands.Logon, identity: Identity) -> None:
         try:
             self._log_on(command, identity)
         except ClientError as error:

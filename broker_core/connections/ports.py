@@ -28,6 +28,17 @@ from broker_core.replay.replay_control import ReplayControl
 from broker_core.replay.span import Found
 
 
+class Following(Protocol):
+    """A log that other brokers append to as well: `group.member`."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether everything that any of them has acknowledged is here, as far as can be said."""
+
+    async def caught_up(self) -> None:
+        """Wait until that is so for all that was acknowledged before; a few seconds at most."""
+
+
 class Publishing(Protocol):
     """Takes what clients publish: `engine.dispatch`."""
 
@@ -36,6 +47,8 @@ class Publishing(Protocol):
     def wait_for_room(self, connection: Member) -> None: ...
     def publish(self, connection: Member, batch: Batch, answers: Sequence[replies.Ack]) -> None: ...
     def publisher_sequence(self, name: str) -> int: ...
+    @property
+    def following(self) -> Following | None: ...
 
 
 class Subscribing(Protocol):

@@ -70,6 +70,9 @@ class Preparation:
                 connection.reply(self.resumed)
             connection.backlog.send()
         except (ClientError, JournalError) as error:
+            if error.code == "behind":
+                connection.close(error.code, error.sentence, error.fix)
+                return
             connection.reply(replies.error_reply(error, of="subscribe", id=command.id))
         except Exception:
             # Nobody awaits this: a client that is never answered would wait in silence.

@@ -3,6 +3,7 @@
     requests    what may be asked of a running broker, each with what it is answered
     clients     clients and their subscriptions, as a broker sees them now
     instance    a broker as a whole, and the snapshot of a second
+    group       the group that a broker is a member of, as it sees it
     records     what a broker journals about its clients: events, decisions, losses
     replays     managed replays, and durable subscriptions
     journals    segments, and what archiving, compressing and removing would take

@@ -20,6 +20,7 @@ from broker_core.documents.clients import (
     Offlined,
     Steered,
 )
+from broker_core.documents.group import GroupStatus
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.journals import (
     JournalAction,
@@ -69,6 +70,10 @@ def answer_of(request: type[Request[Any]]) -> Any:
 
 
 # The instance.
+
+
+class GetGroup(Request[GroupStatus], frozen=True, kw_only=True, tag="group"):
+    """The group that the broker is a member of."""
 
 
 class GetStatus(Request[InstanceStatus], frozen=True, kw_only=True, tag="status"):

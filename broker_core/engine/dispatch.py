@@ -15,13 +15,14 @@ import structlog
 from broker_core import batch as batches
 from broker_core.batch import Batch, hash64
 from broker_core.connections.member import Member
+from broker_core.connections.ports import Following
 from broker_core.connections.roster import Roster
 from broker_core.delivery.ports import Facilities
 from broker_core.delivery.receiver import Receiver
 from broker_core.delivery.shared import Shared
 from broker_core.errors import ClientError, JournalError
 from broker_core.journal.acks import Publishers
-from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LocalLog, Pending
+from broker_core.journal.commit_log import PENDING_HIGH_BYTES, CommitLog, LogMaker, Pending
 from broker_core.journal.segment import Position
 from broker_core.names import BROKER_NAME
 from broker_core.protocols import replies
@@ -108,6 +109,7 @@ class Dispatch:
         subscribed: Subscribed,
         settles: Settles,
         topics: JournaledTopics,
+        make_log: LogMaker,
     ) -> None:
         self._journal, self._clock, self._share = facilities.journal, facilities.clock, facilities.share
         self._spawn = facilities.spawn
@@ -124,7 +126,9 @@ class Dispatch:
         self._repeats: dict[Member, Repeat] = {}
         self.on_broken: Callable[[JournalError], None] | None = None
         """The log takes nothing more, so the process has to end; set by the engine."""
-        self._log: CommitLog[Waiting] = LocalLog(self._journal, self, self._clock)
+        self.following: Following | None = None
+        """Where other brokers append to the log as well; set by whoever runs the broker."""
+        self._log: CommitLog[Waiting] = make_log(self._journal, self, self._clock)
         self._behind_bytes = 0
         self.messages_in = self.bytes_in = 0
 
@@ -172,7 +176,7 @@ class Dispatch:
                 "Build batches with the client library.",
                 position=6,
             )
-        if batch.header.publisher != hash64(connection.name) or batch.header.zero_2:
+        if batch.header.publisher != hash64(connection.name) or batch.header.log_position:
             raise ClientError(
                 "bad_batch",
                 "The header's `publisher` isn't the hash of the name, or its last field isn't zero.",
@@ -352,7 +356,9 @@ class Dispatch:
         for pending, position in zip(group, positions, strict=True):
             self._deliver(pending.batch, position, registry)
             waiting = pending.owner
-            if waiting is not None:
+            if waiting is None:
+                self._note_from_elsewhere(pending.batch)
+            else:
                 owner = waiting.connection
                 done[owner] = done.get(owner, 0) + 1
                 acks[owner.name] = waiting.last_publisher_sequence or acks.get(owner.name, 0)
@@ -368,6 +374,28 @@ class Dispatch:
         self._frontier.wake()
         if done:
             self._share.live()
+        self._acknowledge(acks, done)
+
+    def repeated(self, pending: Pending[Waiting]) -> None:
+        """Another broker had it first: its publisher hears the same."""
+        waiting = pending.owner
+        if waiting is None:
+            return
+        owner = waiting.connection
+        self._under_way[owner.name].batches -= 1
+        for answer in waiting.answers:
+            owner.reply(answer)
+        if waiting.behind:
+            self._hand_on_behind(waiting)
+        self._acknowledge({owner.name: waiting.last_publisher_sequence}, {owner: 1})
+
+    def _note_from_elsewhere(self, batch: Batch) -> None:
+        """A batch that nobody here waits for: the broker's own, or another broker's publisher's, who may come here next."""
+        if batch.first_publisher_sequence:
+            name, last = batch.publisher_name, batch.last_publisher_sequence
+            self._publishers.note(name, max(last, self._publishers.get(name, 0)))
+
+    def _acknowledge(self, acks: dict[str, int], done: dict[Member, int]) -> None:
         for name, sequence in acks.items():
             self._note_durable(name, sequence)
             client = self._roster.clients.get(name) if sequence else None
@@ -390,7 +418,7 @@ class Dispatch:
             sequence = under_way.taken  # with what no journal keeps and came behind it
             del self._under_way[name]
         if sequence:
-            self._publishers.note(name, sequence)
+            self._publishers.note(name, max(sequence, self._publishers.get(name, 0)))
 
     def _answer_repeats(self) -> None:
         for connection, waiting in list(self._repeats.items()):

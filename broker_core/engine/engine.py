@@ -40,6 +40,7 @@ from broker_core.engine.events import ClientEvents
 from broker_core.engine.settle import Settle
 from broker_core.engine.subscribing import Subscriptions
 from broker_core.errors import JournalError
+from broker_core.journal.commit_log import LocalLog, LogMaker
 from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
 from broker_core.names import BROKER_NAME
@@ -75,6 +76,7 @@ class Engine:
         host_memory: int,
         ulimit: int | None,
         clock: Clock,
+        make_log: LogMaker = LocalLog,
     ) -> None:
         self.instance = journal.instance
         self.journal = journal
@@ -113,6 +115,7 @@ class Engine:
             self.subscriptions,
             self.settle,
             JournaledTopics(policy.instance),
+            make_log,
         )
         self.dispatch.on_broken = self.broken
         self.on_broken: Callable[[JournalError], None] | None = None

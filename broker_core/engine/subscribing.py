@@ -75,6 +75,13 @@ class Subscriptions:
         if len(connection.subscriptions) + len(connection.preparing) >= MAX_SUBSCRIPTIONS:
             raise _too_many(command)
         self.services.quotas.check_subscription(connection, len(connection.preparing))
+        if command.shared and self.services.publishing.following is not None:
+            raise ClientError(
+                "not_in_a_group",
+                "This broker is a member of a group, and each member would share the same records out.",
+                "Use a durable subscription, or a broker by itself for what is shared.",
+                id=command.id,
+            )
         if command.credit is not None and connection.sink.text_mode:
             raise ClientError(
                 "bad_command",
@@ -212,6 +219,9 @@ class Subscriptions:
             )
         instance, journal = self._instance, self.services.facilities.journal
         found = find_span(asked, Log(instance, journal.first_sequence, self.services.frontier.durable))
+        following = self.services.publishing.following
+        if following is not None and not following.is_current:
+            _refuse_ahead(found, instance, self.services.frontier.durable)
         gap = self._gap(found) if command.on_gap == "error" else None
         if gap is not None:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
@@ -399,6 +409,18 @@ def _too_many(command: commands.Subscribe) -> ClientError:
         c="subscribe",
         id=command.id,
     )
+
+
+def _refuse_ahead(found: Found, instance: str, newest: int) -> None:
+    """What is ahead of this broker of a group isn't unknown: to begin at its own end would repeat what the client has had."""
+    ahead = [bookmark.sequence for bookmark in found.unknown if bookmark.origin == instance]
+    if ahead:
+        raise ClientError(
+            "behind",
+            f"This broker of {instance} has come to record {newest}, and the bookmark says {max(ahead)}.",
+            "Use another member of the group; the client library does, or comes back.",
+            sequence=newest,
+        )
 
 
 def _notice_unknown(command: commands.Subscribe, found: Found) -> replies.Notice:

@@ -69,6 +69,9 @@ class Outlet(Protocol[Owner]):
         """A group is durable; where each of its batches stands in the journal. The order of the log. It may be another one
         than was stamped together."""
 
+    def repeated(self, pending: Pending[Owner]) -> None:
+        """All of a batch is in the log already, by another broker, and durable: it is acknowledged, and not delivered."""
+
     def failed(self, group: Sequence[Pending[Owner]], error: JournalError) -> None:
         """Nothing of these is stored, as far as can be said: all that was stamped and not applied, and what was to be next."""
 
@@ -94,6 +97,12 @@ class CommitLog(Protocol[Owner]):
 
     async def close(self) -> None:
         """Finish what was appended, also while this waits, and take nothing more. What a broken log has is left."""
+
+
+class LogMaker(Protocol):
+    """Makes the log of a broker. `LocalLog` is one."""
+
+    def __call__(self, journal: Journal, outlet: Outlet[Owner], clock: Clock) -> CommitLog[Owner]: ...
 
 
 class Order(Enum):

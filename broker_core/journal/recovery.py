@@ -62,6 +62,7 @@ _ENDINGS = (
     ".migrated",
     ".removed.json",
     ".leases",
+    ".chain",
     SUFFIX_INDEX,
 )
 

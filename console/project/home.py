@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from django.core.exceptions import ImproperlyConfigured
 
 from broker_core.config import TlsSettings
+from broker_core.errors import OperatorError
+from broker_core.group.settings import GroupSettings, read_settings
 from console.access.networks import Network, parse_networks
 
 FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
@@ -75,6 +77,16 @@ def trusted_proxies(texts: list[str]) -> tuple[Network, ...]:
         return parse_networks(texts)
     except ValueError as problem:
         raise ImproperlyConfigured(f"SLUICE_TRUSTED_PROXIES: {problem}.") from problem
+
+
+def group_settings(
+    instance: str, member: str, engines: list[str], copies: int, hold_ms: int
+) -> GroupSettings | None:
+    """What SLUICE_GROUP_* say; None for a broker by itself. Raises ImproperlyConfigured."""
+    try:
+        return read_settings(instance, member, engines, copies, hold_ms)
+    except OperatorError as problem:
+        raise ImproperlyConfigured(f"{problem.sentence} {problem.fix}") from problem
 
 
 def local_zone(name: str) -> ZoneInfo:

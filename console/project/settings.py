@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import environ
 
 from broker_core.documents.clients import Delivery
+from broker_core.group.settings import HOLD_MS
 from console.project.home import (
     celery_broker_url,
+    group_settings,
     local_zone,
     prepare_home,
     secret_key,
@@ -43,6 +46,14 @@ SLUICE_RUN_DIRECTORY = run_directory(SLUICE_HOME, (f"{SLUICE_INSTANCE}.sock", "r
 SLUICE_JOURNAL_DIRECTORY = Path(env.str("SLUICE_JOURNAL_DIRECTORY", default=str(SLUICE_HOME / "journal")))
 SLUICE_ARCHIVE_DIRECTORY = Path(env.str("SLUICE_ARCHIVE_DIRECTORY", default=str(SLUICE_HOME / "archive")))
 SLUICE_SPOOL_DIRECTORY = Path(env.str("SLUICE_SPOOL_DIRECTORY", default=str(SLUICE_HOME / "spool")))
+# A group of brokers that carry this instance on one replicated log (docs/group.md); without engines it is by itself.
+SLUICE_GROUP = group_settings(
+    SLUICE_INSTANCE,
+    env.str("SLUICE_GROUP_MEMBER", default=gethostname().partition(".")[0]),
+    env.list("SLUICE_GROUP_ENGINES", default=[]),
+    env.int("SLUICE_GROUP_COPIES", default=0),
+    env.int("SLUICE_GROUP_HOLD_MS", default=HOLD_MS),
+)
 # A policy names journal, archive and spool directories below these alone.
 SLUICE_DIRECTORY_ROOTS = [
     Path(one)

@@ -12,7 +12,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 LOCKS = sorted(BASE.glob("requirements*.txt"))
-EARLIER = {"requirements-dev.txt": RUN_TIME, "requirements-oidc.txt": RUN_TIME[:1]}
+EARLIER = {
+    "requirements-dev.txt": RUN_TIME,
+    "requirements-oidc.txt": RUN_TIME[:1],
+    "requirements-group.txt": RUN_TIME[:1],
+}
 """What is installed before them."""
 PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0")
 

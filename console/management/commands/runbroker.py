@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 from argparse import ArgumentParser
+from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 from django.conf import settings
@@ -19,6 +21,8 @@ from broker_core.control import last_words
 from broker_core.errors import SluiceError
 from broker_core.slow_clients.rules.staging import read_stage
 from console.project.home import NOT_OURS
+
+T = TypeVar("T")
 
 
 class Command(BaseCommand):
@@ -52,10 +56,22 @@ def _control(instance: str) -> Path:
     return Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance}.sock"
 
 
+async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Its result; None when it is told to stop before."""
+    task, told = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not task.done():
+        task.cancel()
+        return None
+    return task.result()
+
+
 async def _run(instance: str) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.engine.interpreter import spare_the_loop
+    from broker_core.group.member import member_of
     from console.reporters.broker import BrokerReporter
     from console.reporters.events import EventReporter
     from console.services.journal_places import directories_to_open, known_log
@@ -74,12 +90,16 @@ async def _run(instance: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    known = await asyncio.to_thread(known_log, instance)
+    group = settings.SLUICE_GROUP
+    member = member_of(None if group is None else replace(group, instance=instance))
+    if member is not None:
+        beginning = await _unless(stopping, member.identity(paths.journal, paths.archive))
+        if stopping.is_set():
+            return
+        known = beginning or known
     broker = Broker(
-        policy,
-        paths,
-        WebSocketListener,
-        await asyncio.to_thread(known_log, instance),
-        roots=settings.SLUICE_DIRECTORY_ROOTS,
+        policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS, member=member
     )
     broker.on_shut_down = stopping.set
     reporter, events = BrokerReporter(broker), EventReporter(broker)

@@ -1,0 +1,25 @@
+"""The group that the broker is a member of."""
+
+from __future__ import annotations
+
+from broker_core.documents import requests
+from broker_core.documents.group import GroupStatus
+from broker_core.errors import OperatorError
+from broker_core.group.member import Member
+
+
+class GroupRequests:
+    """Answers about the group; None is a broker by itself."""
+
+    def __init__(self, member: Member | None) -> None:
+        self._member = member
+
+    async def group(self, asked: requests.GetGroup) -> GroupStatus:
+        """OperatorError no_group."""
+        if self._member is None:
+            raise OperatorError(
+                "no_group",
+                "This broker is by itself: its log is its journal.",
+                "See docs/group.md for brokers that share a log.",
+            )
+        return self._member.status()

@@ -1,0 +1,40 @@
+"""A group as one of its members sees it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class MemberEntry(Struct, frozen=True, kw_only=True):
+    """One member, as it says of itself."""
+
+    name: str
+    there: Annotated[bool, Meta(description="Whether it has said something in the last seconds")]
+    applied: Annotated[int, Meta(description="Newest entry of the group's log that is in its journal")]
+    behind: Annotated[int, Meta(description="Entries of the log that it hasn't applied")]
+    sequence: Annotated[int, Meta(description="Newest record there")]
+    chain: Annotated[str, Meta(description="Hash over everything up to it; empty when it can't be known")]
+    alike: Annotated[
+        bool | None, Meta(description="Whether its journal is the asked member's; null: not compared")
+    ] = None
+    heard_s: Annotated[float, Meta(description="s since it said so")] = 0.0
+
+
+class GroupStatus(Struct, frozen=True, kw_only=True):
+    """The group, and the engine's log."""
+
+    instance: str
+    member: str
+    state: Annotated[str, Meta(description="`taking part`, `away`, or the code of what keeps it from that")]
+    why: str
+    fix: str
+    log: Annotated[str, Meta(description="The log's identity; empty while the engine is away")]
+    generation: int
+    last: Annotated[int, Meta(description="The engine's newest entry")]
+    leader: Annotated[str, Meta(description="The engine that orders entries")]
+    engines: Annotated[int, Meta(description="Servers that keep the log")]
+    engines_current: Annotated[int, Meta(description="Those that are up to date")]
+    clock_ahead_ms: Annotated[int, Meta(description="How far the member's clock is ahead of the engine's")]
+    members: list[MemberEntry]

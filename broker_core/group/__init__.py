@@ -1,0 +1,12 @@
+"""A group: several brokers that carry one instance, on one log that an engine beside them replicates.
+
+settings        what makes a broker a member, from the environment
+order           what an entry of the shared log becomes here: pure, the same on every member
+chain           the hash over everything applied, by which members notice that they differ
+members         what the others say of themselves, and whether they are alike
+ports           what is needed of an engine
+jetstream       NATS JetStream as that engine; the only module that imports `nats`
+engine_config   the configuration of its servers
+replicated_log  the `CommitLog` of a member: out to the engine, in from it, into its own journal
+member          one member: its settings, its log, and what it says of itself
+"""

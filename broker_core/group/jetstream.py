@@ -1,0 +1,349 @@
+"""NATS JetStream as the engine: one stream a log, R3 and in files where there are three servers. Imported by members alone.
+
+Each member appends under a subject of its own, and says with each entry which of its entries it takes for the newest
+(`Nats-Expected-Last-Subject-Sequence`): an entry whose answer was lost is in the log once however often it is sent again,
+one that was delayed can't come behind what was sent after it, and of two processes with one member's name only the later
+appends. The server's window for `Nats-Msg-Id` isn't needed.
+
+A consumer reads what the quorum has committed, and nothing else. It lives in the memory of one server; when that is gone, another
+is made from where reading was. All waiting has a limit. A connection that fails isn't mended: `attach` makes a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js import api
+from nats.js.errors import APIError, NotFoundError
+
+from broker_core.errors import OperatorError
+from broker_core.group.ports import (
+    MAX_ENTRY_BYTES,
+    Attached,
+    EngineAwayError,
+    Entry,
+    OutrunError,
+    Sender,
+)
+from broker_core.group.settings import GroupSettings
+
+T = TypeVar("T")
+ANSWER_S: Final = 4.0
+"""How long one request waits; a member's retries and its hold are around it."""
+SILENCE_S: Final = 4.0
+"""Without a word of the consumer, which says something each second, it is taken for gone."""
+PULL: Final = 64
+PULL_BYTES: Final = 2 * MAX_ENTRY_BYTES
+"""What is asked for at once; as much again may be on its way."""
+KEPT_S: Final = 72 * 3_600.0
+"""How long the engine keeps an entry: so long may a member be away."""
+_HEADROOM: Final = 64 * 1024
+_WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
+_RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
+_LOG, _GENERATION = "sluice_log", "sluice_generation"
+_NS = 1_000_000_000
+
+
+class JetStream:
+    """The log of one group, for one member. Satisfies `ports.EngineLog`."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self._stream = settings.stream
+        self._subject = f"sluice.{settings.instance}.log.{settings.member}"
+        self._told = f"sluice.{settings.instance}.told.{settings.member}"
+        self._client: Client | None = None
+        self._pulled: Subscription | None = None
+        self._consumer = ""
+        self._asked = 0
+        """Messages that are still to come of what was asked for."""
+        self._following = 0
+        """The entry that comes next."""
+        self._heard: Callable[[bytes], None] | None = None
+        self._why = ""
+
+    # The connection and the stream.
+
+    async def attach(self, offered: UUID | None) -> Attached:
+        await self.close()
+        self._why = ""
+        self._client = client = Client()
+        await self._connect(client)
+        largest = client.max_payload
+        if largest < MAX_ENTRY_BYTES + _HEADROOM:
+            raise OperatorError(
+                "wrong_stream",
+                f"The engine takes messages of {largest} bytes, and a batch may have {MAX_ENTRY_BYTES}.",
+                f"Set max_payload to {MAX_ENTRY_BYTES + _HEADROOM} or more in its configuration.",
+            )
+        if self._heard is not None:
+            await _answered(client.subscribe(f"sluice.{self._settings.instance}.told.*", cb=self._on_told))
+        try:
+            return await self.look()
+        except NotFoundError:
+            if offered is None:
+                raise OperatorError(
+                    "engine_lost",
+                    f"The engine has no log {self._stream}, and this member has applied one.",
+                    "Nothing is acknowledged until it is back. See `engine_lost` in docs/group.md.",
+                ) from None
+        await self._make(offered)
+        return await self.look()
+
+    async def _connect(self, client: Client) -> None:
+        try:
+            await _answered(
+                client.connect(
+                    servers=list(self._settings.engines),
+                    name=f"sluice {self._settings.instance} {self._settings.member}",
+                    allow_reconnect=False,
+                    connect_timeout=2,
+                    ping_interval=2,
+                    max_outstanding_pings=2,
+                    pending_size=2 * (MAX_ENTRY_BYTES + _HEADROOM),
+                    error_cb=self._on_error,
+                ),
+                ANSWER_S * 2,
+            )
+        except EngineAwayError as problem:
+            raise EngineAwayError(self._why or str(problem)) from None
+
+    async def _on_error(self, problem: Exception) -> None:
+        self._why = _said(problem)
+
+    async def _make(self, log: UUID) -> None:
+        config = api.StreamConfig(
+            name=self._stream,
+            subjects=[f"sluice.{self._settings.instance}.log.*"],
+            storage=api.StorageType.FILE,
+            num_replicas=self._settings.replicas,
+            max_age=KEPT_S,
+            discard=api.DiscardPolicy.OLD,
+            deny_delete=True,
+            deny_purge=True,
+            metadata={_LOG: str(log), _GENERATION: "1"},
+        )
+        try:
+            await _answered(self._open.jetstream().add_stream(config))
+        except APIError as problem:
+            # Another member made it in this moment: its word counts.
+            if problem.err_code != _IN_USE:
+                raise _away(problem) from None
+
+    async def look(self) -> Attached:
+        try:
+            info = await _answered(self._open.jetstream().stream_info(self._stream))
+        except NotFoundError as problem:
+            if problem.err_code != _NO_STREAM:
+                raise _away(problem) from None
+            raise
+        except APIError as problem:
+            raise _away(problem) from None
+        config, cluster = info.config, info.cluster
+        metadata = config.metadata or {}
+        try:
+            log, generation = UUID(metadata[_LOG]), int(metadata[_GENERATION])
+        except (KeyError, ValueError):
+            raise self._wrong("it doesn't say whose log it is") from None
+        if config.subjects != [f"sluice.{self._settings.instance}.log.*"]:
+            raise self._wrong(f"its subjects are {config.subjects}")
+        if config.storage != api.StorageType.FILE or config.retention != api.RetentionPolicy.LIMITS:
+            raise self._wrong("it doesn't keep its entries in files until they are old")
+        if not (config.deny_delete and config.deny_purge):
+            raise self._wrong("entries of it can be deleted")
+        replicas = (cluster.replicas or []) if cluster is not None else []
+        return Attached(
+            log,
+            generation,
+            info.state.first_seq,
+            info.state.last_seq,
+            (cluster.leader or "") if cluster is not None else "",
+            1 + len(replicas),
+            1 + sum(bool(one.current) for one in replicas),
+        )
+
+    def _wrong(self, why: str) -> OperatorError:
+        return OperatorError(
+            "wrong_stream",
+            f"The engine's stream {self._stream} can't be the log of {self._settings.instance}: {why}.",
+            "Name other engines (SLUICE_GROUP_ENGINES), or remove that stream if it is nobody's.",
+        )
+
+    # Appending.
+
+    async def append(self, sender: Sender, content: bytes, expected: int) -> int:
+        headers = {
+            _RUN: sender.run,
+            _NUMBER: str(sender.number),
+            api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected),
+        }
+        js = self._open.jetstream()
+        try:
+            ack = await _answered(
+                js.publish(self._subject, content, timeout=ANSWER_S, stream=self._stream, headers=headers)
+            )
+        except APIError as problem:
+            if problem.err_code == _WRONG_LAST:
+                raise OutrunError from None
+            raise _away(problem) from None
+        return ack.seq
+
+    async def newest(self) -> tuple[int, Sender] | None:
+        try:
+            found = await _answered(self._open.jetstream().get_last_msg(self._stream, self._subject))
+        except NotFoundError as problem:
+            if problem.err_code != _NO_MESSAGE:
+                raise _away(problem) from None
+            return None
+        except APIError as problem:
+            raise _away(problem) from None
+        return found.seq or 0, _sender(self._settings.member, found.headers)
+
+    # Reading.
+
+    async def read_from(self, number: int) -> None:
+        client = self._open
+        config = api.ConsumerConfig(
+            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=number,
+            ack_policy=api.AckPolicy.NONE,
+            num_replicas=1,
+            mem_storage=True,
+            inactive_threshold=30.0,
+            max_waiting=8,
+        )
+        try:
+            made = await _answered(client.jetstream().add_consumer(self._stream, config))
+        except APIError as problem:
+            raise _away(problem) from None
+        self._consumer, self._following, self._asked = made.name, number, 0
+        self._pulled = await _answered(
+            client.subscribe(client.new_inbox(), pending_msgs_limit=8 * PULL, pending_bytes_limit=0)
+        )
+        await self._pull()
+
+    async def _pull(self) -> None:
+        """Ask for more, so that it comes before what is there has been applied."""
+        assert self._pulled is not None
+        asked = {"batch": PULL, "max_bytes": PULL_BYTES, "expires": 60 * _NS, "idle_heartbeat": _NS}
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+        await _answered(self._open.publish(subject, json.dumps(asked).encode(), self._pulled.subject))
+        self._asked = PULL
+
+    async def next(self, max_bytes: int) -> list[Entry]:
+        assert self._pulled is not None
+        entries: list[Entry] = []
+        size = 0
+        while not entries or (self._pulled.pending_msgs and size < max_bytes):
+            message = await self._message(self._pulled)
+            if message.headers and "Status" in message.headers:
+                await self._on_status(message.headers)
+                continue
+            self._asked -= 1
+            entry = self._entry(message)
+            if entry is not None:
+                entries.append(entry)
+                size += len(entry.content)
+            if self._asked == 0:
+                await self._pull()
+        return entries
+
+    async def _message(self, pulled: Subscription) -> Msg:
+        try:
+            return await _answered(pulled.next_msg(SILENCE_S), 2 * SILENCE_S)
+        except EngineAwayError as problem:
+            raise EngineAwayError(f"the log can't be read: {self._why or problem}") from None
+
+    async def _on_status(self, headers: dict[str, str]) -> None:
+        status = headers["Status"]
+        if status == "100":
+            return  # a heartbeat
+        if status in ("404", "408") or (
+            status == "409" and "batch completed" in headers.get("Description", "").lower()
+        ):
+            await self._pull()
+            return
+        raise EngineAwayError(f"the log can't be read: {status} {headers.get('Description', '')}")
+
+    def _entry(self, message: Msg) -> Entry | None:
+        words = message.reply.split(".")
+        # $JS.ACK.stream.consumer.delivered.entry.delivery.at.behind, or with a domain and an account before the stream.
+        number, at, behind = (
+            (int(words[5]), int(words[7]), int(words[8]))
+            if len(words) == 9
+            else (int(words[7]), int(words[9]), int(words[10]))
+        )
+        if number < self._following:
+            return None
+        if number > self._following:
+            raise EngineAwayError(f"entry {number} came where {self._following} was expected")
+        self._following += 1
+        member = message.subject.rpartition(".")[2]
+        return Entry(number, at, _sender(member, message.headers), message.data, behind)
+
+    # What members tell each other.
+
+    async def tell(self, content: bytes) -> None:
+        await _answered(self._open.publish(self._told, content))
+
+    def hear(self, heard: Callable[[bytes], None]) -> None:
+        self._heard = heard
+
+    async def _on_told(self, message: Msg) -> None:
+        if self._heard is not None:
+            self._heard(message.data)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(Exception):
+                await asyncio.wait_for(client.close(), ANSWER_S)
+
+    @property
+    def _open(self) -> Client:
+        if self._client is None or not self._client.is_connected:
+            raise EngineAwayError(self._why or "the connection is closed")
+        return self._client
+
+
+async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
+    """What the client answers. Refusals of JetStream's mean different things at different places; whatever else goes wrong in it, the
+    connection is of no more use."""
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except APIError:
+        raise
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # The client's own way of saying that its connection was closed.
+        raise EngineAwayError("the connection was closed") from None
+    except Exception as problem:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # Its way of taking our own cancellation.
+            raise asyncio.CancelledError from None
+        raise EngineAwayError(_said(problem)) from None
+
+
+def _sender(member: str, headers: dict[str, Any] | None) -> Sender:
+    said = headers or {}
+    number = str(said.get(_NUMBER, ""))
+    return Sender(member, str(said.get(_RUN, "")), int(number) if number.isdigit() else 0)
+
+
+def _away(problem: APIError) -> EngineAwayError:
+    return EngineAwayError(f"{problem.description or problem} ({problem.err_code})")
+
+
+def _said(problem: BaseException) -> str:
+    return str(problem).removeprefix("nats: ") or type(problem).__name__

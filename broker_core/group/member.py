@@ -1,0 +1,139 @@
+"""One member of a group, for whoever runs a broker: how its log is made, and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import structlog
+
+from broker_core.clock import Clock
+from broker_core.documents.group import GroupStatus, MemberEntry
+from broker_core.errors import OperatorError
+from broker_core.group.ports import EngineAwayError, EngineLog
+from broker_core.group.replicated_log import ReplicatedLog
+from broker_core.group.settings import GroupSettings
+from broker_core.journal.commit_log import CommitLog, Outlet, Owner
+from broker_core.journal.frontier import Known, read_mark
+from broker_core.journal.journal import Journal
+from broker_core.journal.segment import discover
+
+log = structlog.get_logger("sluice.group")
+RETRY_S: Final = 1.0
+SILENT_S: Final = 5.0
+"""A member that hasn't said anything for so long isn't `there`."""
+
+
+class Member:
+    """Makes the log of a broker that belongs to a group."""
+
+    def __init__(self, settings: GroupSettings, engine: EngineLog) -> None:
+        self.settings = settings
+        self._engine = engine
+        self._log: ReplicatedLog[Any] | None = None
+        self._clock: Clock | None = None
+
+    async def identity(self, directory: Path, archive: Path | None) -> Known | None:
+        """Which log a member that has none yet is to begin with: the group's. None for one that has its own.
+
+        Waits for the engine as long as it takes. OperatorError wrong_stream.
+        """
+        instance = self.settings.instance
+        if read_mark(directory, instance) is not None or discover(directory, instance, archive):
+            return None
+        offered, why = uuid4(), ""
+        while True:
+            try:
+                found = await self._engine.attach(offered)
+            except EngineAwayError as problem:
+                if why != str(problem):
+                    why = str(problem)
+                    log.warning("engine_away", why=why, member=self.settings.member)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return Known(found.log, 0)
+
+    def log(self, journal: Journal, outlet: Outlet[Owner], clock: Clock) -> CommitLog[Owner]:
+        """The log, to be started."""
+        self._log = made = ReplicatedLog(journal, outlet, clock, self._engine, self.settings)
+        self._clock = clock
+        return made
+
+    def start(self) -> None:
+        """Begin to take part."""
+        self._made.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is attached, and has applied all that the engine had when it last said so."""
+        return self._made.attached is not None and self._made.behind == 0
+
+    async def caught_up(self) -> None:
+        """Wait until everything that was acknowledged anywhere before is applied here, as far as that can be."""
+        await self._made.caught_up()
+
+    def status(self) -> GroupStatus:
+        """How this member sees its group."""
+        made, own = self._made, self.settings.member
+        assert self._clock is not None
+        now = self._clock.seconds()
+        attached, trouble = made.attached, made.trouble
+        value = made.chain.value
+        first = MemberEntry(
+            name=own,
+            there=True,
+            applied=made.applied,
+            behind=made.behind,
+            sequence=made.chain.sequence,
+            chain=value.hex() if value is not None else "",
+        )
+        others = [
+            MemberEntry(
+                name=name,
+                there=now - other.heard_at < SILENT_S,
+                applied=other.told.entry,
+                behind=other.told.behind,
+                sequence=other.told.sequence,
+                chain=other.told.chain,
+                alike=other.alike,
+                heard_s=round(now - other.heard_at, 1),
+            )
+            for name, other in sorted(made.members.others.items())
+        ]
+        return GroupStatus(
+            instance=self.settings.instance,
+            member=own,
+            state=trouble.code if trouble is not None else "away" if made.away else "taking part",
+            why=trouble.sentence if trouble is not None else made.away,
+            fix=trouble.fix if trouble is not None else "",
+            log=str(attached.log) if attached is not None else "",
+            generation=attached.generation if attached is not None else 0,
+            last=attached.last if attached is not None else 0,
+            leader=attached.leader if attached is not None else "",
+            engines=attached.servers if attached is not None else 0,
+            engines_current=attached.current if attached is not None else 0,
+            clock_ahead_ms=made.skew_ms,
+            members=[first, *others],
+        )
+
+    @property
+    def _made(self) -> ReplicatedLog[Any]:
+        assert self._log is not None, "`log` comes first"
+        return self._log
+
+
+def member_of(settings: GroupSettings | None) -> Member | None:
+    """A member as the settings say; None for a broker by itself. OperatorError group_not_installed."""
+    if settings is None:
+        return None
+    try:
+        from broker_core.group.jetstream import JetStream
+    except ImportError:
+        raise OperatorError(
+            "group_not_installed",
+            "SLUICE_GROUP_ENGINES names engines, and nats-py isn't installed.",
+            "Install requirements-group.txt, or unset it.",
+        ) from None
+    return Member(settings, JetStream(settings))

@@ -1,0 +1,108 @@
+"""The members of a group as they say of themselves, and whether their journals are alike.
+
+Each tells the others, some times a second, how far it has applied the log and its chain there. Whoever still knows its own
+chain behind that entry compares. Who differs from as many as it agrees with, itself counted, stops: with three members that
+is the odd one, with two it is both. What is told may get lost or come late, which only makes the next comparison the one that counts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from broker_core.errors import OperatorError
+from broker_core.group.chain import Chain
+from broker_core.group.settings import GroupSettings
+
+MOST_MEMBERS: Final = 64
+REMEMBERED: Final = 64
+"""Announcements of one member that wait until this one has come as far: some seconds."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end."""
+
+    member: str
+    run: str
+    entry: int
+    sequence: int
+    chain: str
+    behind: int
+
+
+@dataclass(slots=True)
+class Other:
+    """Another member: what it last said, when (s), and whether its journal is like this one's (None: not compared yet)."""
+
+    told: Told
+    heard_at: float
+    alike: bool | None = None
+    forked_at: int = 0
+    """The entry behind which it was seen to differ."""
+    recent: deque[Told] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+
+class Members:
+    """What one member knows of the others."""
+
+    def __init__(self, settings: GroupSettings, run: str) -> None:
+        self._settings, self._run = settings, run
+        self.others: dict[str, Other] = {}
+
+    def said(self, entry: int, behind: int, chain: Chain) -> bytes:
+        """What this member tells."""
+        at = chain.at(entry)
+        sequence, value = at if at is not None else (chain.sequence, b"")
+        return msgspec.json.encode(
+            Told(self._settings.member, self._run, entry, sequence, value.hex(), behind)
+        )
+
+    def heard(self, content: bytes, at: float) -> None:
+        """Another member has told something."""
+        try:
+            told = msgspec.json.decode(content, type=Told)
+        except msgspec.DecodeError:
+            return  # somebody else's words under our subject: what counts is in the log
+        if told.member == self._settings.member:
+            return
+        other = self.others.get(told.member)
+        if other is None:
+            if len(self.others) >= MOST_MEMBERS:
+                return
+            other = self.others[told.member] = Other(told, at)
+        elif other.told.run != told.run:
+            other.alike = None
+            other.recent.clear()
+        other.told, other.heard_at = told, at
+        if told.chain:
+            other.recent.append(told)
+
+    def compare(self, chain: Chain) -> None:
+        """Hold what was told against this member's own chain."""
+        for other in self.others.values():
+            for told in reversed(other.recent):
+                own = chain.at(told.entry)
+                if own is not None:
+                    other.alike = own == (told.sequence, bytes.fromhex(told.chain))
+                    other.forked_at = 0 if other.alike else other.forked_at or told.entry
+                    break
+
+    def trouble(self) -> OperatorError | None:
+        """Why this member may apply and acknowledge nothing more; None while it agrees with most."""
+        unlike = [name for name, other in self.others.items() if other.alike is False]
+        alike = 1 + sum(other.alike is True for other in self.others.values())
+        if len(unlike) < alike:
+            return None
+        entry = min(self.others[name].forked_at for name in unlike)
+        return OperatorError(
+            "replica_diverged",
+            f"The journal of {self._settings.member} isn't that of {', '.join(sorted(unlike))}: they differ at entry {entry} or"
+            " before it.",
+            "Nothing is applied or acknowledged here; its files are kept. Move them away and copy the journal directory of a member"
+            " that agrees with the others.",
+            members=sorted(unlike),
+            entry=entry,
+        )

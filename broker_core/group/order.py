@@ -1,0 +1,142 @@
+"""What an entry of the shared log becomes: a pure function of what came before, so that every member makes the same of it.
+
+Of a numbered publisher's records the first in the log's order win, wherever they were accepted. What is left gets the next
+sequences, the instance's origin, the log's generation as its epoch, and a moment: that of the broker that took it, but never
+before the record in front of it, and never more than SKEW_NS behind the engine's own time for the entry, so that one member
+whose clock is ahead doesn't hold everybody's.
+
+`log_position` in a batch's header is the entry's place and the batch's number in it: with it a journal says itself how far it
+has applied the log, whatever a crash left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from broker_core.batch import Batch, locate, peek
+from broker_core.errors import ClientError, OperatorError
+from broker_core.group.chain import Chain
+from broker_core.group.ports import Entry
+from broker_core.journal.acks import Publishers
+from broker_core.journal.journal import Journal
+
+SKEW_NS = 2_000_000_000
+_BATCH_BITS = 16
+MAX_BATCHES = 1 << _BATCH_BITS
+
+
+class Place(NamedTuple):
+    """A batch's entry, and its number there from 0. (0, 0) is before everything."""
+
+    entry: int
+    batch: int
+
+    @property
+    def packed(self) -> int:
+        return self.entry << _BATCH_BITS | self.batch
+
+
+def place_of(log_position: int) -> Place:
+    """The place that a batch's header says."""
+    return Place(log_position >> _BATCH_BITS, log_position & (MAX_BATCHES - 1))
+
+
+def newest_place(journal: Journal) -> Place | None:
+    """How far a journal has applied the log; None when it is empty. OperatorError not_the_groups when it holds something else."""
+    last = journal.next_sequence - 1
+    if last == 0:
+        return None
+    found = journal.read(last, 1, last)
+    if not found or found[-1].last_sequence != last or not found[-1].header.log_position:
+        raise OperatorError(
+            "not_the_groups",
+            f"The journal of {journal.instance} ends with a record that isn't of a group's log.",
+            "Move its files away, or start the broker without SLUICE_GROUP_ENGINES. To join, a member starts with an empty"
+            " directory, or with a copy of another member's.",
+            last=last,
+        )
+    return place_of(found[-1].header.log_position)
+
+
+def batches_of(entry: Entry) -> Iterator[Batch]:
+    """The batches in an entry, checked. ClientError bad_batch when its bytes aren't what was sent."""
+    content, at = memoryview(entry.content), 0
+    while at < len(content):
+        size = peek(content, at).size
+        yield Batch.parse(bytearray(content[at : at + size]))
+        at += size
+
+
+class Order:
+    """The state: what is known of publishers, the next sequence, the latest moment, the chain, and how far the log is applied."""
+
+    def __init__(self, journal: Journal, generation: int, place: Place | None, chain: Chain) -> None:
+        self._origin, self._generation = journal.origin, generation
+        self._publishers = Publishers(journal.publishers)
+        self._next = journal.next_sequence
+        self._last_at = _last_at(journal)
+        self._place = place or Place(0, MAX_BATCHES)
+        self.chain = chain
+
+    @property
+    def applied(self) -> int:
+        """The newest entry of which everything is applied, as far as is known: reading goes on behind it."""
+        return self._place.entry if self._place.batch == MAX_BATCHES else self._place.entry - 1
+
+    def take(self, entry: Entry, number: int, batch: Batch) -> Batch | None:
+        """What of a batch is new, stamped; None when nothing is."""
+        if Place(entry.number, number) <= self._place:
+            return None
+        fresh = self._fresh(batch)
+        if fresh is None:
+            return None
+        assert isinstance(fresh.buf, bytearray)
+        self._last_at = max(self._last_at, min(batch.accepted_at, entry.at + SKEW_NS))
+        locate(fresh.buf, Place(entry.number, number).packed)
+        fresh.stamp(
+            origin=self._origin,
+            epoch=self._generation,
+            first_sequence=self._next,
+            accepted_at=self._last_at,
+        )
+        self._next += fresh.count
+        self.chain.add(fresh)
+        return fresh
+
+    def passed(self, entry: Entry) -> None:
+        """Everything in an entry was taken."""
+        self._place = max(self._place, Place(entry.number, MAX_BATCHES))
+        self.chain.passed(entry.number)
+
+    def _fresh(self, batch: Batch) -> Batch | None:
+        first = batch.first_publisher_sequence
+        if first == 0:
+            return batch
+        name, last = batch.publisher_name, batch.last_publisher_sequence
+        known = self._publishers.get(name, 0)
+        if last <= known:
+            return None
+        self._publishers.note(name, last)
+        if first > known:
+            return batch
+        return batch.select(np.nonzero(batch.publisher_sequences() > known)[0], explicit=False)
+
+
+def _last_at(journal: Journal) -> int:
+    """The moment of the newest record; of the journal itself only what it had when it was opened is known."""
+    last = journal.next_sequence - 1
+    found = journal.read(last, 1, last) if last else []
+    return max(journal.last_at, found[-1].accepted_at) if found else journal.last_at
+
+
+def damaged_entry(entry: Entry, problem: ClientError) -> OperatorError:
+    """An entry's bytes aren't what was sent."""
+    return OperatorError(
+        "engine_damaged",
+        f"Entry {entry.number} of the group's log is damaged: {problem.sentence}",
+        "Look at the engines' disks. Nothing behind it is applied or acknowledged.",
+        entry=entry.number,
+    )

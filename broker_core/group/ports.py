@@ -1,0 +1,87 @@
+"""What a member needs of an engine: an ordered log of a few hundred entries a second, which a quorum has before anybody reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from broker_core.batch import MAX_BATCH_BYTES
+
+MAX_ENTRY_BYTES = MAX_BATCH_BYTES
+"""One entry: a batch of the largest size has to fit."""
+ENTRY_BYTES = 256 * 1024
+"""What an entry is filled up to: larger ones wait longer for the disks of the engine than they save."""
+
+
+class EngineAwayError(Exception):
+    """Nobody answers, or no quorum does. Tried again."""
+
+
+class OutrunError(Exception):
+    """Somebody has appended under this member's name since the entry that was expected to be its newest."""
+
+
+class Sender(NamedTuple):
+    """Who appended an entry: a member, the run of its process, and the number of the entry in that run."""
+
+    member: str
+    run: str
+    number: int
+
+
+class Entry(NamedTuple):
+    """One entry of the log. `number` is its place there, from 1 without holes; `at` the engine's time, the same for all readers;
+    `behind` how many entries there are behind it."""
+
+    number: int
+    at: int
+    sender: Sender
+    content: bytes
+    behind: int
+
+
+class Attached(NamedTuple):
+    """The log as the engine has it. `servers` are how many keep it, `current` how many of those are up to date."""
+
+    log: UUID
+    generation: int
+    first: int
+    last: int
+    leader: str
+    servers: int
+    current: int
+
+
+class EngineLog(Protocol):
+    """One log at an engine. Whatever needs an answer raises EngineAwayError without one."""
+
+    async def attach(self, offered: UUID | None) -> Attached:
+        """Connect and find the log; make it, with the identity that is offered, where there is none.
+
+        OperatorError engine_lost when there is none and none is offered, wrong_stream when it can't be the group's.
+        """
+
+    async def look(self) -> Attached:
+        """How the log is now."""
+
+    async def append(self, sender: Sender, content: bytes, expected: int) -> int:
+        """The place of the entry. OutrunError when the newest of this member isn't the one at `expected` (0: none)."""
+
+    async def newest(self) -> tuple[int, Sender] | None:
+        """This member's newest entry and its place."""
+
+    async def read_from(self, number: int) -> None:
+        """Read from that place on."""
+
+    async def next(self, max_bytes: int) -> list[Entry]:
+        """What there is, one entry at least, in order and without holes."""
+
+    async def tell(self, content: bytes) -> None:
+        """Tell the other members; may get lost."""
+
+    def hear(self, heard: Callable[[bytes], None]) -> None:
+        """Call this with what members tell, from the next `attach` on."""
+
+    async def close(self) -> None:
+        """Let go of the engine."""

@@ -1,0 +1,610 @@
+"""The log of a group's member: a `CommitLog` whose order is made by an engine, and whose disk is the member's own journal.
+
+    append ─▶ gathered ─▶ one entry of the engine's log at a time ─▶ committed by its quorum
+                                                                            │
+    applied ◀── own journal, synced ◀── Order: repeats out, stamped ◀── read by every member, in the one order
+
+Batches come out at the outlet when they are in this member's journal and synced; whoever waits for one here was the one to
+append it. What is read of the engine has been committed by its quorum: so coming out means both, and `persisted` can be said.
+
+One entry is under way at a time: what comes meanwhile gathers, and the next entry carries it all. With several, one that fails
+could be overtaken by a later one of the same publisher, whose records would then shut its own out.
+
+What happens when something is away:
+
+* No entry is taken for `hold_ms`: everything that waits fails with `no_quorum`. An entry that was sent may still get into
+  the log; its records then come out for nobody, and what their publisher sends again is known by its numbers.
+* The connection, the reader or the quorum fails: attached anew from where the journal is, again and again.
+* What can't get better by itself (another log, another process with this member's name, a journal that differs from the others')
+  is `trouble`: nothing is taken or applied, and it is looked at again every few seconds. Reading what is there goes on.
+* The own disk is full: those who wait here fail, and the same entries are applied again when there is room. Any other failure of
+  the disk ends the process, as it does for a broker by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+from uuid import uuid4
+
+import structlog
+
+from broker_core.batch import Batch
+from broker_core.clock import Clock
+from broker_core.errors import ClientError, JournalError, OperatorError
+from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
+from broker_core.group.members import Members
+from broker_core.group.order import MAX_BATCHES, Order, Place, batches_of, damaged_entry, newest_place
+from broker_core.group.ports import (
+    ENTRY_BYTES,
+    Attached,
+    EngineAwayError,
+    EngineLog,
+    Entry,
+    OutrunError,
+    Sender,
+)
+from broker_core.group.settings import GroupSettings
+from broker_core.journal.commit_log import MAX_GROUP_BYTES, PENDING_HIGH_BYTES, Outlet, Owner, Pending
+from broker_core.journal.journal import Journal
+from broker_core.journal.segment import Position
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = structlog.get_logger("sluice.group")
+LOOK_S: Final = 0.1
+"""How often it is looked whether what waits has waited too long."""
+RETRY_S: Final = 0.25
+TELL_S: Final = 0.25
+LOOKS: Final = 8
+"""Of so many times that it is told, the engine is looked at once."""
+TROUBLE_RETRY_S: Final = 5.0
+SKEW_TOLD_MS: Final = 10_000
+CHAIN_KEPT_S: Final = 10.0
+"""How often the chain is stored: what the journal has behind it is read again at a start."""
+
+
+@dataclass(slots=True)
+class Outgoing(Generic[Owner]):
+    """What goes into one entry. Without batches it is a question: what has everybody got up to here?"""
+
+    number: int
+    since: float
+    nbytes: int = 0
+    batches: list[Pending[Owner]] = field(default_factory=list)
+    asking: list[asyncio.Future[None]] = field(default_factory=list)
+
+
+class ReplicatedLog(Generic[Owner]):
+    """See the module. Satisfies `CommitLog`. `start` it on the loop; before, what is appended waits."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        outlet: Outlet[Owner],
+        clock: Clock,
+        engine: EngineLog,
+        settings: GroupSettings,
+    ) -> None:
+        self._journal, self._outlet, self._clock = journal, outlet, clock
+        self._engine, self._settings = engine, settings
+        self._thread = ThreadPoolExecutor(1, "journal")
+        self.run = uuid4().hex
+        """This process, among those that may bear the member's name."""
+        self.trouble: OperatorError | None = None
+        """Why this member takes no part, where that doesn't mend itself."""
+        self.away = "the engine hasn't been asked yet"
+        """Why it isn't attached; "" while it is."""
+        self._away_since = clock.seconds()
+        self.attached: Attached | None = None
+        self.behind = 0
+        """Entries of the log that this member hasn't applied, as the engine said with the last one read."""
+        self.skew_ms = 0
+        """How far this machine's clock is ahead of the engine's, as its last own entry shows."""
+        self.chain = Chain(0, None)
+        self.applied = 0
+        """The newest entry that is applied here whole."""
+        self.members = Members(settings, self.run)
+        self._expected: int | None = None
+        """The place of this member's newest entry; None before this process has opened."""
+        self._number = 0
+        self._gathered: list[Pending[Owner]] = []
+        self._gathered_since = 0.0
+        self._asking: list[asyncio.Future[None]] = []
+        self._outgoing: Outgoing[Owner] | None = None
+        self._sent: dict[int, Outgoing[Owner]] = {}
+        """Under way or committed, and not applied here."""
+        self._bytes = 0
+        self._appended = self._settled = 0
+        self._barriers: list[tuple[int, asyncio.Future[None]]] = []
+        self._wanted = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._applying = False
+        self._progress_at = clock.seconds()
+        self._chain_kept = 0
+        self._chain_kept_at = clock.seconds()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # In: what `CommitLog` offers.
+
+    @property
+    def full(self) -> bool:
+        return self._bytes > PENDING_HIGH_BYTES
+
+    async def room(self) -> None:
+        await self._room.wait()
+
+    def append(self, *batches: Pending[Owner]) -> None:
+        at = self._clock.now_ns()
+        for pending in batches:
+            # The moment goes with the batch; the rest of the stamp is made where it is applied.
+            pending.batch.stamp(origin=self._journal.origin, epoch=0, first_sequence=0, accepted_at=at)
+        if not self._gathered:
+            self._gathered_since = self._clock.seconds()
+        self._gathered += batches
+        self._appended += len(batches)
+        self._bytes += sum(pending.batch.nbytes for pending in batches)
+        if self.full:
+            self._room.clear()
+        self._wanted.set()
+
+    async def barrier(self) -> None:
+        if self._settled < self._appended:
+            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._barriers.append((self._appended, reached))
+            await reached
+
+    async def caught_up(self) -> None:
+        """Wait until everything that any member has acknowledged before is applied here; `hold_ms` at most, and not at all when
+        the engine has been away for longer."""
+        if self.attached is None and self._clock.seconds() - self._away_since > self._settings.hold_s:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking.append(reached)
+        self._wanted.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(reached, self._settings.hold_s)
+
+    def start(self) -> None:
+        """Begin to take part."""
+        for work in (self._take_part(), self._look()):
+            task = asyncio.get_running_loop().create_task(self._unforeseen(work), name="group")
+            self._tasks.append(task)
+
+    async def close(self) -> None:
+        """What waits for the engine is waited for as long as publishes are held. The journal isn't closed here."""
+        if self._tasks and not any(task.done() for task in self._tasks):
+            await self.barrier()
+        await _end(
+            self._tasks, 2.0
+        )  # what they have to finish, a write of the journal, isn't to be cut off by the second time
+        self._fail([], _no_quorum("the broker is being stopped"))
+        await self._engine.close()
+        if self._journal.failed is None:
+            with suppress(OSError):
+                self._keep_chain()
+        self._thread.shutdown(wait=True)
+
+    async def _unforeseen(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as problem:
+            self._break(problem)
+
+    # Taking part.
+
+    async def _take_part(self) -> None:
+        self.chain = await self._in_thread(chain_of, self._journal)
+        self._engine.hear(self._heard)
+        while True:
+            try:
+                await self._attend()
+            except EngineAwayError as problem:
+                self._is_away(str(problem))
+                await asyncio.sleep(RETRY_S)
+            except OperatorError as problem:
+                self._is_troubled(problem)
+                await asyncio.sleep(min(TROUBLE_RETRY_S, self._settings.hold_s))
+            except JournalError as problem:
+                if self._journal.failed is not None:
+                    raise
+                # No room: those who wait here have been told, and the same is applied again.
+                log.warning("group_waits_for_room", why=problem.sentence)
+                self._note_away()
+                self.away, self.attached = problem.sentence, None
+                await asyncio.sleep(1.0)
+
+    async def _attend(self) -> None:
+        place = newest_place(self._journal)
+        attached = await self._engine.attach(self._journal.identity if place is None else None)
+        self._check(attached, place)
+        await self._open()
+        order = Order(self._journal, attached.generation, place, self.chain)
+        self.applied = order.applied
+        await self._engine.read_from(order.applied + 1)
+        self._progress_at = self._clock.seconds()
+        await self._engine.tell(self.members.said(self.applied, self.behind, self.chain))
+        self.trouble = self.members.trouble()
+        if self.trouble is not None:
+            raise self.trouble
+        self.attached, self.away = attached, ""
+        log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
+        await _first_to_fail(self._tell(), self._send(), self._read(order))
+
+    def _check(self, attached: Attached, place: Place | None) -> None:
+        """Whether this log is the one that this journal has applied. Raises OperatorError."""
+        instance = self._journal.instance
+        if attached.log != self._journal.identity:
+            raise OperatorError(
+                "engine_lost",
+                f"The engine's log of {instance} is {attached.log}, and this member's journal is of {self._journal.identity}.",
+                "Name the engines of its own group (SLUICE_GROUP_ENGINES). If this member is to join that one: start it with an"
+                " empty journal directory, or with a copy of another member's.",
+                engine=str(attached.log),
+                journal=str(self._journal.identity),
+            )
+        applied = place.entry if place is not None else 0
+        if attached.last < applied:
+            raise OperatorError(
+                "engine_lost",
+                f"The engine's log of {instance} ends with entry {attached.last}, and this member has applied {applied}.",
+                "The engine lost entries that its quorum had. Nothing is acknowledged. See `engine_lost` in docs/group.md.",
+                engine=attached.last,
+                applied=applied,
+            )
+        if attached.first > applied + 1:
+            raise OperatorError(
+                "member_behind",
+                f"The engine's log of {instance} begins with entry {attached.first}, and this member needs {applied + 1}.",
+                "Copy the journal directory of another member here, and start this one again.",
+                engine=attached.first,
+                applied=applied,
+            )
+
+    async def _open(self) -> None:
+        """Append under this member's name from now on; an earlier process of that name can't any more."""
+        while True:
+            newest = await self._engine.newest()
+            if self._expected is not None:
+                self._expected = self._own(newest)
+                outgoing = self._outgoing
+                if outgoing is not None and newest is not None and newest[1].number >= outgoing.number:
+                    self._outgoing = None  # it is in the log: only its answer was lost
+                return
+            at = newest[0] if newest is not None else 0
+            try:
+                self._expected = await self._engine.append(self._sender(0), b"", at)
+                return
+            except OutrunError:
+                continue
+
+    def _own(self, newest: tuple[int, Sender] | None) -> int:
+        if newest is None:
+            return 0
+        if newest[1].run != self.run:
+            raise OperatorError(
+                "member_fenced",
+                f"Another process has joined the group as {self._settings.member}, after this one.",
+                "Stop one of the two, or give it a name of its own (SLUICE_GROUP_MEMBER).",
+            )
+        return newest[0]
+
+    def _sender(self, number: int) -> Sender:
+        return Sender(self._settings.member, self.run, number)
+
+    def _is_away(self, why: str) -> None:
+        if self.away != why:
+            log.warning("engine_away", why=why)
+        self._note_away()
+        self.away, self.attached = why, None
+
+    def _note_away(self) -> None:
+        if self.attached is not None:
+            self._away_since = self._clock.seconds()
+
+    def _is_troubled(self, problem: OperatorError) -> None:
+        self._note_away()
+        if self.trouble is None or self.trouble.code != problem.code:
+            log.error("group_trouble", code=problem.code, why=problem.sentence, fix=problem.fix)
+        self.trouble, self.attached, self.away = problem, None, problem.sentence
+
+    # Out to the engine.
+
+    async def _send(self) -> None:
+        while True:
+            await self._wanted.wait()
+            outgoing = self._outgoing or self._gather()
+            if outgoing is None:
+                self._wanted.clear()
+                continue
+            self._outgoing = outgoing
+            await self._append(outgoing)
+            self._progress_at = self._clock.seconds()
+            if self._outgoing is outgoing:
+                self._outgoing = None
+
+    def _gather(self) -> Outgoing[Owner] | None:
+        """The next entry: what there is, up to the size that is best."""
+        if not self._gathered and not self._asking:
+            return None
+        nbytes = count = 0
+        for pending in self._gathered[:MAX_BATCHES]:
+            if nbytes + pending.batch.nbytes > ENTRY_BYTES and count:
+                break
+            nbytes += pending.batch.nbytes
+            count += 1
+        self._number += 1
+        since = self._gathered_since if count else self._clock.seconds()
+        made = Outgoing(self._number, since, nbytes, self._gathered[:count], self._asking)
+        del self._gathered[:count]
+        self._asking = []
+        self._sent[made.number] = made
+        return made
+
+    async def _append(self, outgoing: Outgoing[Owner]) -> None:
+        content = b"".join(pending.batch.buf for pending in outgoing.batches)
+        while True:
+            assert self._expected is not None
+            try:
+                self._expected = await self._engine.append(
+                    self._sender(outgoing.number), content, self._expected
+                )
+                return
+            except OutrunError:
+                # Its own answer was lost, or one that was given up came late: the newest entry says which.
+                newest = await self._engine.newest()
+                self._expected = self._own(newest)
+                if newest is not None and newest[1].number >= outgoing.number:
+                    return
+                await asyncio.sleep(LOOK_S)
+
+    # In from the engine.
+
+    async def _read(self, order: Order) -> None:
+        while True:
+            entries = await self._engine.next(MAX_GROUP_BYTES)
+            trouble = self.members.trouble()
+            if trouble is not None:
+                raise trouble
+            self._progress_at = self._clock.seconds()
+            await _to_its_end(self._apply(order, entries))
+            self.behind = entries[-1].behind
+            await self._keep_chain_sometimes()
+
+    async def _apply(self, order: Order, entries: Sequence[Entry]) -> None:
+        # Before anything is taken: what is wrong with one leaves the state as it was.
+        found = [(entry, self._is_own(entry), _batches(entry)) for entry in entries]
+        before = self.chain.mark
+        group: list[Pending[Owner]] = []
+        repeated: list[Pending[Owner]] = []
+        reached: list[Outgoing[Owner]] = []
+        for entry, is_own, batches in found:
+            own = self._sent.pop(entry.sender.number, None) if is_own else None
+            if own is not None and batches:
+                self._compare_clocks(batches[-1].accepted_at - entry.at)
+            for number, batch in enumerate(batches):
+                pending = own.batches[number] if own is not None else Pending[Owner](batch)
+                fresh = order.take(entry, number, batch)
+                if fresh is None:
+                    repeated.append(pending)
+                    continue
+                pending.batch = fresh
+                group.append(pending)
+            order.passed(entry)
+            if own is not None:
+                reached.append(own)
+        if group:
+            await self._commit(before, group, reached)
+        self.applied = entries[-1].number
+        for pending in repeated:
+            if pending.owner is not None:
+                self._outlet.repeated(pending)
+        for own in reached:
+            self._done(own)
+
+    def _compare_clocks(self, ahead_ns: int) -> None:
+        """Of an entry's last batch, which waited least. Waiting makes a clock look as if it were behind."""
+        off = abs(self.skew_ms) > SKEW_TOLD_MS
+        self.skew_ms = ahead_ns // 1_000_000
+        if abs(self.skew_ms) > SKEW_TOLD_MS and not off:
+            log.warning("clock_off", ahead_s=round(self.skew_ms / 1_000, 1), fix="Set this machine's clock.")
+
+    def _is_own(self, entry: Entry) -> bool:
+        sender = entry.sender
+        if sender.member != self._settings.member:
+            return False
+        if sender.run != self.run:
+            # Of an earlier process, unless it came after this one had opened.
+            if self._expected is not None and entry.number > self._expected:
+                self._own((entry.number, sender))
+            return False
+        return True
+
+    async def _commit(
+        self,
+        before: tuple[int, bytes | None],
+        group: list[Pending[Owner]],
+        reached: list[Outgoing[Owner]],
+    ) -> None:
+        self._applying = True
+        self._outlet.stamped(group, ())
+        try:
+            positions = await self._in_thread(self._write, [pending.batch for pending in group])
+        except JournalError as problem:
+            self.chain.back_to(before)
+            for own in reached:
+                self._sent[own.number] = own
+            self._fail(group, problem)
+            raise
+        finally:
+            self._applying = False
+        # The law of every acknowledgement.
+        assert group[-1].batch.last_sequence <= self._journal.durable_sequence
+        self._outlet.applied(group, positions)
+
+    def _write(self, batches: Sequence[Batch]) -> list[Position]:
+        positions = self._journal.write(batches)
+        self._journal.sync()
+        return positions
+
+    def _done(self, own: Outgoing[Owner]) -> None:
+        for asking in own.asking:
+            if not asking.done():
+                asking.set_result(None)
+        self._settle(len(own.batches), own.nbytes)
+
+    # What members say of themselves.
+
+    async def _tell(self) -> None:
+        while True:
+            if self.attached is not None:
+                self.attached = await self._engine.look()
+            for _ in range(LOOKS):
+                await self._engine.tell(self.members.said(self.applied, self.behind, self.chain))
+                await asyncio.sleep(TELL_S)
+
+    def _heard(self, content: bytes) -> None:
+        self.members.heard(content, self._clock.seconds())
+        self.members.compare(self.chain)
+        trouble = self.members.trouble()
+        if trouble is not None:
+            self._is_troubled(trouble)
+        elif self.trouble is not None and self.trouble.code == "replica_diverged":
+            self.trouble = None
+
+    # What has waited too long, and what can't be.
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now, hold = self._clock.seconds(), self._settings.hold_s
+            self._asking = [one for one in self._asking if not one.done()]
+            since = min(
+                [one.since for one in self._sent.values() if one.batches]
+                + ([self._gathered_since] if self._gathered else []),
+                default=now,
+            )
+            if self._applying or since == now:
+                continue
+            if self.trouble is not None:
+                self._fail([], _no_quorum(self.trouble.sentence))
+            elif now - since > hold and now - self._progress_at > hold:
+                self._fail([], _no_quorum(self.away or "no entry was taken"))
+
+    def _fail(self, stamped: list[Pending[Owner]], error: JournalError) -> None:
+        """Nothing that waits here is stored, as far as can be said. `stamped` was being written, and others' may be among it."""
+        waiting = [one for sent in self._sent.values() for one in sent.batches] + self._gathered
+        nbytes = sum(sent.nbytes for sent in self._sent.values()) + sum(
+            one.batch.nbytes for one in self._gathered
+        )
+        asking = [one for sent in self._sent.values() for one in sent.asking] + self._asking
+        own = {id(one) for one in waiting}
+        self._sent.clear()
+        self._gathered, self._asking, self._outgoing = [], [], None
+        for pending in waiting:
+            pending.failed = True
+        for one in asking:
+            if not one.done():
+                one.set_result(None)
+        if waiting or stamped:
+            log.warning("publishes_refused", batches=len(waiting), code=error.code, why=error.sentence)
+            self._outlet.failed([*(one for one in stamped if id(one) not in own), *waiting], error)
+        self._settle(len(waiting), nbytes)
+
+    def _settle(self, number: int, nbytes: int) -> None:
+        self._bytes -= nbytes
+        self._settled += number
+        if not self.full:
+            self._room.set()
+        while self._barriers and self._barriers[0][0] <= self._settled:
+            _, reached = self._barriers.pop(0)
+            if not reached.done():
+                reached.set_result(None)
+
+    def _break(self, problem: Exception) -> None:
+        if isinstance(problem, JournalError):
+            error = problem
+        else:
+            log.error("group_failed", exc_info=problem)
+            error = JournalError(
+                "journal_failed", f"The log failed unforeseen: {problem!r}.", "See the broker's log."
+            )
+        self._journal.failed = self._journal.failed or error
+        self._fail([], error)
+        self._outlet.broken(error)
+
+    # The chain on disk.
+
+    async def _keep_chain_sometimes(self) -> None:
+        now = self._clock.seconds()
+        if now - self._chain_kept_at > CHAIN_KEPT_S:
+            self._chain_kept_at = now
+            with suppress(OSError):  # only costs the next start some time
+                await _to_its_end(self._in_thread(self._keep_chain))
+
+    def _keep_chain(self) -> None:
+        sequence, value = self.chain.mark
+        if value is not None and sequence != self._chain_kept:
+            path = chain_path(self._journal.directory, self._journal.instance)
+            write_chain(self._journal.files, path, sequence, value)
+            self._chain_kept = sequence
+
+    async def _in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, partial(work, *arguments, **named)
+        )
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Whoever is cancelled meanwhile still waits for it: a thread is at the journal."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if task.cancelled() or (problem := task.exception()) is None:
+            raise
+        raise problem from None
+
+
+def _batches(entry: Entry) -> list[Batch]:
+    try:
+        return list(batches_of(entry))
+    except ClientError as problem:
+        raise damaged_entry(entry, problem) from None
+
+
+async def _first_to_fail(*works: Coroutine[Any, Any, None]) -> None:
+    """Do several things that never end until one raises; that is raised, and the others are over by then."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _end(tasks)
+    for task in tasks:
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None:
+            raise problem
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]], again_s: float = LOOK_S) -> None:
+    """Cancel, until they are over: a client library, and `wait_for` itself, may take a cancellation for something else."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=again_s)
+
+
+def _no_quorum(why: str) -> JournalError:
+    return JournalError(
+        "no_quorum",
+        f"The group's log takes nothing from this member: {why}.".replace("..", "."),
+        "Publish through another member, or again later; the client library does both.",
+    )

@@ -1,0 +1,67 @@
+"""What makes a broker a member of a group. From the environment, since it differs from machine to machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker_core.errors import OperatorError
+
+HOLD_MS: Final = 5_000
+MOST_COPIES: Final = 5
+_TOKEN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """`engines` are addresses of NATS servers, `nats://` or `tls://`. `copies`: 0 is three where three servers are named,
+    else one. `hold_ms` is how long publishes wait for a quorum."""
+
+    instance: str
+    member: str
+    engines: tuple[str, ...]
+    copies: int = 0
+    hold_ms: int = HOLD_MS
+
+    @property
+    def stream(self) -> str:
+        """The engine's name for the log."""
+        return f"SLUICE_{self.instance}"
+
+    @property
+    def replicas(self) -> int:
+        """How many engines keep the log."""
+        return self.copies or (3 if len(self.engines) >= 3 else 1)
+
+    @property
+    def hold_s(self) -> float:
+        return self.hold_ms / 1_000
+
+
+def read_settings(
+    instance: str, member: str, engines: Sequence[str], copies: int = 0, hold_ms: int = HOLD_MS
+) -> GroupSettings | None:
+    """The settings; None without engines: the broker is by itself. Raises OperatorError bad_group."""
+    if not engines:
+        return None
+    for what, name in (("An instance", instance), ("A member", member)):
+        if not 0 < len(name) <= 64 or not _TOKEN.issuperset(name):
+            raise _bad(
+                f"{what} of a group can't be called {name[:80]!r}.",
+                "Letters, digits, dashes and underscores, 64 at most (SLUICE_INSTANCE, SLUICE_GROUP_MEMBER).",
+            )
+    for address in engines:
+        if not address.startswith(("nats://", "tls://")):
+            raise _bad(
+                f"{address[:80]!r} is no engine's address.", "SLUICE_GROUP_ENGINES=nats://HOST:PORT,..."
+            )
+    if not 0 <= copies <= MOST_COPIES or copies == 2:
+        raise _bad(f"{copies} copies make no quorum.", "SLUICE_GROUP_COPIES is 1, 3 or 5.")
+    if not 100 <= hold_ms <= 600_000:
+        raise _bad(f"Publishes can't be held {hold_ms} ms.", "SLUICE_GROUP_HOLD_MS is 100 to 600000.")
+    return GroupSettings(instance, member, tuple(engines), copies, hold_ms)
+
+
+def _bad(sentence: str, fix: str) -> OperatorError:
+    return OperatorError("bad_group", sentence, fix)

@@ -1,0 +1,45 @@
+"""Several brokers, one log: what is published anywhere is everywhere, in one order, as the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker_core.client import EPOCH, AsyncClient
+from tests.support.brokers import until
+from tests.support.engines import running_engines
+from tests.support.groups import content_of, running_members
+
+
+async def publish(address: str, name: str, first: int, last: int) -> None:
+    async with AsyncClient(address, name) as client:
+        for number in range(first, last + 1):
+            await client.publish("t", {"by": name, "n": number})
+        await client.flush()
+
+
+async def read(address: str, name: str, number: int) -> list[tuple[str, str, int]]:
+    """The first so many records: bookmark, publisher, number."""
+    found: list[tuple[str, str, int]] = []
+    async with asyncio.timeout(60), AsyncClient(address, name) as client:
+        async for message in await client.subscribe("t", bookmark=EPOCH):
+            found.append((message.bookmark, message.data["by"], message.data["n"]))
+            if len(found) == number:
+                break
+    return found
+
+
+async def test_every_member_has_the_same_journal_and_serves_the_same_history(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b", "c") as members:
+            await asyncio.gather(
+                *(publish(one.address, f"p{number}", 1, 200) for number, one in enumerate(members))
+            )
+            await until(lambda: all(one.journal.next_sequence > 600 for one in members))
+            histories = [await read(one.address, "reader", 600) for one in members]
+            assert histories[0] == histories[1] == histories[2]
+            assert all(bookmark.startswith("group|") for bookmark, _, _ in histories[0])
+            for name in ("p0", "p1", "p2"):
+                assert [number for _, by, number in histories[0] if by == name] == list(range(1, 201))
+            # The brokers' own records of who came and went are in it as well, and go on coming.
+            await until(lambda: len({content_of(one.journal) for one in members}) == 1)

@@ -1,0 +1,143 @@
+"""The order: whatever a member had applied when it ended, and wherever in an entry, it makes the same of the log as the others."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_core.batch import build_one_topic, stamp
+from broker_core.errors import ClientError, OperatorError
+from broker_core.group.chain import chain_of, chain_path, read_chain, write_chain
+from broker_core.group.order import SKEW_NS, Order, batches_of, newest_place
+from broker_core.group.ports import Entry, Sender
+from broker_core.group.settings import read_settings
+from broker_core.journal.appender import JournalOptions
+from broker_core.journal.files import Files
+from broker_core.journal.frontier import Known
+from broker_core.journal.journal import Journal
+from tests.support.groups import content_of
+
+LOG = UUID("0b9c5f1e-0000-4000-8000-000000000001")
+
+
+class Unsynced(Files):
+    """A disk that nothing is waited for: no power is cut here."""
+
+    def fdatasync(self, fd: int) -> None: ...
+
+    def fsync(self, fd: int) -> None: ...
+
+    def sync_directory(self, directory: Path) -> None: ...
+
+
+def opened(directory: Path) -> Journal:
+    return Journal.open(
+        directory, "group", options=JournalOptions(1 << 16, 0), known=Known(LOG, 0), files=Unsynced()
+    )
+
+
+def entry_of(number: int, at: int, batches: Sequence[tuple[str, int, int, int]]) -> Entry:
+    """Batches are publisher, first number (0: none), records, and the moment that their broker took them."""
+    content = bytearray()
+    for name, first, count, accepted_at in batches:
+        built = build_one_topic(name, "t", [b"%s %d" % (name.encode(), n) for n in range(count)], first)
+        stamp(built, origin=1, epoch=0, first_sequence=0, accepted_at=accepted_at)
+        content += built
+    return Entry(number, at, Sender("a", "run", number), bytes(content), 0)
+
+
+def apply(journal: Journal, entries: Sequence[Entry], upto: int | None = None) -> Order:
+    """What a member does with a log; it ends after so many batches were written."""
+    order = Order(journal, 1, newest_place(journal), chain_of(journal))
+    written = 0
+    for entry in entries[order.applied :]:
+        for number, batch in enumerate(batches_of(entry)):
+            if written == upto:
+                return order
+            fresh = order.take(entry, number, batch)
+            if fresh is not None:
+                journal.write([fresh])
+                journal.sync()
+                written += 1
+        order.passed(entry)
+    return order
+
+
+BATCH = st.tuples(
+    st.sampled_from(["p", "q"]), st.integers(0, 12), st.integers(1, 5), st.integers(1, 10 * SKEW_NS)
+)
+LOGS = st.lists(st.tuples(st.integers(1, 5 * SKEW_NS), st.lists(BATCH, max_size=4)), min_size=1, max_size=8)
+
+
+@settings(max_examples=25)
+@given(log=LOGS, ends=st.lists(st.integers(0, 4), max_size=4))
+def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
+    log: list[tuple[int, list[tuple[str, int, int, int]]]], ends: list[int]
+) -> None:
+    entries = [entry_of(number, at, batches) for number, (at, batches) in enumerate(log, 1)]
+    with tempfile.TemporaryDirectory() as place:
+        one, other = Path(place) / "one", Path(place) / "other"
+        journal = opened(one)
+        order = apply(journal, entries)
+        contents, chain = content_of(journal), order.chain.value
+        moments: list[int] = []
+        numbers: dict[str, list[int]] = {"p": [], "q": []}
+        for batch in journal.read(1, 1 << 20, journal.next_sequence - 1) if journal.next_sequence > 1 else []:
+            moments.append(batch.accepted_at)
+            if batch.first_publisher_sequence:
+                numbers[batch.publisher_name] += batch.publisher_sequences().tolist()
+        journal.close()
+        for end in ends:
+            journal = opened(other)
+            apply(journal, entries, end)
+            journal.close()
+        journal = opened(other)
+        order = apply(journal, entries)
+        assert (content_of(journal), order.chain.value) == (contents, chain)
+        journal.close()
+    assert all(before <= after for before, after in pairwise(moments))
+    assert max(moments, default=0) <= max(entry.at for entry in entries) + SKEW_NS
+    assert all(found == sorted(set(found)) for found in numbers.values())
+
+
+def test_a_chain_that_was_kept_is_gone_on_from_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
+    entries = [entry_of(number, number, [("p", 0, 3, number)]) for number in range(1, 6)]
+    journal = opened(tmp_path)
+    first = apply(journal, entries[:2]).chain
+    assert first.value is not None
+    path = chain_path(tmp_path, "group")
+    write_chain(Files(), path, first.sequence, first.value)
+    whole = apply(journal, entries).chain.value
+    assert chain_of(journal).value == whole
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert read_chain(path) is None
+    assert chain_of(journal).value == whole
+    journal.close()
+
+
+def test_an_entry_with_a_flipped_bit_is_refused() -> None:
+    entry = entry_of(1, 1, [("p", 1, 3, 1)])
+    flipped = bytearray(entry.content)
+    flipped[-9] ^= 1
+    with pytest.raises(ClientError):
+        list(batches_of(entry._replace(content=bytes(flipped))))
+
+
+def test_settings_that_can_not_be_used_are_refused_by_name() -> None:
+    assert read_settings("orders", "a", []) is None
+    good = read_settings("orders", "a", ["nats://a:4222", "nats://b:4222", "nats://c:4222"])
+    assert good is not None and good.replicas == 3
+    for wrong in (
+        ("or.ders", "a", ["nats://a:1"]), ("orders", "a b", ["nats://a:1"]), ("orders", "a", ["http://a:1"]),
+        ("orders", "a", ["nats://a:1"], 2), ("orders", "a", ["nats://a:1"], 1, 5),
+    ):  # fmt: skip
+        with pytest.raises(OperatorError) as told:
+            read_settings(*wrong)
+        assert told.value.code == "bad_group"

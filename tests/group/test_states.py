@@ -1,0 +1,259 @@
+"""Nothing silent: what a member can't take part in has a name, publishes are refused, and what is there is served all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from io import StringIO
+from pathlib import Path
+
+from django.core.management import call_command
+from django.test import override_settings
+
+from broker_core.batch import Buffer
+from broker_core.client import AsyncClient, ReconnectPolicy
+from broker_core.errors import OperatorError
+from broker_core.journal.files import Files
+from tests.group.test_one_log import publish, read
+from tests.support.brokers import ask, until
+from tests.support.engines import running_engines
+from tests.support.groups import Running, content_of, opened_alone, running_members, start_member
+
+HOLD_MS = 400
+QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2)
+
+
+async def refused(member: Running, name: str) -> str:
+    """Publish, and what the broker says of it."""
+    told: list[str] = []
+    client = AsyncClient(member.address, name, reconnect=QUICK)
+    async with client:
+        await client.publish("t", {"by": name, "n": 1})
+        async with asyncio.timeout(60):
+            while not told:
+                told = [error.code for error in client.errors]
+                await asyncio.sleep(0.01)
+        return told[0]
+
+
+async def replication_status(member: Running) -> tuple[int, str]:
+    """What `manage.py replication status` ends with, and how it calls the last member."""
+
+    def run() -> int:
+        try:
+            call_command("replication", "status", instance="group", stdout=out)
+        except SystemExit as ended:
+            return int(str(ended.code))
+        return 0
+
+    out = StringIO()
+    with override_settings(SLUICE_RUN_DIRECTORY=member.broker.paths.control.parent):
+        code = await asyncio.to_thread(run)
+    return code, out.getvalue().splitlines()[-1].split()[1]
+
+
+class Cable:
+    """Between a member and its engine: can be cut, or carry nothing one way without anybody being told."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._writers: list[asyncio.StreamWriter] = []
+        self.whole = True
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.port = 0
+
+    async def listen(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.whole:
+            writer.transport.abort()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, back]
+        await asyncio.gather(self._carry(reader, back), self._carry(there, writer, self.answers))
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event | None = None
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                if gate is not None:
+                    await gate.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    def cut(self) -> None:
+        self.whole = False
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+
+@asynccontextmanager
+async def running_cable(port: int) -> AsyncIterator[Cable]:
+    cable = Cable(port)
+    server = await cable.listen()
+    try:
+        yield cable
+    finally:
+        cable.answers.set()
+        cable.cut()
+        server.close()
+
+
+async def test_without_its_engine_a_member_serves_what_it_has_and_goes_on_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        engines.kill()
+        starting = asyncio.create_task(start_member(tmp_path, "a", engines.urls, hold_ms=HOLD_MS))
+        await asyncio.sleep(0)
+        engines.start()
+        member = (
+            await starting
+        )  # a member that has nothing yet waits for its engine to be told which log it begins
+        await publish(member.address, "p", 1, 20)
+        await member.stop()
+        engines.kill()
+
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (member,):
+            assert len(await read(member.address, "reader", 20)) == 20
+            assert await refused(member, "q") == "no_quorum"
+            assert (await ask(member.broker, "group"))["state"] == "away"
+            engines.start()
+            await publish(member.address, "p", 21, 40)
+            assert [n for _, by, n in await read(member.address, "reader", 40) if by == "p"] == list(
+                range(1, 41)
+            )
+
+            engines.kill()
+            shutil.rmtree(tmp_path / "engine-1")
+            engines.start()
+            await until(lambda: member.state == "engine_lost")
+            assert await refused(member, "r") == "no_quorum"
+            async with running_members(tmp_path, engines.urls, "b") as (other,):
+                await until(other.takes_part)  # it begins a log of its own, which isn't the first one's
+                await until(lambda: "is of" in member.member.status().why)
+                assert member.state == "engine_lost"
+
+
+async def test_of_two_processes_with_one_name_only_the_later_appends(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (first,):
+            await publish(first.address, "p", 1, 5)
+            async with running_members(tmp_path / "elsewhere", engines.urls, "a") as (second,):
+                await publish(second.address, "p", 6, 10)
+                await until(lambda: first.state == "member_fenced")
+                assert await refused(first, "q") == "no_quorum"
+                await publish(second.address, "r", 1, 5)
+                assert {n for _, by, n in await read(second.address, "reader", 15) if by == "p"} == set(
+                    range(1, 11)
+                )
+
+
+async def test_a_member_whose_journal_differs_stops_and_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b", "c", hold_ms=HOLD_MS) as members:
+            a, b, c = members
+            await publish(a.address, "p", 1, 20)
+            await until(lambda: all(one.member.status().members[0].sequence >= 20 for one in members))
+            chain = c.member._made.chain
+            chain.value = bytes(16)  # as if it had applied something else at some time
+            await publish(a.address, "p", 21, 40)
+            await until(lambda: c.state == "replica_diverged")
+            await until(lambda: [one.alike for one in a.member.status().members] == [None, True, False])
+            assert await replication_status(a) == (1, "DIFFERS")
+            assert "a" in c.member.status().why and "b" in c.member.status().why
+            assert await refused(c, "q") == "no_quorum"
+            await publish(a.address, "p", 41, 60)
+            await publish(b.address, "s", 1, 5)
+            assert a.takes_part() and b.takes_part()
+
+
+async def test_a_member_that_is_cut_off_refuses_and_catches_up_and_an_answer_that_was_lost_doubles_nothing(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 1) as engines, running_cable(engines.addresses[0].port) as cable:
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            async with running_members(
+                tmp_path, (f"nats://127.0.0.1:{cable.port}",), "b", hold_ms=HOLD_MS
+            ) as (b,):
+                await until(lambda: a.takes_part() and b.takes_part())
+                async with AsyncClient([b.address, a.address], "p", reconnect=QUICK) as client:
+                    for number in range(1, 51):
+                        await client.publish("t", {"by": "p", "n": number})
+                        if number == 20:
+                            cable.answers.clear()  # what it appends arrives, and it hears nothing of that
+                            await client.flush()
+                            cable.cut()
+                    await client.flush()
+                assert not b.takes_part()
+                assert await refused(b, "q") == "no_quorum"
+                ahead = (await read(a.address, "reader", 50))[-2][0]
+                async with AsyncClient(b.address, "far", reconnect=QUICK) as far:
+                    # It hasn't come so far: to begin at its own end would repeat what others have given.
+                    subscribing = asyncio.create_task(far.subscribe("t", bookmark=ahead))
+                    assert await refused(b, "r") == "no_quorum"
+                    cable.whole = True
+                    cable.answers.set()
+                    async with asyncio.timeout(60):
+                        assert (await anext(aiter(await subscribing))).data["n"] == 50
+                await until(b.takes_part)
+                found = await read(b.address, "reader", 50)
+                assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
+                last = a.member.status().last
+                await until(lambda: b.member.status().members[0].applied >= last)
+                await until(lambda: content_of(a.journal) == content_of(b.journal))
+
+
+class Full(Files):
+    """A disk that may have no room."""
+
+    full = False
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().pwritev(fd, buffers, offset)
+
+
+async def test_a_member_whose_disk_is_full_says_so_and_has_everything_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    disk = Full()
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            b = await start_member(tmp_path, "b", engines.urls, files=disk, hold_ms=HOLD_MS)
+            try:
+                await publish(b.address, "p", 1, 10)
+                disk.full = True
+                assert await refused(b, "q") == "disk_full"
+                await publish(a.address, "p", 11, 20)
+                await until(lambda: "room" in b.member.status().why)
+                assert len(await read(b.address, "reader", 10)) == 10
+                disk.full = False
+                found = await read(b.address, "reader", 21)
+                # What was refused while it was on its way may get into the log: once, as every numbered record does.
+                assert [n for _, by, n in found if by == "p"] == list(range(1, 21))
+                await until(lambda: content_of(a.journal) == content_of(b.journal))
+                assert b.law.broken == [] and b.errors == []
+            finally:
+                await b.stop()
+
+
+async def test_a_member_with_the_journal_of_a_broker_by_itself_says_so(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with opened_alone(tmp_path / "a") as address:
+            await publish(address, "p", 1, 5)
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (member,):
+            await until(lambda: member.state == "not_the_groups")
+            assert len(await read(member.address, "reader", 5)) == 5
+            assert isinstance(member.member._made.trouble, OperatorError)

@@ -1,0 +1,101 @@
+"""Real NATS servers on loopback, one or a cluster of three, that can be killed, stopped and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from broker_core.group.engine_config import EngineAddress, engine_config
+from broker_core.group.jetstream import JetStream
+from broker_core.group.ports import Attached, EngineAwayError
+from broker_core.group.settings import GroupSettings
+
+SERVER = Path(sys.executable).parent / "nats-server"
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+class Engines:
+    """The servers of a group, by number from 0."""
+
+    def __init__(self, home: Path, number: int) -> None:
+        ports = free_ports(2 * number)
+        self.home = home
+        self.addresses = [
+            EngineAddress(f"engine-{one + 1}", "127.0.0.1", ports[2 * one], ports[2 * one + 1])
+            for one in range(number)
+        ]
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(one.url for one in self.addresses)
+
+    def start(self, *numbers: int) -> None:
+        """Start these, or all."""
+        for number in numbers or range(len(self.addresses)):
+            own = self.addresses[number]
+            others = [one for one in self.addresses if one is not own]
+            file = self.home / f"{own.name}.conf"
+            file.write_text(engine_config(own, others, self.home / own.name))
+            with (self.home / f"{own.name}.log").open("ab") as log:
+                self._processes[number] = subprocess.Popen(
+                    [str(SERVER), "-c", str(file)], stdout=log, stderr=log
+                )
+
+    def kill(self, *numbers: int) -> None:
+        """kill -9 these, or all."""
+        for number in numbers or tuple(self._processes):
+            process = self._processes.pop(number, None)
+            if process is not None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait()
+
+    def freeze(self, number: int) -> None:
+        """SIGSTOP: it holds its connections and says nothing."""
+        self._processes[number].send_signal(signal.SIGSTOP)
+
+    def thaw(self, number: int) -> None:
+        self._processes[number].send_signal(signal.SIGCONT)
+
+    def number_of(self, leader: str) -> int:
+        """Which one bears a name."""
+        return next(number for number, one in enumerate(self.addresses) if one.name == leader)
+
+    async def ready(self, instance: str = "group") -> Attached:
+        """Wait until the servers have a leader for a log of this name; it is made."""
+        engine = JetStream(GroupSettings(instance, "ready", self.urls))
+        try:
+            async with asyncio.timeout(60):
+                while True:
+                    with suppress(EngineAwayError):
+                        return await engine.attach(uuid4())
+                    await asyncio.sleep(0.05)
+        finally:
+            await engine.close()
+
+
+@asynccontextmanager
+async def running_engines(home: Path, number: int = 3) -> AsyncIterator[Engines]:
+    """Servers that carry logs, until the block ends."""
+    engines = Engines(home, number)
+    engines.start()
+    try:
+        yield engines
+    finally:
+        engines.kill()

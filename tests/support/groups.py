@@ -1,0 +1,175 @@
+"""Members of a group inside a test: real brokers with real journals, at real engines."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from hashlib import sha256
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import uvloop
+
+from broker_core.broker import Broker, BrokerPaths
+from broker_core.config import PolicyDocument
+from broker_core.group.jetstream import JetStream
+from broker_core.group.member import Member
+from broker_core.group.settings import GroupSettings
+from broker_core.journal.files import Files
+from broker_core.journal.journal import Journal
+from tests.support.brokers import address_of, no_websocket, tcp_policy
+from tests.support.law import Law
+
+GROUP = "group"
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])
+
+
+def group_policy(port: int = 0) -> PolicyDocument:
+    """TCP alone, on a free port if none is given."""
+    policy = tcp_policy()
+    transports = tuple(replace(one, port=port) for one in policy.transports)
+    return replace(policy, instance=replace(policy.instance, name=GROUP), transports=transports)
+
+
+class Running:
+    """A member that runs in this process."""
+
+    def __init__(self, broker: Broker, member: Member) -> None:
+        self.broker, self.member = broker, member
+        self.law = Law(broker)
+        self.errors: list[str] = []
+        broker.on_broken = lambda error: self.errors.append(error.code)
+
+    @property
+    def address(self) -> str:
+        return address_of(self.broker)
+
+    @property
+    def journal(self) -> Journal:
+        return self.broker.engine.journal
+
+    @property
+    def state(self) -> str:
+        return self.member.status().state
+
+    def takes_part(self) -> bool:
+        return self.state == "taking part"
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+        shutil.rmtree(self.broker.paths.control.parent)
+
+
+async def start_member(
+    home: Path,
+    name: str,
+    engines: Sequence[str],
+    files: Files | None = None,
+    hold_ms: int = 5_000,
+    copies: int = 0,
+    port: int = 0,
+) -> Running:
+    """A member in `home`/`name`: as `manage.py runbroker` starts one."""
+    settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms)
+    member = Member(settings, JetStream(settings))
+    place = tempfile.mkdtemp(prefix="sluice-")
+    paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
+    known = await member.identity(paths.journal, paths.archive)
+    broker = Broker(group_policy(port), paths, no_websocket, known, files=files, member=member)
+    running = Running(broker, member)
+    await broker.start()
+    return running
+
+
+@asynccontextmanager
+async def running_members(
+    home: Path, engines: Sequence[str], *names: str, hold_ms: int = 5_000
+) -> AsyncIterator[list[Running]]:
+    """Members until the block ends. Nothing may have been acknowledged too early, and no log broken, by then."""
+    members: list[Running] = []
+    try:
+        for name in names:
+            members.append(await start_member(home, name, engines, hold_ms=hold_ms))
+        yield members
+    finally:
+        for one in members:
+            await one.stop()
+    for one in members:
+        assert one.law.broken == []
+        assert one.errors == []
+
+
+@asynccontextmanager
+async def opened_alone(home: Path) -> AsyncIterator[str]:
+    """A broker of the same instance without a group; its address."""
+    with tempfile.TemporaryDirectory(prefix="sluice-") as place:
+        paths = replace(BrokerPaths.under(home, GROUP), control=Path(place) / "control.sock")
+        broker = Broker(group_policy(), paths, no_websocket)
+        await broker.start()
+        try:
+            yield address_of(broker)
+        finally:
+            await broker.stop()
+
+
+class MemberProcess:
+    """A member as a process of its own, to be killed and started again at the same address."""
+
+    def __init__(self, home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
+        self._home, self._name, self._engines, self._hold_ms = home, name, engines, hold_ms
+        self._port = port
+        self._process: BaseProcess | None = None
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self._process = SERVER.Process(
+            target=_run,
+            args=(self._home, self._name, self._engines, self._hold_ms, self._port),
+            daemon=True,
+        )
+        self._process.start()
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def opened(self) -> Journal:
+        """Its journal, while no process has it."""
+        assert self._process is None
+        paths = BrokerPaths.under(self._home / self._name, GROUP)
+        return Journal.open(paths.journal, GROUP, paths.archive)
+
+
+def _run(home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
+    log = os.open(home / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    uvloop.run(_serve(home, name, engines, hold_ms, port))
+
+
+async def _serve(home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int) -> None:
+    await start_member(home, name, engines, hold_ms=hold_ms, port=port)
+    await asyncio.Event().wait()
+
+
+def content_of(journal: Journal) -> tuple[int, str]:
+    """Records of a log, and a hash of all its batches as they stand there."""
+    found, at, last = sha256(), journal.first_sequence, journal.next_sequence - 1
+    while batches := journal.read(at, 1 << 20, last):
+        for batch in batches:
+            found.update(batch.buf)
+        at = batches[-1].last_sequence + 1
+    return last, found.hexdigest()
