@@ -21,22 +21,16 @@ def unescape(text: str, known: str = "nrc\\") -> str:
     """The name or value that stands so in a line. ValueError for an escape that isn't one of the `known`."""
     if "\\" not in text:
         return text
-    first, *rest = text.split("\\")
-    made, at = [first], 0
-    while at < len(rest):
-        part = rest[at]
-        if part:
-            sign, part = part[0], part[1:]
-        else:  # a backslash behind a backslash: what follows the second is plain
-            at += 1
-            if at == len(rest):
-                raise ValueError("\\")
-            sign, part = "\\", rest[at]
-        if sign not in known:
-            raise ValueError(f"\\{sign}")
-        made.append(_PLAIN[sign] + part)
-        at += 1
-    return "".join(made)
+    # A run of backslashes begins where an escape does, so the first two of it are one. What is left between is looked for at once.
+    parts = text.split("\\\\") if "\\" in known else [text]
+    for sign in known:
+        if sign != "\\":
+            parts = [part.replace(f"\\{sign}", _PLAIN[sign]) for part in parts]
+    for part in parts:
+        at = part.find("\\")
+        if at >= 0:
+            raise ValueError(part[at : at + 2])
+    return "\\".join(parts)
 
 
 def encode(headers: Iterable[tuple[str, str]]) -> bytes:

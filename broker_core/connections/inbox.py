@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from operator import length_hint
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker_core.connections.anteroom import Unfinished
 from broker_core.errors import ClientError
@@ -122,6 +123,14 @@ def weight(items: Iterable[Item]) -> int:
     return nbytes
 
 
+class _Read(NamedTuple):
+    """What one read brought. Made into items as they are taken, which costs time too, or `made` before: all stay until the last is
+    taken. What isn't made yet is counted by whoever makes it."""
+
+    items: Iterator[Item]
+    made: Collection[Item] = ()
+
+
 class Inbox:
     """One connection's. `take` is called for each item and may raise nothing. `held` is told what waits here."""
 
@@ -133,7 +142,9 @@ class Inbox:
         self._take = take
         self._clock = clock
         self._turns = turns
-        self._waiting: deque[Item] = deque()
+        self._coming: deque[_Read] = deque()
+        self._next: Item | None = None
+        """The first of them, when it was looked at and couldn't be taken."""
         self._holds: dict[Hold, Callable[[Item], bool] | None] = {}
         """With what may be taken all the same."""
         self._reading = True
@@ -150,22 +161,24 @@ class Inbox:
         return self._reading
 
     def put(self, items: Iterable[Item]) -> None:
-        """Take what was read: now what the budget allows, the rest in later turns. ClientError input_full when the instance has no
-        room for what waits."""
-        self._waiting.extend(items)
+        """Take what was read: now what the budget allows, the rest in later turns. Items may be made as they are asked for.
+        ClientError input_full when the instance has no room for what waits."""
+        self._coming.append(_Read(iter(items), items if isinstance(items, Collection) else ()))
         self._hand_over()
-        if self._waiting:
-            self._held.hold(weight(self._waiting))
+        if self._coming:
+            self._held.hold(sum(weight(read.made) for read in self._coming))
 
     def forget(self) -> None:
         """What waits is from nobody, and won't be taken."""
-        self._waiting.clear()
+        self._coming.clear()
+        self._next = None
         self._held.hold(0)
 
     def hold(self, why: Hold, but: Callable[[Item], bool] | None = None) -> None:
         """Take nothing more, also in this turn, until it is released; `but` says of what comes next that it may be taken."""
         self._holds[why] = but
-        self._settle_reading()
+        if not self._taking:  # else it is settled when nothing more can be taken
+            self._settle_reading()
 
     def release(self, why: Hold) -> None:
         if why not in self._holds:
@@ -184,12 +197,26 @@ class Inbox:
         self._ended = ended
         self._hand_over()
 
+    def _look(self) -> Item | None:
+        """What comes next; it stays."""
+        while self._next is None and self._coming:
+            self._next = next(self._coming[0].items, None)
+            if self._next is None:
+                self._coming.popleft()
+        return self._next
+
     @property
     def _may_take(self) -> bool:
-        waiting = self._waiting
-        if not waiting or not self._holds:
-            return bool(waiting)
-        return all(but is not None and but(waiting[0]) for but in self._holds.values())
+        """Whether there may be something to be taken. Without holds nothing is made to find that out."""
+        while self._next is None and self._coming and not length_hint(self._coming[0].items, 1):
+            self._coming.popleft()
+        if not self._coming or not self._holds:
+            return bool(self._coming)
+        buts = [but for but in self._holds.values() if but is not None]
+        if len(buts) < len(self._holds):
+            return False
+        found = self._look()
+        return found is not None and all(but(found) for but in buts)
 
     def _hand_over(self) -> None:
         if self._taking or self._scheduled:
@@ -199,18 +226,21 @@ class Inbox:
         spent = max(self._spent_ns - (began - self._stopped_at), 0)
         try:
             while self._may_take and spent + now - began < TURN_NS:
-                self._take(self._waiting.popleft())
+                item = self._look()
+                if item is not None:
+                    self._next = None
+                    self._take(item)
                 now = self._clock.monotonic_ns()
         finally:
             self._taking = False
         self._spent_ns, self._stopped_at = spent + now - began, now
-        if not self._waiting:
+        if not self._coming:
             self._held.hold(0)
         if self._may_take:
             self._scheduled = True
             self._turns.join(self._next_turn)
         self._settle_reading()
-        if self._ended is not None and not self._waiting:
+        if self._ended is not None and not self._coming:
             ended, self._ended = self._ended, None
             self._turns.leave(ended)
 
@@ -221,7 +251,7 @@ class Inbox:
         return self._spent_ns
 
     def _settle_reading(self) -> None:
-        reading = not self._waiting and all(self._holds.values())
+        reading = not self._coming and all(self._holds.values())
         if reading != self._reading:
             self._reading = reading
             if reading:

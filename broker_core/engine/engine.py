@@ -86,6 +86,7 @@ class Engine:
         self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores: asyncio.Task[None] | None = None
+        self._positions: asyncio.Task[None] | None = None
         state = spool_directory.parent / "state"
 
         self.ledger = Ledger()
@@ -194,9 +195,8 @@ class Engine:
         self._look_at_the_clock()
         self.subscriptions.acknowledge()
         self.leases.expire(now)
-        self.durables.look()
-        self.managed.look()
-        self.kept.save_soon()
+        if self._positions is None or self._positions.done():
+            self._positions = self.spawn(self._note_positions())
         for connection in self.roster:
             if not connection.listened_to:
                 connection.heard_at = now
@@ -208,6 +208,12 @@ class Engine:
         self._publish_events()
         if self._chores is None or self._chores.done():
             self._chores = self.spawn(self._do_chores())
+
+    async def _note_positions(self) -> None:
+        """How far everybody has come for whom it is kept, and that to disk."""
+        self.managed.look()
+        await self.durables.look()
+        self.kept.save_soon()
 
     def _look_at_the_clock(self) -> None:
         """A wall clock that was set is told: moments of records and ages of segments are by it."""

@@ -5,7 +5,9 @@ A shared one is kept for nobody in particular (`SHARED_OWNER`), and consumed by 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from broker_core.config.preset_fields import MAX_DURABLES
 from broker_core.delivery.ports import Facilities
@@ -17,6 +19,9 @@ from broker_core.replay.frontier import Frontier
 from broker_core.replay.kept import SHARED_OWNER, Durable, Sharing
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
+
+NOTED_AT_ONCE: Final = 64
+"""Of those that are subscribed, in a turn of the loop: their positions are looked at once a second, and there may be 10,000."""
 
 
 class Durables:
@@ -160,12 +165,21 @@ class Durables:
 
     # Positions.
 
-    def look(self) -> None:
-        """Note how far those that are subscribed have come. Once a second."""
-        for key, target in self._active.items():
-            self._move(key, target)
-        for shared in self._shared.values():
-            self._note(shared)
+    async def look(self) -> None:
+        """Note how far those that are subscribed have come, some in a turn of the loop. Once a second."""
+        noted = 0
+        for key, target in list(self._active.items()):
+            if self._active.get(key) is target:  # else it was noted when it left
+                self._move(key, target)
+            noted += 1
+            if not noted % NOTED_AT_ONCE:
+                await asyncio.sleep(0)
+        for name, shared in list(self._shared.items()):
+            if self._shared.get(name) is shared:
+                self._note(shared)
+            noted += 1
+            if not noted % NOTED_AT_ONCE:
+                await asyncio.sleep(0)
 
     def _note(self, shared: SharedSubscription) -> None:
         shared.kept.seen_at = self._clock.now_ns()

@@ -51,7 +51,17 @@ class _Emptied(msgspec.Struct):
 
 def encode(entries: Iterable[Entry], emptied: Mapping[str, int] = MappingProxyType({})) -> bytes:
     """The file's content."""
-    kept, upto = msgspec.json.encode(list(entries)), msgspec.json.encode(dict(emptied))
+    return joined(encode_entries(list(entries)), emptied)
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """Some of them, as they stand in the list: with a comma in between."""
+    return msgspec.json.encode(entries)[1:-1]
+
+
+def joined(entries: bytes, emptied: Mapping[str, int]) -> bytes:
+    """The file's content, of all that were encoded."""
+    kept, upto = b"[%b]" % entries, msgspec.json.encode(dict(emptied))
     said: dict[str, Any] = {"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)}
     if emptied:
         said["emptied"] = _Emptied(crc32c(upto), msgspec.Raw(upto))

@@ -6,9 +6,9 @@ built from tokens that were checked; nothing that comes from outside is executed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
 
 import re2
 
@@ -33,6 +33,9 @@ _BINDS: Final = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODU
     COMPARE, _COMPARISON
 )
 _WORDS: Final = {"OR": _OR, "AND": _AND} | dict.fromkeys(("NOT", "BETWEEN", "IN", "LIKE", "IS"), _COMPARISON)
+
+MOST_MIXED: Final = 256
+"""Letters of a LIKE pattern that has both % and _."""
 
 
 class _Part(NamedTuple):
@@ -182,34 +185,66 @@ class _Parser:
             if self._token.kind is not Kind.TEXT or len(str(self._token.value)) != 1:
                 raise self._unexpected("one letter in quotes")
             escape = str(self._next().value)
-        expression, get = _expression(str(pattern.value), escape, pattern.column), left.get
+        matches, get = _matcher(str(pattern.value), escape, pattern.column), left.get
 
         def test(headers: Headers) -> Value:
             value = get(headers)
             if not isinstance(value, str):
                 return None if value is None else False
-            return expression.fullmatch(value.encode(errors="replace")) is not None
+            return matches(value)
 
         return _Part(test, True)
 
 
-def _expression(pattern: str, escape: str, column: int) -> Any:
-    made, letters = ["(?s)"], iter(pattern)
+def _matcher(pattern: str, escape: str, column: int) -> Callable[[str], bool]:
+    """Whether a text is LIKE a pattern. What stands between % is looked for piece by piece, which costs what the text is long;
+    RE2 tries as many ways as the pattern has letters when it has many %, so with _ among them it may have few."""
+    pieces: list[str] = [""]
+    made, letters, anyone = ["(?s)"], iter(pattern), False
     for letter in letters:
         if escape and letter == escape:
-            following = next(letters, "")
-            if not following:
+            letter = next(letters, "")
+            if not letter:
                 raise bad_selector("nothing follows the pattern's last escape", column)
-            made.append(re2.escape(following))
-        else:
-            made.append({"%": ".*", "_": "."}.get(letter) or re2.escape(letter))
+        elif letter == "%":
+            made.append(".*")
+            pieces.append("")
+            continue
+        elif letter == "_":
+            made.append(".")
+            anyone = True
+            continue
+        made.append(re2.escape(letter))
+        pieces[-1] += letter
+    if not anyone:
+        return partial(_in_order, pieces)
+    if len(pieces) > 1 and len(pattern) > MOST_MIXED:
+        raise bad_selector(f"a pattern with both % and _ has more than {MOST_MIXED} letters", column)
     options = re2.Options()
     options.log_errors = False
     options.max_mem = 1024 * 1024
     try:
-        return re2.compile("".join(made).encode(), options=options)
+        expression = re2.compile("".join(made).encode(), options=options)
     except re2.error:
         raise bad_selector("the pattern is too large", column) from None
+    return lambda text: expression.fullmatch(text.encode(errors="replace")) is not None
+
+
+def _in_order(pieces: Sequence[str], text: str) -> bool:
+    """Whether a text is these pieces with anything between them."""
+    first, *between = pieces
+    if not between:
+        return text == first
+    last, at, end = between.pop(), len(first), len(text)
+    if not text.startswith(first) or not text.endswith(last):
+        return False
+    end -= len(last)
+    for piece in between:
+        found = text.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return at <= end
 
 
 def _compared(sign: str, left: _Part, right: _Part) -> _Part:

@@ -40,6 +40,8 @@ UNESCAPED: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
 """Commands whose headers are never escaped, so that every version can be talked about."""
 BODIED: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
 _LINE_ENDS: Final = b"\r\n"
+_ENDS_AT_ONCE: Final = 4_096
+"""Of heart-beats, how many are passed over in one go."""
 _LONGEST: Final = 16
 """Bytes in which the first line of every frame has ended."""
 
@@ -115,6 +117,8 @@ class FrameReader:
     version: Version | None = None
     error: ClientError | None = None
     _rest: bytearray = field(default_factory=bytearray)
+    _at: int = 0
+    """Where in them the next frame begins."""
     _position: int = 0
     """Bytes of the stream before those that are held."""
     _head: _Head | None = None
@@ -126,38 +130,44 @@ class FrameReader:
     _needed: int = 0
     """So many bytes make it whole, as far as is known."""
 
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """The frames that are whole now that these bytes have come."""
-        frames: list[Frame] = []
+    def put(self, data: bytes | memoryview) -> None:
+        """These bytes have come."""
+        if self.error is None:
+            self._rest += data
+
+    def cut(self) -> Frame | None:
+        """The next frame; None while it isn't whole, or nothing more can be read. By itself, as a read may have thousands."""
         if self.error is not None:
-            return frames
-        self._rest += data
-        if len(self._rest) < self._needed:
-            return frames
-        at = 0
-        try:
-            while True:
-                frame, at = self._next(at)
-                if frame is None:
-                    break
-                self.version = self.version or best_version(frame) or Version.V12
-                frames.append(frame)
-        except ClientError as error:
-            self.error = error.with_traceback(None)  # whose frames know this reader
-            self._rest.clear()
-        del self._rest[:at]
-        self._position += at
-        return frames
+            return None
+        frame = None
+        if len(self._rest) - self._at >= self._needed:
+            try:
+                frame, self._at = self._next(self._at)
+            except ClientError as error:
+                self.error = error.with_traceback(None)  # whose frames know this reader
+                self._rest.clear()
+        if frame is None:
+            del self._rest[: self._at]
+            self._position += self._at
+            self._at = 0
+        else:
+            self.version = self.version or best_version(frame) or Version.V12
+        return frame
+
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
+        """All frames that are whole now that these bytes have come."""
+        self.put(data)
+        return list(iter(self.cut, None))
 
     @property
     def holds(self) -> int:
-        """Bytes of a frame that isn't whole yet."""
-        return len(self._rest)
+        """Bytes of frames that weren't cut off yet, or aren't whole."""
+        return len(self._rest) - self._at
 
     def release(self, error: ClientError | None = None) -> None:
         """Nothing further is read, as nothing will come or because of an error: let go of what is held."""
         self.error = self.error or error
-        self._rest = bytearray()
+        self._rest, self._at = bytearray(), 0
 
     def _next(self, at: int) -> tuple[Frame | None, int]:
         """The frame that starts at `at`, and where the next does; None while it isn't whole."""
@@ -166,7 +176,8 @@ class FrameReader:
         head = self._head
         if head is None:
             while at < size and rest[at] in _LINE_ENDS:
-                at += 1
+                ends = rest[at : at + _ENDS_AT_ONCE]
+                at += len(ends) - len(ends.lstrip(_LINE_ENDS))
             head = self._read_head(at, size)
             if head is None:
                 return None, at

@@ -131,11 +131,15 @@ class Handout(Generic[Holder]):
 
     def position(self, following: int) -> int:
         """The first record that isn't done; `following` is the next one that may be taken."""
+        if not self.owed:  # almost always, of thousands
+            return max(following, self.upto + 1)
         firsts = [self.back.first, *(min(one) for one in (self._here, *self._held.values()) if one)]
         return min((first for first in firsts if first), default=max(following, self.upto + 1))
 
     def done(self) -> list[tuple[int, int]]:
         """What is done between the first record that isn't and `upto`."""
+        if not self.owed:
+            return []
         owed = Ranges(self.back)
         listed = np.fromiter(chain(self._here, *self._held.values()), np.uint64)
         listed.sort()

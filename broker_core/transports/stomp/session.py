@@ -7,10 +7,10 @@ Frames are carried out in the connection's own turn (`inbox`), so what a frame m
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from broker_core.config.transports import MOST_BODY
@@ -28,7 +28,6 @@ from broker_core.transports.stomp.returning import known_as
 from broker_core.transports.stomp.sending import Sending
 from broker_core.transports.stomp.subscribed import Subscribed
 from broker_core.transports.stomp.talk import RECEIPT, Out, Talk
-from broker_core.transports.stomp.transactions import Transactions
 
 if TYPE_CHECKING:
     from broker_core.connections.connection import Connection
@@ -77,18 +76,18 @@ class _Spoken:
 class _Gone:
     """Nothing follows. Behind what was read before, which counts: a COMMIT may be among it."""
 
-    transactions: Transactions
+    session: Session
     nbytes = 0
 
     def carry_out(self) -> None:
-        self.transactions.drop()
+        self.session.gone()
 
 
 class Session:
     """Between what carries it, its `out`, and its `connection`."""
 
     __slots__ = (
-        "_beats", "_broken", "_engine", "_farewell", "_leaving", "_named", "_sending", "_subscribed", "_talk", "_transport",
+        "_beats", "_broken", "_engine", "_farewell", "_leaving", "_lost", "_named", "_sending", "_subscribed", "_talk", "_transport",
         "_unfinished",
     )  # fmt: skip
 
@@ -103,7 +102,7 @@ class Session:
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave a name of its own."""
-        self._leaving = self._broken = False
+        self._leaving = self._broken = self._lost = False
 
     @property
     def connection(self) -> Connection:
@@ -124,12 +123,17 @@ class Session:
 
     def lost(self) -> None:
         """The connection is gone: nothing of it is kept, whoever still knows this session."""
-        self.reader.release()
+        self._lost = True
         self._unfinished.hold(0)
         if self.connection.logged_on and not self.connection.closed:
-            self.connection.receive([_Gone(self._sending.transactions)])
+            self.connection.receive([_Gone(self)])
         else:
-            self._sending.transactions.drop()
+            self.gone()
+
+    def gone(self) -> None:
+        """What was read before has been taken."""
+        self.reader.release()
+        self._sending.transactions.drop()
 
     # What the client says.
 
@@ -138,22 +142,37 @@ class Session:
         connection, reader = self.connection, self.reader
         if self._leaving or connection.closed:
             return
-        items: list[Item] = [*self._deeds(reader.feed(data))]
-        try:
-            self._unfinished.hold(reader.holds)
-        except ClientError as error:
-            reader.release(error.with_traceback(None))
-        if reader.error is not None and not self._broken:
-            self._broken = True
-            items.append(reader.error)
-        if items or connection.logged_on:  # before, only whole frames put off the end of its patience
+        reader.put(data)
+        items = self._items()
+        if connection.logged_on:
             connection.receive(items)
+        elif (first := next(items, None)) is not None:  # only whole frames put off the end of its patience
+            connection.receive(chain((first,), items))
+        self._count_held()
+        if reader.error is not None and not self._broken:
+            connection.receive(self._items())
 
-    def _deeds(self, frames: Iterable[Frame]) -> Iterator[_Sends | _Spoken]:
+    def _items(self) -> Iterator[Item]:
+        """What was read, cut into frames as they are taken: a read may have thousands, and what they cost is the client's turn."""
+        yield from self._deeds()
+        if not self._lost:
+            self._count_held()
+        if self.reader.error is not None and not self._broken:
+            self._broken = True
+            yield self.reader.error
+
+    def _count_held(self) -> None:
+        """What the client makes the broker hold for what it hasn't said to its end."""
+        try:
+            self._unfinished.hold(self.reader.holds + self._sending.transactions.nbytes)
+        except ClientError as error:
+            self.reader.release(error.with_traceback(None))
+
+    def _deeds(self) -> Iterator[_Sends | _Spoken]:
         """SENDs that came together are one batch, as one of a native publisher is."""
         sends: list[Frame] = []
         nbytes = 0
-        for frame in frames:
+        for frame in iter(self.reader.cut, None):
             if frame.command == "SEND" and "transaction" not in frame.headers:
                 sends.append(frame)
                 nbytes += len(frame.body)

@@ -183,3 +183,26 @@ def test_the_text_of_both_is_refused_where_either_is_wrong() -> None:
         with pytest.raises(ClientError) as refused:
             compile_filter(text)
         assert refused.value.code == code
+
+
+@given(st.text("ab%", max_size=8), st.text("ab", max_size=8))
+def test_like_finds_what_its_pattern_means(pattern: str, text: str) -> None:
+    def means(pattern: str, text: str) -> bool:
+        if not pattern:
+            return not text
+        if pattern[0] == "%":
+            return any(means(pattern[1:], text[at:]) for at in range(len(text) + 1))
+        return text[:1] == pattern[0] and means(pattern[1:], text[1:])
+
+    for escaped in (pattern, pattern.replace("a", "_")):
+        said = text.replace("a", "b") if escaped != pattern else text
+        wanted = means(pattern, text) if escaped == pattern else means(escaped.replace("_", "b"), said)
+        assert compile_selector(f"h LIKE '{escaped}'")({"h": said}) is wanted
+
+
+def test_a_pattern_with_thousands_of_wildcards_is_found_piece_by_piece_or_refused() -> None:
+    found = compile_selector("h LIKE '" + "%a" * 1_500 + "b'")
+    assert found({"h": "a" * 15_000}) is False and found({"h": "a" * 15_000 + "b"}) is True
+    with pytest.raises(ClientError, match="more than 256 letters"):
+        compile_selector("h LIKE '" + "%_a_" * 900 + "b'")
+    assert compile_selector("h LIKE '" + "_" * 3_000 + "'")({"h": "a" * 3_000}) is True

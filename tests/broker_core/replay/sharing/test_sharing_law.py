@@ -164,7 +164,7 @@ class World:
 
     async def save(self) -> None:
         saved = set(self.acked)
-        self.engine.durables.look()
+        await self.engine.durables.look()
         await self.engine.kept.save()
         self.saved = saved
 

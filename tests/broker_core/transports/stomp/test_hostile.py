@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from broker_core.broker import Broker
-from broker_core.connections import anteroom
+from broker_core.connections import anteroom, inbox
 from broker_core.protocols.native import BEFORE_LOGON
+from broker_core.protocols.stomp.frames import Frame, FrameReader
 from broker_core.transports.stomp.transactions import MOST_BYTES, MOST_FRAMES, MOST_OPEN
 from tests.support.brokers import running_broker, until
 from tests.support.stomp_client import StompClient, stomp_client, stomp_policy
@@ -135,14 +136,60 @@ async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> No
         assert (await client.error()).headers["message"] == "logon_timeout"
 
 
-@pytest.mark.parametrize("frame", [b"CONNECT\nfoo:", CONNECT + b"SEND\ndestination:/topic/a\n\n"])
-async def test_a_frame_before_the_logon_is_small(tmp_path: Path, frame: bytes) -> None:
+async def test_a_frame_before_the_logon_is_small(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
-        client.raw(frame + b"x" * BEFORE_LOGON)
-        answer = await client.read()
-        if answer.command == "CONNECTED":
-            answer = await client.read()
-        assert answer.headers["message"] == "frame_too_large"
+        client.raw(b"CONNECT\nfoo:" + b"x" * BEFORE_LOGON)
+        assert (await client.read()).headers["message"] == "frame_too_large"
+
+
+async def test_a_large_frame_that_comes_together_with_connect_comes_after_the_logon(tmp_path: Path) -> None:
+    async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
+        client.raw(CONNECT + b"SEND\ndestination:/topic/a\nreceipt:1\n\n" + b"x" * 2 * BEFORE_LOGON + b"\0")
+        assert [(await client.read()).command for _ in range(2)] == ["CONNECTED", "RECEIPT"]
+
+
+async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget of a turn is over after each item: nothing more is cut off for it."""
+    monkeypatch.setattr(inbox, "TURN_NS", 1)
+    cut = 0
+    most: list[int] = []
+
+    def counting(reader: FrameReader) -> Frame | None:
+        nonlocal cut
+        cut += 1
+        return cuts(reader)
+
+    def turn(self: inbox.Inbox) -> None:
+        nonlocal cut
+        cut = 0
+        hand_over(self)
+        most.append(cut)
+
+    cuts, hand_over = FrameReader.cut, inbox.Inbox._hand_over
+    async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker) as client:
+        monkeypatch.setattr(FrameReader, "cut", counting)
+        monkeypatch.setattr(inbox.Inbox, "_hand_over", turn)
+        client.raw(b"BEGIN\ntransaction:t\n\n\0ABORT\ntransaction:t\n\n\0" * 2_000)
+        await client.asked("SEND", destination="/topic/a")
+        assert 1 <= max(most) <= 3
+
+
+async def test_transactions_that_never_end_have_one_budget_with_frames_that_arent_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anteroom, "INPUT_BYTES", 25_000)
+    async with with_a_neighbour(tmp_path) as (broker, _):
+        async with stomp_client(broker) as first, stomp_client(broker) as second:
+            for client in (first, second):
+                await client.asked("BEGIN", transaction="t")
+            first.send("SEND", b"x" * 20_000, destination="/topic/a", transaction="t")
+            await until(lambda: broker.engine.anteroom.input >= 20_000)
+            second.send("SEND", b"x" * 20_000, destination="/topic/a", transaction="t")
+            assert (await second.error()).headers["message"] == "input_full"
+            await first.asked("COMMIT", transaction="t")
+            await until(lambda: broker.engine.anteroom.input == 0)
 
 
 async def test_unfinished_frames_before_the_logon_share_the_budget_and_others_go_on(
