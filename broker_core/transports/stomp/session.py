@@ -162,11 +162,15 @@ class Session:
             yield self.reader.error
 
     def _count_held(self) -> None:
-        """What the client makes the broker hold for what it hasn't said to its end."""
+        """What the client makes the broker hold for what it hasn't said to its end. It ends at once where there is no room, also while
+        its logon is being checked: what it said before would wait in that very room."""
         try:
             self._unfinished.hold(self.reader.holds + self._sending.transactions.nbytes)
         except ClientError as error:
+            self._broken = True
             self.reader.release(error.with_traceback(None))
+            self._unfinished.hold(0)
+            self.connection.fail(error)
 
     def _deeds(self) -> Iterator[_Sends | _Spoken]:
         """SENDs that came together are one batch, as one of a native publisher is."""

@@ -84,7 +84,9 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
         "tcp": encode_command({"c": "logon", "name": "c", "user": "maria", "password": "right"}),
         "stomp": b"CONNECT\naccept-version:1.2\nlogin:maria\npasscode:right\n\n\0",
     }[kind]
-    tiny = {"tcp": encode_frame_header(COMMAND, 0, 0), "stomp": b"ABORT\n\n\0"}[kind]
+    # Frames of STOMP aren't made before they are taken, so that they take no more than their bytes.
+    small = {"tcp": encode_frame_header(COMMAND, 0, 0), "stomp": b"ABORT\nx:" + b"y" * ITEM_BYTES + b"\n\n\0"}
+    tiny = small[kind]
     async with running_broker(tmp_path, made) as broker:
         hall, few, many = broker.engine.anteroom, await RawClient.open(broker), await RawClient.open(broker)
         few.write(logon + 300 * tiny)

@@ -111,7 +111,10 @@ async def test_nothing_is_taken_while_a_logon_is_checked_also_of_the_same_read(p
 async def test_what_waits_is_counted_until_it_is_taken_or_is_nobodys(peer: Peer) -> None:
     many = ["x" * 10] * 100
     peer.inbox.put(["logon", *many])
-    assert peer.anteroom.held == 100 * (10 + ITEM_BYTES), "tiny commands take more than their bytes"
+    whole = len("logon") + ITEM_BYTES + 100 * (10 + ITEM_BYTES)
+    assert peer.anteroom.held == whole, (
+        "tiny commands take more than their bytes, and a read stays until all of it is taken"
+    )
     peer.inbox.release(Hold.LOGON)
     while not peer.reading:
         await turn()
