@@ -66,6 +66,18 @@ class _Spoken:
 
 
 @dataclass(slots=True)
+class _Broken:
+    """A frame whose head was read and whose body can't be."""
+
+    session: Session
+    error: ClientError
+    receipt: str
+
+    def carry_out(self) -> None:
+        self.session.fail(self.error, self.receipt)
+
+
+@dataclass(slots=True)
 class _Gone:
     """Nothing follows. Behind what was read before, which counts: a COMMIT may be among it."""
 
@@ -136,7 +148,8 @@ class Session:
             reader.release(error.with_traceback(None))
         if reader.error is not None and not self._broken:
             self._broken = True
-            items.append(reader.error)
+            asked = reader.receipt if connection.logged_on else ""
+            items.append(_Broken(self, reader.error, asked) if asked else reader.error)
         if items or connection.logged_on:  # before, only whole frames put off the end of its patience
             connection.receive(items)
 
@@ -175,6 +188,11 @@ class Session:
         if not self._carry_out(frame) and talk.receipt:
             self.connection.reply(talk.processed)
         talk.receipt = ""
+
+    def fail(self, error: ClientError, receipt: str) -> None:
+        """End it with the error of a frame that asked for this receipt."""
+        self._talk.receipt = receipt
+        self.connection.fail(error)
 
     def _carry_out(self, frame: Frame) -> bool:
         """Whether its receipt is answered elsewhere, when more has been done."""
