@@ -67,7 +67,8 @@ class Durables:
                 "durable_differs",
                 f"The durable subscription {found.name} is of {found.topic}"
                 f"{' with ' + found.filter if found.filter else ''}.",
-                'Subscribe as before, or delete it first: unsubscribe with "delete":true, in STOMP with the headers that made it durable.',
+                'Subscribe as before, or delete it first: in the console, or by an unsubscribe with "delete":true '
+                "(STOMP: with the headers that made it durable).",
                 topic=found.topic,
                 filter=found.filter,
             )
