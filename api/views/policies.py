@@ -22,6 +22,7 @@ from api.serializers.policies import (
 )
 from api.views.base import PagedView, etag, instance_name, needed_revision, read
 from api.views.view import ApiView
+from broker_core.config.transports import SILENT
 from broker_core.errors import OperatorError
 from console.access.policy_secrets import redacted
 from console.broker_link import BrokerAway
@@ -29,7 +30,6 @@ from console.choices import Permission
 from console.queries import live
 from console.queries import policies as queries
 from console.services import policies
-from console.services.policy_rows import SILENT
 
 
 class TransportsView(ApiView):

@@ -30,7 +30,7 @@ from broker_core.config.presets import (
 from broker_core.config.reading import Reader, bad_policy
 from broker_core.config.rule_settings import RuleSettings
 from broker_core.config.rules import read_rules
-from broker_core.config.transports import ResumeFrom, TransportSettings, read_transport
+from broker_core.config.transports import SILENT, TransportSettings, read_transport
 from broker_core.errors import OperatorError
 
 
@@ -70,14 +70,7 @@ class PolicyDocument:
         if self.access == AccessSettings():
             del made["access"]
         for transport in made["transports"]:
-            for key, silent in (
-                ("authentication", "none"),
-                ("restricted", False),
-                ("tls", None),
-                ("origins", []),
-                ("resume", ResumeFrom.NOW),
-                ("max_body", None),
-            ):
+            for key, silent in SILENT.items():
                 if transport[key] == silent:
                     del transport[key]
         return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker_core.batch import MAX_BATCH_BYTES
 from broker_core.config.access import TlsSettings, read_authentication, read_origins
@@ -15,6 +15,7 @@ from broker_core.config.reading import Reader
 
 TRANSPORT_KINDS = ("tcp", "websocket", "stomp", "stomp-ws")
 STOMP_KINDS: Final = frozenset(("stomp", "stomp-ws"))
+WEBSOCKET_KINDS: Final = frozenset(("websocket", "stomp-ws"))
 MOST_BODY: Final = MAX_BATCH_BYTES - 64 * 1024
 """Bytes of a STOMP message's body; the rest of the batch is for its headers."""
 LEAST_BODY: Final = 1_024
@@ -27,6 +28,33 @@ class ResumeFrom(StrEnum):
     """With what comes; it is told what it missed."""
     LAST_ACKED = "last-acked"
     """With what it hadn't acknowledged."""
+
+
+class TransportField(NamedTuple):
+    """A setting that a transport's document may leave out."""
+
+    silent: object
+    """Its value, as JSON, where nothing is said."""
+    kinds: frozenset[str] = frozenset(TRANSPORT_KINDS)
+    """Of the transports that it means something to."""
+
+
+TRANSPORT_FIELDS: Final[Mapping[str, TransportField]] = {
+    "authentication": TransportField("none"),
+    "restricted": TransportField(False),
+    "tls": TransportField(None),
+    "origins": TransportField([], WEBSOCKET_KINDS),
+    "resume": TransportField(ResumeFrom.NOW.value, STOMP_KINDS),
+    "max_body": TransportField(None, STOMP_KINDS),
+}
+"""What a document says of a transport beside what it is, where it listens and its limits: the one list of them."""
+SILENT: Final[Mapping[str, object]] = {name: field.silent for name, field in TRANSPORT_FIELDS.items()}
+
+
+OF_SOME_KINDS: Final[Mapping[str, frozenset[str]]] = {
+    name: field.kinds for name, field in TRANSPORT_FIELDS.items() if field.kinds < set(TRANSPORT_KINDS)
+}
+"""The settings that not every kind of transport has, and the kinds that have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +128,7 @@ def read_stomp(reader: Reader, source: Mapping[str, Any], where: str) -> tuple[R
     """What STOMP transports alone have: `resume` and `max_body`."""
     resume = reader.choice(source, "resume", where, ResumeFrom) or ResumeFrom.NOW
     max_body = reader.number(source, "max_body", where, LEAST_BODY, MOST_BODY)
-    if source.get("kind") not in STOMP_KINDS:
-        for key, said in (("resume", resume is not ResumeFrom.NOW), ("max_body", max_body is not None)):
-            if said:
-                reader.problems.append(
-                    f"{where}: {key} is a setting of transports of kind stomp and stomp-ws"
-                )
+    for key, value in (("resume", resume), ("max_body", max_body)):
+        if value != SILENT[key] and source.get("kind") not in TRANSPORT_FIELDS[key].kinds:
+            reader.problems.append(f"{where}: {key} is a setting of transports of kind stomp and stomp-ws")
     return resume, max_body

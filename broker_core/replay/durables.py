@@ -72,7 +72,8 @@ class Durables:
                 "durable_differs",
                 f"The durable subscription {found.name} is of {found.topic}"
                 f"{' with ' + found.filter if found.filter else ''}.",
-                'Subscribe as before, or unsubscribe it with "delete":true first.',
+                'Subscribe as before, or delete it first: in the console, or by an unsubscribe with "delete":true '
+                "(STOMP: with the headers that made it durable).",
                 topic=found.topic,
                 filter=found.filter,
             )

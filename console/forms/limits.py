@@ -70,7 +70,7 @@ class PolicyForm(forms.Form):
     def groups(self) -> list[Group]:
         """Fields in the order and under the headings a page shows."""
         return [
-            Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names])
+            Group(title, [Row(self[name], self.WORDS.get(name, "")) for name in names if name in self.fields])
             for title, names in self.GROUPS
         ]
 

@@ -7,9 +7,9 @@ from typing import Any
 from django import forms
 
 from broker_core.config.access import AUTHENTICATIONS
-from broker_core.config.transports import LEAST_BODY, MOST_BODY, TRANSPORT_KINDS
+from broker_core.config.transports import LEAST_BODY, MOST_BODY, OF_SOME_KINDS, SILENT, TRANSPORT_KINDS
 from console.choices import ResumeFrom
-from console.forms.fields import LinesField, dress
+from console.forms.fields import Group, LinesField, dress
 from console.forms.limits import PolicyForm
 
 TLS = ("certificate", "key", "client_ca")
@@ -79,7 +79,7 @@ class DraftTransportForm(TransportPolicyForm):
         label="A client that a policy dropped goes on",
         choices=ResumeFrom.choices,
         required=False,
-        help_text="When it subscribes as before within a minute. Of STOMP transports alone, as the next.",
+        help_text="When it subscribes as before within a minute.",
     )
     max_body = forms.IntegerField(
         label="Largest body (bytes)",
@@ -93,8 +93,23 @@ class DraftTransportForm(TransportPolicyForm):
         super().__init__(*args, **kwargs)
         for name in ("kind", "authentication", "resume"):
             dress(self.fields[name])
+        for (
+            name,
+            kinds,
+        ) in OF_SOME_KINDS.items():  # the page of a new one hides them while another kind is chosen
+            self.fields[name].widget.attrs["data-kinds"] = " ".join(sorted(kinds))
         if not new:  # clients and history speak of a transport by its name
             self.fields["name"].disabled = self.fields["kind"].disabled = True
+            for name, kinds in OF_SOME_KINDS.items():
+                if self.initial.get("kind") not in kinds and not self._says(name):
+                    del self.fields[name]
+
+    def _says(self, name: str) -> bool:
+        return self.initial.get(name, SILENT[name]) != SILENT[name]
+
+    def groups(self) -> list[Group]:
+        """Without what transports of this kind don't have."""
+        return [group for group in super().groups() if group.fields]
 
     def changes(self) -> dict[str, Any]:
         """What is laid over the draft's transport."""
@@ -108,8 +123,6 @@ class DraftTransportForm(TransportPolicyForm):
             **limits,
             "authentication": clean["authentication"] or "none",
             "restricted": clean["restricted"],
-            "origins": clean["origins"],
-            "resume": clean["resume"] or ResumeFrom.NOW,
-            "max_body": clean["max_body"],
             "tls": {**dict.fromkeys(TLS), **tls} if tls else None,
+            **{name: clean[name] or SILENT[name] for name in OF_SOME_KINDS if name in clean},
         }

@@ -12,6 +12,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from broker_core.config.preset_fields import AMPS_CLIENT, AMPS_POOL
+from broker_core.config.transports import TRANSPORT_FIELDS
 from broker_core.errors import OperatorError
 from console.choices import EntryKind, RolloutState
 from console.models import (
@@ -32,19 +33,7 @@ INSTANCE_FIELDS = (
     "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
     "archive_directory",
 )  # fmt: skip
-TRANSPORT_FIELDS = (
-    "name",
-    "kind",
-    "host",
-    "port",
-    "enabled",
-    "authentication",
-    "restricted",
-    "tls",
-    "origins",
-    "resume",
-    "max_body",
-)
+TRANSPORT_COLUMNS = ("name", "kind", "host", "port", "enabled", *TRANSPORT_FIELDS)
 
 
 class InForce(TypedDict):
@@ -117,7 +106,7 @@ def desired_document(instance: Instance, number: int) -> dict[str, Any]:
         "client_policy": clients.get(None, no_client),
         "transports": [
             {
-                **_fields(transport, TRANSPORT_FIELDS),
+                **_fields(transport, TRANSPORT_COLUMNS),
                 "pool": pools.get(transport.pk, no_pool),
                 "client_policy": clients.get(transport.pk, no_client),
             }

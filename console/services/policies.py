@@ -32,7 +32,7 @@ from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
 
 First = Callable[[PolicyRevision, PolicyRevision], None]
-OF_A_TRANSPORT = tuple(field for field in read.TRANSPORT_FIELDS if field not in ("name", "kind"))
+OF_A_TRANSPORT = tuple(field for field in read.TRANSPORT_COLUMNS if field not in ("name", "kind"))
 
 
 @dataclass(frozen=True, slots=True)

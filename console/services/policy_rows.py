@@ -9,16 +9,13 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 
 from broker_core.config import PolicyDocument
+from broker_core.config.transports import SILENT
 from broker_core.errors import OperatorError
 from console.choices import EntryKind
 from console.models import BrokerUser, ClientPolicy, Entitlement, Instance, PolicyEntry, PoolPolicy, Transport
 from console.queries import policies as read
 
 USER_FIELDS = ("name", "password", "token", "certificate", "groups", "clients")
-SILENT: dict[str, Any] = {
-    "authentication": "none", "restricted": False, "tls": None, "origins": [], "resume": "now", "max_body": None,
-}  # fmt: skip
-"""What a document leaves out of a transport that says nothing of it."""
 ENTITLEMENT_FIELDS = ("who", "transports", "publish", "subscribe", "filter")
 
 
@@ -36,7 +33,7 @@ def write(instance: Instance, document: Mapping[str, Any]) -> None:
         assign(known.pop(name), {"enabled": False}, ("enabled",))
     for wanted in whole["transports"]:
         transport = known.get(wanted["name"]) or Transport(instance=instance)
-        assign(transport, {**SILENT, **wanted}, read.TRANSPORT_FIELDS)
+        assign(transport, {**SILENT, **wanted}, read.TRANSPORT_COLUMNS)
         edit_limits(instance, transport, wanted)
     for kind in EntryKind.values:
         write_entries(instance, kind, whole[kind])

@@ -7,6 +7,7 @@ from typing import Any
 
 from broker_core.config import PolicyDocument
 from broker_core.config.preset_fields import DEFAULT_CLIENT_MAX_CAPACITY, PRESETS, PresetField, Table
+from broker_core.config.transports import OF_SOME_KINDS, SILENT
 from broker_core.config.vocabulary import Signal
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.worst_case import Act, worst_cases
@@ -47,12 +48,25 @@ def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
         {
             **transport,
             "limits": _limits(transport),
+            "settings": _of_its_kind(transport),
             "for_it_alone": _alone(draft, transport["name"]),
             "tls": transport.get("tls"),
             "authentication": transport.get("authentication") or "none",
         }
         for transport in draft.document.get("transports") or []
     ]
+
+
+def _of_its_kind(transport: Mapping[str, Any]) -> list[str]:
+    """What it says of what not every kind of transport has."""
+    said = {name: transport[name] for name in OF_SOME_KINDS if name in transport}
+    return [
+        f"{name.replace('_', ' ')} {_said(value)}" for name, value in said.items() if value != SILENT[name]
+    ]
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _alone(draft: PolicyDraft, name: str) -> list[str]:

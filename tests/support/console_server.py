@@ -1,9 +1,9 @@
 """The real console on a port of its own, before a fake broker and with seeded history: for browser tests and screenshots.
 
-    python -m tests.support.console_server PORT [settled]        # settled: the broker runs the newest revision
+    python -m tests.support.console_server PORT [settled|real]   # settled: the broker runs the newest revision; real: see below
 
 The channel layer is in memory, since web process and pusher are one process here; Redis is a real one, and everything else
-is as in production. On SIGUSR1 the broker's clients are again as they were at the start.
+is as in production. `real` has a real broker in place of the fake one, and no history. On SIGUSR1 the broker's clients are again as they were at the start.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import msgspec
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "console.project.settings_test"
 NAME, PASSWORD = "maria", "a-long-test-password"
+INSTANCE = "sluice-1"
 
 
 def main() -> None:
@@ -50,17 +53,42 @@ def main() -> None:
     person(NAME, Role.ADMINISTRATOR)
     person("viewer", Role.VIEWER)
     person("paula", Role.OPERATOR)  # changes her password, so nobody else logs in as her
-    instance = seed_history()
     run = Path(settings.SLUICE_RUN_DIRECTORY)
+    endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
+    if "real" in sys.argv:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        with redis_server(settings.REDIS_URL, run), real_broker(run):
+            from console.project.asgi import application as console
+
+            Server(console, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
+        return
+    instance = seed_history(INSTANCE)
     with redis_server(settings.REDIS_URL, run), FakeBroker(run / f"{instance.name}.sock") as broker:
         if "settled" in sys.argv:
             broker.revision = policies.newest_of(instance).number
         signal.signal(signal.SIGUSR1, lambda *_: broker.begin_morning())
         application = Pushing(broker)
-        endpoints = build_endpoint_description_strings(host="127.0.0.1", port=port)
         Server(application, endpoints=endpoints, signal_handlers=True, websocket_timeout=-1).run()
     sys.stderr.flush()
     os._exit(0)  # a thread may wait for the Redis that has just ended, and Python would wait for the thread
+
+
+@contextlib.contextmanager
+def real_broker(run: Path) -> Iterator[None]:
+    """One with a TCP and a STOMP transport on free ports, that disconnects who has more than ten messages of `t` waiting."""
+    from broker_core.config import PolicyDocument
+    from console.services import policies
+    from console.services.actors import SYSTEM
+    from tests.support.broker_thread import broker_thread
+    from tests.support.rules import policy_with, rule
+    from tests.support.stomp_client import stomp_policy
+
+    wanted = stomp_policy(policy_with(rule("disconnect"))).to_dict()
+    wanted["instance"]["name"] = policies.ensure_instance(INSTANCE).name
+    revision = policies.publish(SYSTEM, wanted, instance_name=INSTANCE).revision
+    with tempfile.TemporaryDirectory(prefix="sluice-") as home:
+        with broker_thread(Path(home), PolicyDocument.from_dict(revision.document), run / f"{INSTANCE}.sock"):
+            yield
 
 
 class Pushing:

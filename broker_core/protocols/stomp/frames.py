@@ -116,6 +116,8 @@ class FrameReader:
     limits: Limits = field(default_factory=Limits)
     version: Version | None = None
     error: ClientError | None = None
+    receipt: str = ""
+    """What the frame that broke it asked to be answered with, where its head could be read."""
     _rest: bytearray = field(default_factory=bytearray)
     _at: int = 0
     """Where in them the next frame begins."""
@@ -186,7 +188,11 @@ class FrameReader:
         bodied = command in BODIED
         if not bodied and size > body_at and rest[body_at]:
             raise self._bad(f"{command} has a body", body_at)
-        end = self._end_of_body(headers, at, body_at)
+        try:
+            end = self._end_of_body(headers, at, body_at)
+        except ClientError:
+            self.receipt = receipt
+            raise
         if end < 0:
             self._head = head
             return None, at

@@ -39,7 +39,7 @@ _OURS: Final = {
 }
 """Our headers, which are fields of the command as they are."""
 _REFUSED: Final = {
-    "browser": "Browsing a queue",
+    "browser": "Browsers of queues",
     "activemq.exclusive": "Exclusive consumers",
     "no-local": "Subscriptions without one's own messages",
 }

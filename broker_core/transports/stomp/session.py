@@ -73,6 +73,19 @@ class _Spoken:
 
 
 @dataclass(slots=True)
+class _Broken:
+    """A frame whose head was read and whose body can't be."""
+
+    session: Session
+    error: ClientError
+    receipt: str
+    nbytes = 0
+
+    def carry_out(self) -> None:
+        self.session.fail(self.error, self.receipt)
+
+
+@dataclass(slots=True)
 class _Gone:
     """Nothing follows. Behind what was read before, which counts: a COMMIT may be among it."""
 
@@ -159,7 +172,8 @@ class Session:
             self._count_held()
         if self.reader.error is not None and not self._broken:
             self._broken = True
-            yield self.reader.error
+            asked = self.reader.receipt if self.connection.logged_on else ""
+            yield _Broken(self, self.reader.error, asked) if asked else self.reader.error
 
     def _count_held(self) -> None:
         """What the client makes the broker hold for what it hasn't said to its end. It ends at once where there is no room, also while
@@ -207,6 +221,11 @@ class Session:
         if not self._carry_out(frame) and talk.receipt:
             self.connection.reply(talk.processed)
         talk.receipt = ""
+
+    def fail(self, error: ClientError, receipt: str) -> None:
+        """End it with the error of a frame that asked for this receipt."""
+        self._talk.receipt = receipt
+        self.connection.fail(error)
 
     def _carry_out(self, frame: Frame) -> bool:
         """Whether its receipt is answered elsewhere, when more has been done."""

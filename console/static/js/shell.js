@@ -134,6 +134,23 @@ function focusOnWrong() {
   if (wrong) { wrong.focus({ preventScroll: false }); wrong.scrollIntoView({ block: "center" }); }
 }
 
+/** Of a new transport only what its kind has; what is hidden isn't sent either. */
+function fieldsOfKind() {
+  const kind = one("select[name=kind]:enabled"), fields = all("[data-kinds]");
+  if (!kind || !fields.length) return;
+  const show = () => {
+    for (const field of fields) {
+      field.disabled = !field.dataset.kinds.split(" ").includes(kind.value);
+      field.closest(".field").hidden = field.disabled;
+    }
+    for (const group of new Set(fields.map((field) => field.closest(".fields")))) {
+      group.previousElementSibling.hidden = [...group.children].every((field) => field.hidden);
+    }
+  };
+  kind.addEventListener("change", show);
+  show();
+}
+
 function copying() {
   document.addEventListener("click", async (event) => {
     const button = event.target.closest?.("[data-copy]");
@@ -142,7 +159,7 @@ function copying() {
   });
 }
 
-themes(); menu(); badge(); sidebar(); clocks(); dialogs(); keyboard(pause()); times(); copying(); focusOnWrong(); palette(); picker();
+themes(); menu(); badge(); sidebar(); clocks(); dialogs(); keyboard(pause()); times(); fieldsOfKind(); copying(); focusOnWrong(); palette(); picker();
 watchStanding(feed);
 setInterval(times, 10_000);
 for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());

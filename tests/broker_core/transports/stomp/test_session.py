@@ -291,5 +291,6 @@ async def test_a_transport_has_its_own_largest_body_and_says_so(tmp_path: Path) 
                 "transport stomp",
             )
             assert (said["stomp.resume"]["value"], said["stomp.resume"]["origin"]) == ("now", "default")
-            client.send("SEND", b"", destination="/topic/a", content_length=2_049)
-            assert (await client.error()).headers["message"] == "frame_too_large"
+            client.send("SEND", b"", destination="/topic/a", content_length=2_049, receipt="long")
+            error = await client.error()
+            assert (error.headers["message"], error.headers["receipt-id"]) == ("frame_too_large", "long")
