@@ -9,7 +9,6 @@ from typing import Any
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views import defaults
-from django.views.csrf import csrf_failure
 
 from api.problems import CONTENT_TYPE, document
 from console.views import errors as pages
@@ -61,7 +60,7 @@ def failed(request: HttpRequest) -> HttpResponse:
 def no_csrf(request: HttpRequest, reason: str = "") -> HttpResponse:
     """403: a form without its token."""
     if not _is_api(request):
-        return csrf_failure(request, reason=reason)
+        return pages.from_before(request)
     return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "The CSRF token is missing or wrong.")
 
 

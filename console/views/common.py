@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.functional import SimpleLazyObject
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from broker_core.documents.clients import Delivery
 from broker_core.errors import OperatorError, SluiceError
@@ -24,9 +27,22 @@ from console.services import access
 from console.services.actors import access_of_request, actor_of
 from console.services.preferences import preferences_of
 
-__all__ = ["actor_of", "allow", "in_force", "may", "own_instance", "page", "patterns", "permitted", "tell"]
+__all__ = [
+    "actor_of",
+    "allow",
+    "back",
+    "in_force",
+    "may",
+    "own_instance",
+    "page",
+    "patterns",
+    "permitted",
+    "tell",
+]
 
 View = Callable[..., HttpResponse]
+
+SAFE = frozenset({"GET", "HEAD"})
 
 
 def permitted(need: Need, *, client: str = "", whole_installation: bool = False) -> Callable[[View], View]:
@@ -50,8 +66,28 @@ def permitted(need: Need, *, client: str = "", whole_installation: bool = False)
 
 
 def _logged_in(view: View) -> View:
-    guarded: View = login_required(view)
+    to_log_in: View = login_required(view)
+
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.method in SAFE or request.user.is_authenticated:
+            return to_log_in(request, *args, **kwargs)
+        # Whoever logs in again comes to the page they acted on: an address that takes acts alone can't be gone to.
+        there = redirect_to_login(back(request))
+        if request.headers.get("HX-Request"):
+            return HttpResponse(status=204, headers={"HX-Redirect": there["Location"]})
+        return there
+
     return guarded
+
+
+def back(request: HttpRequest) -> str:
+    """The page of ours that one came from."""
+    came = request.META.get("HTTP_REFERER", "")
+    if url_has_allowed_host_and_scheme(came, {request.get_host()}):
+        parts = urlsplit(came)
+        return parts.path + (f"?{parts.query}" if parts.query else "")
+    return "/"
 
 
 def allow(request: HttpRequest, permission: Permission, **about: str) -> None:

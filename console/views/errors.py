@@ -16,6 +16,11 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return render(request, "404.html", {"path": request.path[:200]}, status=404)
 
 
+def from_before(request: HttpRequest) -> HttpResponse:
+    """A form without this session's token: mostly of a tab that was open before somebody logged in again in another."""
+    return render(None, "before.html", status=403)
+
+
 def failed(request: HttpRequest) -> HttpResponse:
     """Django calls this while the exception is being handled. Nothing on these pages asks the database for anything."""
     if isinstance(sys.exc_info()[1], DatabaseError):

@@ -12,7 +12,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import Resolver404, resolve
 from django.utils.functional import SimpleLazyObject
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
@@ -81,7 +80,7 @@ def matching(request: HttpRequest) -> HttpResponse:
 
 def _told(request: HttpRequest, problem: SluiceError) -> HttpResponse:
     common.tell(request, problem)
-    return redirect(back(request))
+    return redirect(common.back(request))
 
 
 @common.permitted(Permission.VIEW)
@@ -114,10 +113,10 @@ def apply(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         request.session["tray_reason"] = reason[:500]
         common.tell(request, problem)
-        return redirect(back(request))
+        return redirect(common.back(request))
     for outcome in outcomes:
         (messages.success if outcome.done else messages.error)(request, outcome.sentence)
-    there = back(request)
+    there = common.back(request)
     return redirect("policies" if _of_a_draft_that_went(there) else there)
 
 
@@ -144,7 +143,7 @@ def plan(
 
 def answer(request: HttpRequest) -> HttpResponse:
     """After the tray has changed: the tray alone for a script, else the page one came from."""
-    return shown(request) if _by_script(request) else redirect(back(request))
+    return shown(request) if _by_script(request) else redirect(common.back(request))
 
 
 def _by_script(request: HttpRequest) -> bool:
@@ -179,12 +178,3 @@ def context(request: HttpRequest) -> dict[str, Any]:
         "tray": SimpleLazyObject(lambda: held(request) or service.Tray([])),
         "tray_reason": SimpleLazyObject(lambda: request.session.pop("tray_reason", "")),
     }
-
-
-def back(request: HttpRequest) -> str:
-    """The page of ours that one came from."""
-    came = request.META.get("HTTP_REFERER", "")
-    if url_has_allowed_host_and_scheme(came, {request.get_host()}):
-        parts = urlsplit(came)
-        return parts.path + (f"?{parts.query}" if parts.query else "")
-    return "/"

@@ -55,7 +55,7 @@ function forecast(found) {
 function waits(client) {
   if (!client.lag_messages) return "Nothing waits for it.";
   const lost = client.lost_messages ? `${count(client.lost_messages)} are lost.` : "None is lost.";
-  const again = client.caught_up_in_s === null ? "It doesn’t come nearer." : `As it goes now it has caught up in ${duration(1000 * client.caught_up_in_s)}.`;
+  const again = client.caught_up_in_s === null ? "It isn’t catching up." : `As it goes now it has caught up in ${duration(1000 * client.caught_up_in_s)}.`;
   return `${count(client.lag_messages)} messages wait, the oldest for ${duration(client.lag_ms)}. ${lost} ${again}`;
 }
 

@@ -74,12 +74,12 @@ async function drawPool(pool) {
   const from = new Date(Date.now() - 3_600_000).toISOString();
   const points = (await statistics("pool", pool.name, `&from=${from}&step=10`)).map((point) => [point.at, point.memory_used]);
   const now = points.at(-1)?.[0] ?? Date.now() / 1000, used = points.at(-1)?.[1] ?? pool.memory_used;
-  const slope = slopeOf(points.filter((point) => point[0] >= now - LOOK_BACK_S)), left = slope > 0 ? (pool.memory_limit - used) / slope : null;
+  const slope = slopeOf(points.filter((point) => point[0] >= now - LOOK_BACK_S)), left = slope !== null && slope > 0 ? (pool.memory_limit - used) / slope : null;
   const soon = left !== null && left < AHEAD_S;
   setText(one("#pool-word"), soon ? duration(1000 * left) : percent(share(used, pool.memory_limit)));
   one("#pool-word").classList.toggle("amber", soon);
   setText(one("#pool-words"), soon ? `until pool ${poolWord(pool.name)} is full, at the slope of the last ${duration(1000 * Math.min(LOOK_BACK_S, now - (points[0]?.[0] ?? now)))}`
-    : `of pool ${poolWord(pool.name)}’s memory is in use; ${slope > 0 ? "it isn’t full soon" : "it doesn’t grow"}`);
+    : `of pool ${poolWord(pool.name)}’s memory is in use; ${slope === null ? "how fast it grows can’t be said yet" : slope > 0 ? "it isn’t full soon" : "it doesn’t grow"}`);
   const ahead = soon ? [[now + AHEAD_S, used + slope * AHEAD_S]] : [];
   poolPlot ??= timePlot(one("#pool-plot"), [
     { label: "In use", colour: "--data-1", scale: "bytes", format: bytes }, { label: "Limit", colour: "--ink-3", scale: "bytes", format: bytes, dashed: true },
@@ -90,9 +90,9 @@ async function drawPool(pool) {
     [...points.map((point, index) => (soon && index === points.length - 1 ? point[1] : null)), ...ahead.map((point) => point[1])]]);
 }
 
-/** Least squares, in bytes a second. */
+/** Least squares, in bytes a second; null of a few points, which say nothing. */
 function slopeOf(points) {
-  if (points.length < 6) return 0;
+  if (points.length < 6) return null;
   const mean = (at) => points.reduce((sum, point) => sum + point[at], 0) / points.length;
   const x = mean(0), y = mean(1);
   const above = points.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0), below = points.reduce((sum, point) => sum + (point[0] - x) ** 2, 0);

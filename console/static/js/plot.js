@@ -41,7 +41,7 @@ export function timePlot(element, series, { height = 240, bands = () => [], mark
   const scales = [...new Set(series.map((one) => one.scale))];
   const options = {
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone()),
-    width: Math.max(200, element.clientWidth), height, padding: [10, 8, 0, 0],
+    width: Math.max(200, element.clientWidth), height, padding: [labels ? 20 : 10, 8, 0, 0], // the marks' words stand above, where no line goes
     cursor: { points: { size: 6 }, drag: { x: !live, y: false, setScale: zoomed === null }, ...(zoomed ? { bind: { dblclick: () => () => { zoomed(null); return null; } } } : {}), ...(sync ? { sync: { key: sync } } : {}) }, legend: { live: true, isolate: true },
     scales: { x: { time: true, range: range ?? RANGES[live ? "live" : hours ? "hours" : "plain"] }, ...Object.fromEntries(scales.map((name) => [name, { range: (plot, low, high) => [0, high > 0 ? high * 1.12 : 1] }])) },
     axes: [
@@ -107,7 +107,7 @@ function paintMarks(plot, marks, labels) {
     const width = ctx.measureText(mark.label).width, right = x + 4 * ratio, left = right + width > bbox.left + bbox.width ? x - 4 * ratio - width : right;
     if (left < free) continue;
     ctx.fillStyle = colour("--ink-3");
-    ctx.fillText(mark.label, left, bbox.top + 10 * ratio);
+    ctx.fillText(mark.label, left, bbox.top - 6 * ratio);
     free = left + width + 8 * ratio;
   }
   ctx.restore();

@@ -84,8 +84,23 @@ def test_a_change_is_refused_to_an_onlooker(onlooker: Client, broker: FakeBroker
 def test_a_change_is_refused_without_its_token(operator: Any, broker: FakeBroker, name: str) -> None:
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(operator)
-    assert strict.post(reverse(name)).status_code == 403
+    answer = strict.post(reverse(name))
+    assert answer.status_code == 403
+    assert "Nothing was done" in answer.content.decode()
     assert broker.asked == []
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_after_a_login_one_is_on_the_page_whose_act_found_the_session_ended(
+    client: Client, broker: FakeBroker, name: str
+) -> None:
+    came = {"Referer": "http://testserver/clients/?q=desk"}
+    login = "/login/?next=/clients/%3Fq%3Ddesk"
+    assert client.post(reverse(name), headers=came)["Location"] == login
+    by_script = client.post(reverse(name), headers=came | {"HX-Request": "true"})
+    assert (by_script.status_code, by_script["HX-Redirect"]) == (204, login)
+    elsewhere = client.post(reverse(name), headers={"Referer": "http://example.org/"})
+    assert elsewhere["Location"] == "/login/?next=/"
 
 
 @pytest.mark.parametrize("name", PAGES)
