@@ -62,11 +62,10 @@ class PacedReader:
             self._write(UPGRADE)
             while not self._read_some().endswith(b"\r\n\r\n"):
                 pass
-            mask = bytes(4)
-            self._write(bytes((0x82, 0x80 | len(FIRST_WORDS))) + mask + FIRST_WORDS)
-        else:
-            self._write(FIRST_WORDS)
+        # Before it asks: its kernel may have got something by the time that `write` returns.
         self.moments = [Moment(time.monotonic(), 0, 0)]
+        mask = bytes(4)
+        self._write((bytes((0x82, 0x80 | len(FIRST_WORDS))) + mask if websocket else b"") + FIRST_WORDS)
         self._asked_at = self.moments[0].at
         self._to_the_end = threading.Event()
         self._closing = False

@@ -256,6 +256,7 @@ def check(reader: PacedReader, looks: list[Look]) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_progress_is_that_of_the_reader_whatever_its_pace_its_buffer_and_the_transport(
     authority: Authority,
 ) -> None:
