@@ -100,6 +100,7 @@ CODES: Final = MappingProxyType({
     "slow_client_window_full": ErrorCode("Your prefetch window was full for too long, or too often", _CLIENT, close=4212, retry_after_ms=SOON),
     "slow_client_unacked": ErrorCode("Too many unacknowledged messages, or for too long", _CLIENT, close=4213, retry_after_ms=SOON),
     "slow_client_ack_silence": ErrorCode("Nothing was acknowledged for longer than the rule allows", _CLIENT, close=4214, retry_after_ms=SOON),
+    "slow_client_pinned": ErrorCode("Your pauses, durable positions or replays keep more of the log than the rule allows", _CLIENT, close=4218, retry_after_ms=SOON),
     "slow_client_resource_error": ErrorCode("A subscription passed its depth, age or count (Qpid's 506)", _CLIENT, close=4215, retry_after_ms=SOON),
     "spool_failed": ErrorCode("What waits for you had to go to disk, and the disk doesn't take it", _CLIENT, close=4217, retry_after_ms=SOON),
     "name_refused": ErrorCode("A policy keeps this name out for a while", _CLIENT, close=4216, retry_after_ms=SOON),

@@ -271,12 +271,12 @@ class QuotaSettings:
         unit="replays", low=0, high=MAX_MANAGED, default=100,
     )] = None
     user_pinned_bytes: Annotated[int | None, PresetField(
-        "", "Bytes of the log that durable subscriptions, managed replays and pauses of one user may hold before another of "
-        "these begins.",
+        "", "Bytes of the log that durable subscriptions, replays and pauses of one user may hold before another durable "
+        "subscription, managed replay or pause begins.",
         unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
     )] = None
     client_pinned_bytes: Annotated[int | None, PresetField(
-        "", "The same of one client’s name.", unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
+        "", "The same of one client’s name; a client whose own subscriptions come to hold more is warned.", unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
     )] = None
     user_publish_rate: Annotated[int | None, PresetField(
         "", "Messages a second that one user’s clients may publish together; faster ones are read from more slowly.",

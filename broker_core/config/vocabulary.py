@@ -49,6 +49,9 @@ class Signal(StrEnum):
     """Milliseconds since the oldest unacknowledged message was sent. Subscriptions only."""
     ACK_SILENCE = "ack_silence"
     """Milliseconds without an acknowledgement while some are owed. Subscriptions only."""
+    PINNED_BYTES = "pinned_bytes"
+    """Bytes of the log that can't be removed because of a client's pauses, durable positions and replays: whole segments, as
+    removal takes them. They pin one log from the oldest on, so a client's is the most of its subscriptions', not their sum."""
 
 
 class Unit(StrEnum):
@@ -142,6 +145,7 @@ class Reason(StrEnum):
     WINDOW_FULL = "slow_client_window_full"
     UNACKED = "slow_client_unacked"
     ACK_SILENCE = "slow_client_ack_silence"
+    PINNED = "slow_client_pinned"
     RESOURCE_ERROR = "slow_client_resource_error"
     """Seed 004's 506."""
     SPOOL_FAILED = "spool_failed"
@@ -200,6 +204,7 @@ SIGNALS: Final = whole({
     Signal.UNACKED_MESSAGES: SignalRow(Unit.MESSAGES, _SUBSCRIPTION, Reason.UNACKED, _LATER),
     Signal.UNACKED_AGE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.UNACKED, _LATER),
     Signal.ACK_SILENCE: SignalRow(Unit.MILLISECONDS, _SUBSCRIPTION, Reason.ACK_SILENCE, _LATER),
+    Signal.PINNED_BYTES: SignalRow(Unit.BYTES, _BOTH, Reason.PINNED, _LATER),
 })  # fmt: skip
 
 

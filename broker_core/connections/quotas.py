@@ -170,10 +170,9 @@ class Quotas:
             for one in (*self._keeps.durables.values(), *self._keeps.replays.values())
         ]
         held += [
-            (member.name, target.pin.sequence)
+            (member.name, target.held_from)
             for member in self._clients
             for target in member.subscriptions.values()
-            if target.pin is not None
         ]
         mine = [(name, first) for name, first in held if first is not None and self._owner(name) == owner]
         own = [first for name, first in mine if name == client]
@@ -181,13 +180,9 @@ class Quotas:
             ("client_pinned_bytes", own),
             ("user_pinned_bytes", [first for _, first in mine]),
         ):
-            limit, used = limits[name], self._bytes_from(min(firsts)) if firsts else 0
+            limit, used = limits[name], self._journal.bytes_from(min(firsts)) if firsts else 0
             if limit is not None and used > limit:
                 raise _over(name, used, limit, "over_quota")
-
-    def _bytes_from(self, sequence: int) -> int:
-        """Of the segments that can't be removed while this record is needed."""
-        return sum(one.nbytes for one in self._journal.segments() if one.last_sequence >= sequence)
 
     def published(self, connection: Member, topics: Sequence[str], count: int) -> float:
         """A client publishes so many messages to these topics: how long nothing more is to be read from it then, in seconds.

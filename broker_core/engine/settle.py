@@ -67,7 +67,7 @@ class Settle:
         guard: SlowClientGuard,
         events: ClientEvents,
     ) -> None:
-        self._clock = facilities.clock
+        self._clock, self._journal = facilities.clock, facilities.journal
         self._roster = roster
         self._control = control
         self.guard = guard
@@ -114,7 +114,7 @@ class Settle:
 
     def begun(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
         """A subscription begins; before anything is offered to it."""
-        view = LiveSubscription(connection, target, prefetch)
+        view = LiveSubscription(connection, target, prefetch, self._journal)
         self._watched[connection, target.stream] = view, self.guard.subscribe(self._uses[connection], view)
         self._give_lane(connection, target)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from broker_core.connections.member import Member
 from broker_core.delivery.account import NOTHING, Amount
 from broker_core.delivery.lane import Lane
+from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
 
 
 class LiveSubscription:
     """Satisfies `slow_clients.evaluate.signals.SubscriptionView`."""
 
-    def __init__(self, connection: Member, target: ClientSubscription, prefetch: int) -> None:
+    def __init__(
+        self, connection: Member, target: ClientSubscription, prefetch: int, journal: Journal
+    ) -> None:
         self.target = target
+        self._journal = journal
         self._backlog = connection.backlog
         self.id, self.topic = target.id, target.topic
         self.name, self.durable = target.durable, bool(target.durable)
@@ -119,3 +123,8 @@ class LiveSubscription:
     @property
     def rate_limited(self) -> bool:
         return self.target.rate is not None
+
+    @property
+    def pinned_bytes(self) -> int:
+        held_from = self.target.held_from
+        return self._journal.bytes_from(held_from) if held_from is not None else 0

@@ -57,6 +57,11 @@ class Segment:
             return scan(open_source(self.path), instance, first).index
         return found
 
+    @property
+    def nbytes(self) -> int:
+        """Of its file, without what is preallocated."""
+        return self.info().nbytes if self.compressed else self.index.end
+
     def info(self) -> SegmentInfo:
         """The segment as operators see it."""
         if self._info is not None:

@@ -379,6 +379,10 @@ class Journal:
         """All segments, oldest first."""
         return [segment.info() for segment in self._log.segments]
 
+    def bytes_from(self, sequence: int) -> int:
+        """Of the segments that can't be removed while this record is needed."""
+        return self._log.bytes_from(sequence)
+
     # ------------------------------------------------------------------------------------------------ keeping
 
     def pin(self, sequence: int, owner: str = "") -> Pin:

@@ -6,7 +6,7 @@ No lock is taken: `segments` is an immutable tuple, replaced whole by whoever ro
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from threading import Lock
 
 from broker_core.batch import Batch, hash64
@@ -31,6 +31,8 @@ class LogReader:
         self._sources = Sources()
         self._hints: dict[tuple[int, int], int] = {}
         self._hole_lock = Lock()
+        self._behind: tuple[tuple[Segment, ...], list[int]] = ((), [])
+        """Of these segments, the bytes of each and of all behind it, without the last: that one grows."""
 
     # Changes, by the journal and its swaps.
 
@@ -65,6 +67,20 @@ class LogReader:
             one.index.last_sequence >= sequence and (one.sealed or one.index.may_hold(topic, sequence))
             for one in segments[start:]
         )
+
+    def bytes_from(self, sequence: int) -> int:
+        """The bytes of all segments that have this record or later ones. Without reading, however many there are."""
+        segments, behind = self._behind
+        if segments is not self.segments:
+            segments = self.segments
+            sizes = [one.nbytes for one in reversed(segments[:-1])]
+            self._behind = segments, behind = segments, [*accumulate(sizes, initial=0)][::-1]
+        if not segments or segments[-1].index.last_sequence < sequence:
+            return 0
+        place = max(bisect_right(segments, sequence, key=_first) - 1, 0)
+        if segments[place].index.last_sequence < sequence:  # it is in a hole
+            place += 1
+        return behind[place] + segments[-1].nbytes
 
     def _read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
         segments = self.segments

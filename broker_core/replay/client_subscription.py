@@ -54,6 +54,10 @@ class Served(Protocol):
     def due(self) -> bool:
         """Whether it should be moving."""
 
+    @property
+    def held_from(self) -> int | None:
+        """From where it holds the log; None: it doesn't yet."""
+
     def leave(self, target: ClientSubscription) -> None:
         """The subscription goes; what was read for it is read again when it goes on."""
 
@@ -101,6 +105,8 @@ class ClientSubscription:
     """Up to which sequence the client was told that it may resume (`persisted`)."""
     durable: str = ""
     """Name of the durable subscription it is; "" for others."""
+    kept: Durable | None = None
+    """What is kept of it while it is durable and its client's alone."""
     shared: Sharer | None = None
     """Of whom it has its records, where it shares them with others."""
     snapshot_key: str | None = None
@@ -183,6 +189,18 @@ class ClientSubscription:
         self.peer.reply(replies.Ack(ack="completed", of="subscribe", id=self.id, ended=ended or None))
 
     # Where it stands.
+
+    @property
+    def held_from(self) -> int | None:
+        """From where the log can't be removed because of it: a pause, a durable or managed position, a replay that runs. None:
+        it holds nothing; what others consume too isn't held by one of them."""
+        firsts = [
+            self.pin.sequence if self.pin is not None else None,
+            self.kept.held_from if self.kept is not None else None,
+            self.managed.held_from if self.managed is not None else None,
+            self.serving.held_from if self.serving is not None else None,
+        ]
+        return min((first for first in firsts if first is not None), default=None)
 
     def first_needed(self, waiting: int) -> int:
         """Sequence of the first record it needs again; `waiting` is the first that waits or isn't acknowledged, 0: none."""

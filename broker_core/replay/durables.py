@@ -110,7 +110,8 @@ class Durables:
         return durable
 
     def opened(self, target: ClientSubscription, name: str) -> None:
-        self._active[target.peer.keeps_as(name), name] = target
+        key = target.peer.keeps_as(name), name
+        self._active[key], target.kept = target, self._known.get(key)
 
     def joined(self, target: ClientSubscription, name: str, max_deliveries: int | None) -> None:
         """A client consumes a shared one that was claimed."""
@@ -158,6 +159,7 @@ class Durables:
             subscribed.durable = (
                 ""  # it goes on as any other; whoever ends or deletes it has nothing to delete here
             )
+            subscribed.kept = None
         return durable
 
     async def stored(self) -> None:

@@ -148,6 +148,11 @@ class Replay:
                 self._pin.release()
 
     @property
+    def held_from(self) -> int | None:
+        """From where it holds the log; None before it has found its place."""
+        return self._pin.sequence if self._pin is not None else None
+
+    @property
     def due(self) -> bool:
         """Whether it should be moving: neither its client nor its pace holds it back, and there is something to read, to end,
         or to go live with. One whose task has ended should have been left by all."""

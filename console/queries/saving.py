@@ -51,6 +51,7 @@ class _Look:
     memory: int = 0
     disk: int = 0
     conflation_bytes: int = 0
+    pinned_bytes: int = 0
     oldest_at: int = 0
     owed_bytes: int = 0
     owed_messages: int = 0
@@ -99,7 +100,7 @@ _WRITERS: Final[Mapping[Signal, Callable[[_Look, int], None]]] = {
     Signal.OUTBOUND_BYTES: _set("memory"), Signal.OUTBOUND_MESSAGES: _set("messages"), Signal.SPOOL_BYTES: _set("disk"),
     Signal.CONFLATION_BYTES: _set("conflation_bytes"), Signal.BACKLOG_BYTES: _set("owed_bytes"), Signal.BACKLOG_MESSAGES: _set("owed_messages"),
     Signal.OLDEST_AGE: _aged("oldest_at"), Signal.WRITE_BLOCKED: _aged("blocked_since"), Signal.SPOOL_AGE: _spooled_for,
-    Signal.POOL_MEMORY: _set("memory"), Signal.POOL_DISK: _set("disk"),
+    Signal.POOL_MEMORY: _set("memory"), Signal.POOL_DISK: _set("disk"), Signal.PINNED_BYTES: _set("pinned_bytes"),
 }  # fmt: skip
 
 

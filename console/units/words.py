@@ -28,6 +28,7 @@ SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.UNACKED_MESSAGES: "messages not acknowledged",
     Signal.UNACKED_AGE: "age of the oldest not acknowledged",
     Signal.ACK_SILENCE: "time without an acknowledgement",
+    Signal.PINNED_BYTES: "log it holds",
 }
 REASONS: Final[Mapping[Reason, str]] = {
     Reason.POOL_MEMORY: "Memory of its pool",
@@ -42,6 +43,7 @@ REASONS: Final[Mapping[Reason, str]] = {
     Reason.WINDOW_FULL: "Its window stayed full",
     Reason.UNACKED: "Not acknowledged",
     Reason.ACK_SILENCE: "No acknowledgement",
+    Reason.PINNED: "What it holds of the log",
     Reason.RESOURCE_ERROR: "Backlog over its topic’s limit",
     Reason.SPOOL_FAILED: "Its spool couldn’t be written",
 }

@@ -37,9 +37,10 @@ UNSEEN: Final = frozenset(
         Signal.UNACKED_AGE,
         Signal.ACK_SILENCE,
         Signal.CONFLATION_BYTES,
+        Signal.PINNED_BYTES,
     }
 )
-"""Of single subscriptions' windows and of conflation nothing is recorded: rules on them aren't judged."""
+"""Of single subscriptions' windows, of conflation and of what holds the log nothing is recorded: rules on them aren't judged."""
 _MS: Final = 1_000_000
 
 
@@ -51,7 +52,7 @@ class Remembered:
         self.topic = trace.who.topic
         self.name = ""
         self.durable = self.journaled = self.paused = self.rate_limited = False
-        self.prefetch = self.conflation_bytes = 0
+        self.prefetch = self.conflation_bytes = self.pinned_bytes = 0
         self.unacked_messages = self.unacked_since = self.acked_at = 0
         self.window_full_since = self.window_full_count = 0
         self.oldest_at = self.unacked_at = self.blocked_since = 0

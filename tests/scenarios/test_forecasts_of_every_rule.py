@@ -28,9 +28,10 @@ LIMITS = {
     "conflation_bytes": 1,
     "spool_bytes": 1,
     "spool_age": 100,
+    "pinned_bytes": 1,
 }
-NOT_OF_IT = {"conflation_bytes", "spool_bytes", "spool_age", "write_blocked"}
-"""Nothing is conflated or spooled for the one that reads and doesn't acknowledge, and its connection takes all."""
+NOT_OF_IT = {"conflation_bytes", "spool_bytes", "spool_age", "write_blocked", "pinned_bytes"}
+"""Nothing is conflated, spooled or held of the log for the one that reads and doesn't acknowledge, and its connection takes all."""
 RULES: list[dict[str, Any]] = [
     *(
         {"name": f"held.{signal}", "signal": signal, "limit": limit, **HOLD}

@@ -44,6 +44,7 @@ class SubscriptionSignals:
     blocked_since: int = 0
     paused: bool = False
     rate_limited: bool = False
+    pinned_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class ClientSignals:
     subscriptions: tuple[SubscriptionView, ...] = ()
     holds: Holds = field(default_factory=dict)
     connected: int = 0
+    pinned_bytes: int = 0
 
     @property
     def backlog(self) -> Backlog:

@@ -165,6 +165,10 @@ class PoolUse:
     def conflation_bytes(self) -> int:
         return sum(one.view.conflation_bytes for one in self.watched.values())
 
+    @property
+    def pinned_bytes(self) -> int:
+        return max((one.view.pinned_bytes for one in self.watched.values()), default=0)
+
     def taken_by(self, until_ns: int) -> Mark | None:
         """The newest that is remembered of what the peer had taken, not newer than that."""
         return self.history.taken_by(until_ns) if self.history is not None else None

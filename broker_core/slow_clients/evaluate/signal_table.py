@@ -136,6 +136,9 @@ READINGS: Final = whole({
         "it hasn't acknowledged anything for", None,
         lambda one, _, __, now: age_ms(one.acked_at, now) if one.unacked_messages else 0,
         column=None, ticking=True, outbox=False, beyond=True),
+    Signal.PINNED_BYTES: Reading(
+        "of the log it holds", lambda client, _, __: client.pinned_bytes, lambda one, _, __, ___: one.pinned_bytes,
+        column=None, ticking=False, outbox=False, beyond=True),
 })  # fmt: skip
 OF_CLIENT: Final = {signal: row.of_client for signal, row in READINGS.items() if row.of_client is not None}
 OF_SUBSCRIPTION: Final = {

@@ -112,6 +112,7 @@ class SubscriptionView(Protocol):
     window_full_count   how many times it became full, ever
     blocked_since       since when the peer has taken nothing while something for it waited or was on its way
     rate_limited        delivered at a rate of its own (a paced replay): waiting isn't the client's fault
+    pinned_bytes        of the log that can't be removed because it is paused, durable, or read from there
     """
 
     @property
@@ -154,6 +155,8 @@ class SubscriptionView(Protocol):
     def paused(self) -> bool: ...
     @property
     def rate_limited(self) -> bool: ...
+    @property
+    def pinned_bytes(self) -> int: ...
 
 
 class ClientView(Protocol):
@@ -163,6 +166,7 @@ class ClientView(Protocol):
     offlined            from the decision to offline until it is live again, hence also while it drains
     connected           its place in the order of connecting: who is chosen of those that are equal in everything else
     behind_since        since when something has waited for a second or longer at each look
+    pinned_bytes        the most of its subscriptions': they hold one log, each from its place on
     """
 
     @property
@@ -179,6 +183,8 @@ class ClientView(Protocol):
     def disk(self) -> int: ...
     @property
     def conflation_bytes(self) -> int: ...
+    @property
+    def pinned_bytes(self) -> int: ...
     @property
     def offlined(self) -> bool: ...
     @property

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker_core.config import PolicyDocument
 from broker_core.config.vocabulary import Measured, Mode
-from broker_core.slow_clients.rules.presets import activemq, amps, custom, qpid, xap
+from broker_core.slow_clients.rules.presets import activemq, amps, custom, qpid, quotas, xap
 from broker_core.slow_clients.rules.presets.layers import layers
 from broker_core.slow_clients.rules.rule import INSTANCE, PoolLimits, Rule
 from broker_core.slow_clients.rules.scopes import Effective, Layers, Subject
@@ -58,7 +58,7 @@ class RuleBook:
 
     def of_client(self, subject: Subject) -> tuple[Rule, ...]:
         """The rules about a client itself, in the order of judging."""
-        groups = (self._xap, *(one.layers for one in self._wide))
+        groups = (self._xap, self._quotas, *(one.layers for one in self._wide))
         key = ("client", subject.transport, *_matching(groups, subject))
         if key not in self._answers:
             self._answers[key] = _without_off(self._client_rules(subject))
@@ -111,6 +111,7 @@ class RuleBook:
         own = subject.transport if subject.transport in self.pools else INSTANCE
         yield from amps.client_rules(self._document, own, self.pools[own])
         yield from xap.rules(self._xap.values(subject), self.revision)
+        yield from quotas.rules(self._quotas.values(subject), self.revision)
         yield from self._own_rules(self._wide, subject, self.pools[own])
 
     def _subscription_rules(self, subject: Subject, durable: bool, prefetch: int) -> Iterator[Rule]:

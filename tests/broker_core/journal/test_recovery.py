@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -219,6 +220,22 @@ def test_foreign_files_are_left_alone_and_told(tmp_path):
     ]
     assert journal.recovery.clean
     assert (path.parent / "notes.txt").read_text() == "mine"
+    journal.close()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere"), os.mkfifo])
+@pytest.mark.parametrize("first", [61, 10**9])
+def test_what_has_a_segments_name_and_is_no_file_is_left_alone_and_read_by_nobody(tmp_path, make, first):
+    path, _ = written(tmp_path)
+    foreign = path.with_name(segment_name(INSTANCE, first))
+    make(foreign)
+    mode = foreign.lstat().st_mode
+    journal = open_journal(tmp_path)
+    assert journal.recovery.clean and journal.next_sequence == 61
+    assert read_all(journal) == list(range(1, 61))
+    fill(journal, 10)
+    assert read_all(journal) == list(range(1, 91))
+    assert foreign.lstat().st_mode == mode
     journal.close()
 
 

@@ -61,6 +61,25 @@ def test_moved_segments_stay_part_of_the_log(journal, tmp_path, actions):
         assert segment.compressed == (compress in actions)
 
 
+def test_the_bytes_from_a_record_on_are_those_of_its_segment_and_of_all_behind_it(journal, tmp_path):
+    def agrees():
+        found = {sequence: journal.bytes_from(sequence) for sequence in range(242)}
+        infos = journal.segments()
+        assert found == {at: sum(one.nbytes for one in infos if one.last_sequence >= at) for at in range(242)}
+        assert found[241] == 0 < found[240] < found[1]
+        return found[1]
+
+    sizes = [agrees()]
+    first, second = (segment.name for segment in journal.segments()[:2])
+    compress(journal, tmp_path, first)
+    sizes.append(agrees())
+    archive(journal, tmp_path, second)
+    sizes.append(agrees())
+    journal.remove([f"{first}.gz"])
+    sizes.append(agrees())
+    assert sizes[0] > sizes[1] == sizes[2] > sizes[3]
+
+
 @pytest.mark.parametrize("actions", [[archive], [compress], [archive, compress], [compress, archive]])
 def test_moved_segments_are_found_again(journal, tmp_path, actions):
     for action in actions:

@@ -20,6 +20,7 @@ from broker_core.replay.kept_file import Earlier, encode
 from broker_core.replay.kept_positions import KeptPositions
 from broker_core.replay.span import NEVER
 from tests.broker_core.journal.support import FailingFiles
+from tests.support.lost_renames import LostRenames
 
 DURABLE = {
     "client": "reader", "name": "orders", "topic": "t", "filter": None, "position": 7, "created_at": 11, "seen_at": 12,
@@ -166,6 +167,53 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: byte
     with pytest.raises(OperatorError) as refused:
         home.store()
     assert (refused.value.code, home.path.read_bytes()) == ("bad_kept_positions", content)
+
+
+def test_positions_torn_at_any_byte_are_refused_by_name_and_none_is_taken_for_a_smaller_whole(
+    home: Home,
+) -> None:
+    whole = encode([durable(), durable("other", 70)], {"queue.x": 17})
+    for kept in range(len(whole)):
+        for torn in (whole[:kept], whole[:kept].ljust(len(whole), b"\0")):
+            home.path.write_bytes(torn)
+            with pytest.raises(OperatorError) as refused:
+                home.store()
+            assert (refused.value.code, home.path.read_bytes()) == ("bad_kept_positions", torn), kept
+    assert home.held() == {}, "what can't be read holds nothing"
+    home.path.write_bytes(whole)
+    assert [one.position for one in home.store()] == [7, 70]
+
+
+async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_power_cut_loses(
+    home: Home,
+) -> None:
+    lost = told = at = 0
+    while True:
+        at += 1
+        home.path.write_bytes(encode([durable()]))
+        files = LostRenames(home.path.parent.parent)
+        kept = home.store(files)
+        kept.durables["reader", "orders"].position = 8
+        kept.note()
+        files.calls, files.power_goes_at = 0, at
+        saved = True
+        try:
+            await kept.save()
+        except JournalError:
+            saved = False
+        held, cut = home.held()["durable subscription orders of reader"], files.calls >= at
+        files.power_goes_at = 0
+        lost += files.power_on()
+        assert home.stored() == {"orders": 8} if saved else home.stored()["orders"] in (7, 8)
+        assert held <= home.stored()["orders"], "the log is there from where it goes on"
+        told += saved
+        for pin in home.pins.all():
+            pin.release()
+        if not cut:
+            break
+    assert (told, lost) == (1, 1) and at >= 4, (
+        "write, sync, rename, and the directory's sync, whose failure loses the rename"
+    )
 
 
 @pytest.mark.parametrize("code", ["bad_durables", "bad_replays"])
