@@ -23,6 +23,8 @@ KEPT: Final = 2
 """Files; of another Java or Spark than this one's is the second."""
 _SILENT: Final = "-Xlog:disable -Xlog:all=off"
 """A file that doesn't fit is no news to who runs a job."""
+_UNTOLD: Final = frozenset("'\"\\:\n")
+"""Spark takes options apart at blanks outside of quotes, and a JVM the names of archives at colons."""
 
 
 class Archive:
@@ -42,20 +44,31 @@ class Archive:
         """Take what the JVM has left, which has ended."""
         if self._made is not None and self._name is not None:
             with contextlib.suppress(OSError):
+                with self._made.open("rb") as file:
+                    os.fsync(
+                        file.fileno()
+                    )  # a JVM trusts what it maps: no name for what a power loss would empty
                 self._made.rename(self._name)
 
 
 @contextmanager
 def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> Iterator[Archive]:
     """The archive for this Java and this Spark; without one there yet, the order to make it, given to one job at a time."""
-    folder = Path(
-        environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or "/nowhere", ".cache"), "sluice"
-    )
+    folder = _folder(environment)
     with ExitStack() as held:
         found = Archive()
-        with contextlib.suppress(OSError):
-            found = _found(folder, java, held)
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                found = _found(folder, java, held)
         yield found
+
+
+def _folder(environment: Mapping[str, str]) -> Path | None:
+    """Where they are kept; None where there is no place for them, or none whose name could be told to a JVM."""
+    caches = Path(environment.get("XDG_CACHE_HOME") or "")
+    if not caches.is_absolute():  # such a one isn't meant, by the convention
+        caches = Path(environment.get("HOME") or "", ".cache")
+    return caches / "sluice" if caches.is_absolute() and not _UNTOLD & set(str(caches)) else None
 
 
 def _found(folder: Path, java: Path, held: ExitStack) -> Archive:
@@ -64,9 +77,10 @@ def _found(folder: Path, java: Path, held: ExitStack) -> Archive:
     spark = find_spec("pyspark")  # its place is the class path, which has to be the same
     key = f"{of} {of.stat().st_mtime_ns} {version('pyspark')} {spark.origin if spark else ''}"
     name = folder / f"classes-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
-    if name.exists():
-        os.utime(name)
-        return Archive(f"-XX:SharedArchiveFile={name} {_SILENT}")
+    if name.is_file():
+        with contextlib.suppress(OSError):  # somebody else's may be read
+            os.utime(name)
+        return Archive(f'"-XX:SharedArchiveFile={name}" {_SILENT}')
     lock = held.enter_context((folder / ".lock").open("a"))
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: another job makes it
     for left in folder.glob("*.making"):
@@ -75,4 +89,4 @@ def _found(folder: Path, java: Path, held: ExitStack) -> Archive:
     for path in older[KEPT - 1 :]:
         path.unlink()
     made = name.with_suffix(".making")
-    return Archive(f"-XX:ArchiveClassesAtExit={made} {_SILENT}", made, name)
+    return Archive(f'"-XX:ArchiveClassesAtExit={made}" {_SILENT}', made, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -115,21 +116,37 @@ def test_a_bad_instance_name_is_refused() -> None:
 
 
 def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
-    """Who makes them holds them alone, and what comes to nothing leaves the next one to make them."""
+    """Who makes them holds them alone, and what comes to nothing leaves the next one to make them. The home has a blank in its name."""
+    tmp_path = tmp_path / "a b"
+    tmp_path.mkdir()
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     java = require_java()
     with class_archive(java, environment) as first, class_archive(java, environment) as meanwhile:
         assert first.awaited
         assert (meanwhile.awaited, meanwhile.options) == (False, "")
     with class_archive(java, environment) as second:
-        made = Path(second.options.partition("ArchiveClassesAtExit=")[2].split()[0])
+        made = Path(shlex.split(second.options)[0].partition("ArchiveClassesAtExit=")[2])
         made.write_bytes(b"classes")
         second.keep()
     with class_archive(java, environment) as third:
         (kept,) = tmp_path.glob("sluice/*.jsa")
-        assert f"-XX:SharedArchiveFile={kept}" in third.options
+        assert f"-XX:SharedArchiveFile={kept}" in shlex.split(third.options)
         assert not third.awaited
     blocked = tmp_path / "file"
     blocked.touch()
     with class_archive(java, {"XDG_CACHE_HOME": str(blocked)}) as none:
         assert none.options == ""
+
+
+@pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "HOME"])
+@pytest.mark.parametrize("place", [None, "relative", "{0}/a:b", "{0}/it's", '{0}/"', "{0}/back\\slash"])
+def test_without_a_place_that_a_jvm_can_be_told_no_classes_are_kept(
+    name: str, place: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is made anywhere: not in the working directory, nor beside the file system's root."""
+    monkeypatch.chdir(tmp_path)
+    environment = {} if place is None else {name: place.format(tmp_path)}
+    with class_archive(require_java(), environment) as archive:
+        assert (archive.options, archive.awaited) == ("", False)
+    assert list(tmp_path.iterdir()) == []
+    assert not Path("/nowhere").exists()
