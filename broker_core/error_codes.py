@@ -111,7 +111,7 @@ CODES: Final = MappingProxyType({
     "journal_taken": ErrorCode("The journal's lock or the segment that is written was removed, moved or replaced; `path`", _CLIENT | _OPERATOR, close=4304, retry_after_ms=SOON),
     "disk_full": ErrorCode("There is no room on the disk", _CLIENT | _OPERATOR, HTTPStatus.INSUFFICIENT_STORAGE, 4302, SOON),
     "input_full": ErrorCode("The instance holds as much of what clients sent (unfinished frames, and such that wait) as it takes, before logon or in all", _CLIENT, close=4305, retry_after_ms=SOON),
-    "no_quorum": ErrorCode("The log that brokers of a group share takes nothing from this one; nothing of it is stored, as far as can be said", _CLIENT, close=4306, retry_after_ms=SOON),
+    "no_quorum": ErrorCode("The log that brokers of a group share takes nothing from this one; nothing of it is stored, as far as can be said", _CLIENT | _OPERATOR, HTTPStatus.SERVICE_UNAVAILABLE, 4306, SOON),
     "behind": ErrorCode("This broker hasn't got as far as your bookmark yet; another one of its group has", _CLIENT, close=4307, retry_after_ms=SOON),
     "internal_error": ErrorCode("The broker failed at it; its log says how", _CLIENT | _OPERATOR, _FAILED, 4303, SOON),
     # Commands.

@@ -107,7 +107,7 @@ def _rows(
         model = {10: ClientSample, 60: ClientMinute, 3600: ClientHour}[seconds]
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)
         found = rows.order_by("at").values("at", "state", *_CLIENT, rate=F(_RATE[seconds]))
-        return ({**row, "rate_out_messages": row.pop("rate")} for row in found.iterator(2_000))
+        return ({"rate_out_messages": row.pop("rate"), **row} for row in found.iterator(2_000))
     places = PlaceSample.objects.filter(
         instance=instance, kind=of, name=name, seconds=seconds, at__gte=start, at__lt=end
     )

@@ -13,10 +13,11 @@ import websockets
 
 from broker_core.client import EPOCH, AsyncClient
 from broker_core.config import TransportSettings, default_policy
-from broker_core.protocols.native import encode_command
+from broker_core.protocols.native import MAX_FRAMES, encode_command
 from tests.support.transports_process import broker_process
 
-PUBLISHES = 20_000
+PUBLISHES = MAX_FRAMES - 1
+"""And a flush are as many as one WebSocket message may have."""
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +40,7 @@ async def text_messages(busy: Any, topic: str) -> None:
 
 async def one_binary_message(busy: Any, topic: str) -> None:
     """A single WebSocket message with a frame for each."""
-    await busy.send(b"".join(map(encode_command, messages(topic))))
-    await busy.send(encode_command({"c": "flush", "id": "all"}))
+    await busy.send(b"".join(map(encode_command, [*messages(topic), {"c": "flush", "id": "all"}])))
 
 
 @pytest.mark.parametrize("send", [text_messages, one_binary_message])

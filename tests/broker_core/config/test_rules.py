@@ -160,6 +160,6 @@ def test_presets_refuse_what_they_do_not_know(changes: dict[str, Any], problem: 
 def test_the_examples_of_the_documentation_are_policies() -> None:
     text = (Path(__file__).parents[3] / "docs" / "slow-clients.md").read_text()
     examples = [json.loads(block.split("```")[0]) for block in text.split("```json\n")[1:]]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for example in examples:
         assert PolicyDocument.from_dict(document(**example))
