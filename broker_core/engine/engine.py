@@ -86,6 +86,8 @@ class Engine:
         self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores: asyncio.Task[None] | None = None
+        self._chores_refused = ""
+        """Why they couldn't be done, the last time that they were tried."""
         self._positions: asyncio.Task[None] | None = None
         state = spool_directory.parent / "state"
 
@@ -241,8 +243,13 @@ class Engine:
             if self.journal.failed is not None:
                 self.broken(self.journal.failed)
                 return
-            # The journal goes on without spares, and writing says so itself when the disk is full.
-            log.warning("journal_chores_failed", code=error.code, why=error.sentence)
+            # The journal goes on without spares, and writing says so itself when the disk is full. Said once, not each second: whoever
+            # doesn't read what a process says stops it when the pipe is full.
+            if error.code != self._chores_refused:
+                log.warning("journal_chores_failed", code=error.code, why=error.sentence)
+            self._chores_refused = error.code
+        else:
+            self._chores_refused = ""
 
     async def _save_owners(self) -> None:
         if not self.owners.changed:

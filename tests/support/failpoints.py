@@ -36,14 +36,13 @@ class Failpoints(Files):
         self.calls: Counter[str] = Counter()
 
     def _meet(self, call: str, name: str) -> None:
-        for point in self.points:
-            if point.call == call and point.name in name:
-                key = f"{call} {point.name}"
-                self.calls[key] += 1
-                if point.at <= self.calls[key] < point.at + point.times:
-                    time.sleep(point.delay_s)
-                    if point.errno:
-                        raise OSError(point.errno, os.strerror(point.errno))
+        met = [point for point in self.points if point.call == call and point.name in name]
+        self.calls.update({f"{call} {point.name}" for point in met})
+        for point in met:
+            if point.at <= self.calls[f"{call} {point.name}"] < point.at + point.times:
+                time.sleep(point.delay_s)
+                if point.errno:
+                    raise OSError(point.errno, os.strerror(point.errno))
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         self._meet("pwritev", _name(fd))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from broker_core.connections.owners import Owners
 from tests.support.brokers import running_broker, until
 from tests.support.failpoints import Failpoint, Failpoints
@@ -35,3 +37,30 @@ async def test_names_that_the_disk_refuses_are_written_the_next_second(tmp_path:
         await until(path.exists)
         assert Owners(path).of("mine") == "ann"
         assert files.calls["rename .owners"] == 2, "the first was refused"
+
+
+async def test_spares_that_the_disk_refuses_are_told_once_and_again_when_they_had_come(
+    tmp_path: Path,
+) -> None:
+    files = Failpoints(
+        Failpoint("rename", at=1, times=2, errno=errno.ENOSPC, name=".spare."),
+        Failpoint("rename", at=5, times=2, errno=errno.ENOSPC, name=".spare."),
+    )
+    with capture_logs() as logs:
+
+        def told() -> int:
+            return sum(line["event"] == "journal_chores_failed" for line in logs)
+
+        async with running_broker(tmp_path, files=files) as broker:
+            journal = broker.engine.journal
+
+            def spares() -> int:
+                broker.engine.tick()
+                return len(list(journal.directory.glob("*.spare.*[0-9]")))
+
+            await until(lambda: spares() == 2)
+            await broker.engine._chores
+            assert told() == 1
+            journal.use(journal.options._replace(preallocated=3))
+            await until(lambda: spares() == 3)
+            assert told() == 2
