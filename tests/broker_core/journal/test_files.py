@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.batch import Buffer
-from broker_core.journal.files import Files, replace_durably, sweep_temporaries, temporary_of
+from broker_core.journal.files import Files, OpenFile, replace_durably, sweep_temporaries, temporary_of
 
 from .support import FailingFiles
 
@@ -124,3 +124,20 @@ def test_sweeping_leaves_what_is_of_other_files(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     sweep_temporaries(Files(), tmp_path / "i.small")
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted(others)
+
+
+def test_a_file_is_in_place_until_its_path_stands_for_another_or_none(tmp_path: Path) -> None:
+    path, aside = tmp_path / "ä.lock", tmp_path / "aside"
+    handle = OpenFile(path, os.O_RDWR | os.O_CREAT)
+    assert handle.in_place
+    path.rename(aside)
+    assert not handle.in_place
+    path.touch()
+    assert not handle.in_place, "another of its name"
+    aside.rename(path)
+    assert handle.in_place
+    tmp_path.rename(tmp_path.with_name("moved"))
+    tmp_path.touch()
+    with pytest.raises(NotADirectoryError, match=r"ä\.lock"):
+        _ = handle.in_place
+    handle.close()
