@@ -105,4 +105,6 @@ def test_a_page_publishes_acknowledges_beats_comes_back_and_is_told_that_it_is_s
         page.evaluate("publish('/topic/t', ['live'])")
         until("heard.bodies.includes('live')")
         assert heard("errors")[-1] == "slow_client_backlog"
-        assert heard("missed").startswith("[test-1|") and heard("bodies")[4:] == ["0", "1", "live"]
+        # Two at most were sent before it was over its limit, as the frames came. It acknowledged neither, so both are missed.
+        assert heard("bodies")[4:] in (["0", "live"], ["0", "1", "live"])
+        assert heard("missed").startswith(f"[{heard('bookmarks')[4]}:")
