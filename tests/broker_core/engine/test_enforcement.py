@@ -106,10 +106,11 @@ async def test_only_the_latest_of_each_key_remains(tmp_path: Path) -> None:
         for number in range(11):
             await there.writer.publish("t", {"k": number % 3, "n": number})
             await there.writer.flush()
-        await there.decided()
+        decision = await there.decided()
         slow = there.broker.engine.roster.clients["slow"]
         await until(lambda: slow.account.lost.messages == 6)
         assert there.balanced()
+        assert decision.lost == 6 and "6 messages are replaced by later ones" in decision.sentence
         there.slow.command({"c": "ack", "id": "s", "upto": 2})
         assert (await there.slow.deliveries(4))[2:] == [b'{"k":2,"n":8}', b'{"k":0,"n":9}']
 
