@@ -38,7 +38,7 @@ class Explaining:
     ) -> Explained:
         """Why it is behind and what comes next. `crowded`: may be KEPT_MS old, if the client's state is still what it was."""
         backlog = connection.backlog
-        blocked = age_ms(backlog.blocked_since, now) >= BLOCKED_MS
+        blocked = age_ms(backlog.silent_since, now) >= BLOCKED_MS
         if not blocked and not any(one.lag_messages or one.unacked for one in figures.values()):
             return Explained()
         at, whose, state, said = self._said.get(connection.name, (0, None, None, Explained()))
@@ -64,7 +64,7 @@ class Explaining:
             # What its kernel hasn't acknowledged waits as well, though not here.
             unread_messages=sum(one.lag_messages + one.account.in_flight.messages for one in figures.values())
             - unacked,
-            write_blocked_ms=age_ms(backlog.blocked_since, now),
+            write_blocked_ms=age_ms(backlog.silent_since, now),
             window_full_ms=window_full_ms(figures, now),
             no_credit_ms=max((age_ms(one.spent_since, now) for one in figures.values()), default=0),
             unacked_messages=unacked,

@@ -12,11 +12,13 @@ from typing import NamedTuple
 from broker_core.connections.member import Member
 from broker_core.delivery.account import Account, sum_of
 from broker_core.delivery.lifecycle import ClientState
+from broker_core.delivery.receiver import Receiver
 from broker_core.documents.clients import Delivery
 from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.frontier import Frontier
+from broker_core.subscriptions.registry import Registry
 
 _AWAY = {ClientState.OFFLINED: Delivery.OFFLINED, ClientState.DRAINING: Delivery.DRAINING}
 _ONE_BATCH = 1
@@ -45,9 +47,10 @@ class Figures(NamedTuple):
 class Reading:
     """Reads figures, and remembers what a journal said of places that don't move."""
 
-    def __init__(self, journal: Journal, frontier: Frontier) -> None:
+    def __init__(self, journal: Journal, frontier: Frontier, counted: Registry[Receiver]) -> None:
         self._journal = journal
         self._frontier = frontier
+        self._counted = counted
         self._accepted: dict[ClientSubscription, tuple[int, int]] = {}
 
     def client(self, connection: Member) -> Iterator[tuple[str, Figures]]:
@@ -81,9 +84,10 @@ class Reading:
         )
 
     def _behind(self, target: ClientSubscription) -> int:
-        """Records of the log that it has yet to come to, and that aren't known to be for it or not."""
+        """Records of the log that it has yet to come to, and that aren't known to be for it or not; of who was live once
+        everything is known."""
         cursor, goal = target.cursor, self._frontier.durable
-        if not cursor.reading or not cursor.begun:
+        if not cursor.reading or not cursor.begun or self._counted.has(target.subscription):
             return 0
         if cursor.span is not None:
             goal = min(goal, cursor.span.last)

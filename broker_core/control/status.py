@@ -73,7 +73,7 @@ class Statistics:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._clients = engine.roster.clients
-        self._reading = Reading(engine.journal, engine.frontier)
+        self._reading = Reading(engine.journal, engine.frontier, engine.subscriptions.registry)
         self._out = NOTHING
         self._explaining = Explaining(engine)
         self._lags = Lags()
@@ -164,7 +164,7 @@ class Statistics:
     def _mark(self, connection: Member, look: tuple[Delivery, int, int, int]) -> tuple[object, ...] | None:
         """What the entry of a client at rest is recognised by; None for one whose ages go on."""
         account = connection.account
-        if connection.backlog.blocked_since or account.owed.messages:
+        if connection.backlog.silent_since or account.owed.messages:
             return None
         return (
             connection,
@@ -291,7 +291,7 @@ class Statistics:
             published_messages=connection.publishing.messages,
             published_topics=dict(connection.publishing.topics),
             rate_out_messages=self._rates.get(connection.name, 0.0),
-            write_blocked_ms=age_ms(backlog.blocked_since, now),
+            write_blocked_ms=age_ms(backlog.silent_since, now),
             pool=pool.name,
             memory_percent=_percent(backlog.nbytes, pool.limits.memory),
             disk_percent=_percent(backlog.spool_bytes, pool.limits.disk),
@@ -342,7 +342,7 @@ class Statistics:
             in_flight=figures.account.in_flight.messages,
             unacked=figures.unacked,
             cause=explained.why_slow.cause if explained.why_slow is not None else Cause.KEEPS_UP,
-            blocked_ms=age_ms(figures.spent_since or peer.backlog.blocked_since, now),
+            blocked_ms=age_ms(figures.spent_since or peer.backlog.silent_since, now),
             spent_ms=age_ms(figures.spent_since, now),
             window_full_ms=age_ms(figures.window_full_since, now),
             paused=figures.paused,

@@ -72,7 +72,7 @@ class Backlog:
         self.offlined_at = 0
         self.unwritable_since = 0
         """From when the transport has taken nothing more, ns: it passes on what it was handed; 0 while it takes."""
-        self.blocked_since = 0
+        self.silent_since = 0
         """From when the peer's kernel has acknowledged nothing while something is on its way to it, ns, as far as looks tell;
         0: it has all. A transport that takes nothing says little: a peer may be taking steadily what that was handed."""
         self._taken = 0
@@ -142,9 +142,12 @@ class Backlog:
 
     @property
     def owed(self) -> Amount:
-        """Waiting here or in flight. What waits in the log only makes nobody slow."""
+        """Waiting here or in flight. What waits in the log only makes nobody slow, nor does what is on its way from there."""
         messages = nbytes = 0
-        for one in self.recipients.values():
+        of_the_log = self._of_the_log()
+        for stream, one in self.recipients.items():
+            if stream in of_the_log:
+                continue
             (some, size), (out, unread) = one.account.owed, one.account.in_log
             messages += some - out
             nbytes += size - unread
@@ -171,8 +174,32 @@ class Backlog:
 
     @property
     def unacked_at(self) -> int:
-        """From when the age of the oldest delivery counts that was handed over and isn't acknowledged, ns; 0: there is none."""
-        return min((at for at in (self.in_flight.oldest_at, *self.lanes.unacked_since()) if at), default=0)
+        """From when the age of the oldest delivery counts that was handed over and isn't acknowledged, ns; 0: there is none.
+        Without what is on its way from the log."""
+        oldest = self.in_flight.oldest_but(self._of_the_log()) if self.in_flight else 0
+        return min((at for at in (oldest, *self.lanes.unacked_since()) if at), default=0)
+
+    @property
+    def blocked_since(self) -> int:
+        """From when the peer takes nothing, ns, as rules see it: not where all that it is owed here is of the log; 0 while it
+        takes."""
+        if not self.silent_since or not self.in_flight or not (of_the_log := self._of_the_log()):
+            return self.silent_since
+        others = (stream for stream in self.lanes.filled if stream not in of_the_log)
+        waits = (
+            self.offline is not None
+            or any(others)
+            or any(one.stream not in of_the_log for one in self.outbox)
+        )
+        return self.silent_since if waits or self.unacked_at else 0
+
+    def _of_the_log(self) -> set[int]:
+        """Streams of those whose client is never slow by them: what it doesn't take is read from the log when it does."""
+        return {
+            stream
+            for stream, one in self.recipients.items()
+            if one.returns_to_log and not self.acknowledges(stream)
+        }
 
     def waiting_of(self, stream: int) -> tuple[int, int, int]:
         """What waits in memory for one subscription: messages, bytes, and from when the oldest one's age counts (0: none)."""
@@ -183,7 +210,7 @@ class Backlog:
         """From when its peer takes nothing for one subscription, ns: its connection does, or there is no credit; 0: it takes."""
         lane = self.lanes.get(stream)
         spent_since = lane.spent_since if lane is not None else 0
-        return min(filter(None, (self.blocked_since, spent_since)), default=0)
+        return min(filter(None, (self.silent_since, spent_since)), default=0)
 
     def on_disk(self, stream: int) -> bool:
         """Whether something waits for one subscription in the spool, or is on its way back from there."""
@@ -326,9 +353,9 @@ class Backlog:
         if self._taken < handed:
             taken = self._sink.taken_bytes()
             if taken >= handed:
-                self.blocked_since = 0
-            elif taken > self._taken or not self.blocked_since:
-                self.blocked_since = self._facilities.clock.now_ns()
+                self.silent_since = 0
+            elif taken > self._taken or not self.silent_since:
+                self.silent_since = self._facilities.clock.now_ns()
             self._taken = taken
             self.in_flight.taken(taken)
         for stream, one in list(self._finished.items()) if self._finished else ():

@@ -7,6 +7,7 @@ come is looked at by the tick and at the end, never per message; what windows co
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 
 from broker_core.delivery.account import Account
 from broker_core.delivery.entry import OutboxEntry
@@ -69,6 +70,10 @@ class InFlight:
     def oldest_at(self) -> int:
         """From when the age of the oldest counts, ns; 0 when there is none."""
         return self._entries[0][6] if self._entries else 0
+
+    def oldest_but(self, streams: Set[int]) -> int:
+        """The same of all but these subscriptions."""
+        return next((one[6] for one in self._entries if one[1] not in streams), 0)
 
     def oldest_of(self, stream: int) -> int:
         """The same of one subscription."""

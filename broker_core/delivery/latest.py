@@ -8,7 +8,7 @@ messages were left out; the lane marks the first delivery behind it, so that it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from broker_core.batch import CONFLATED
@@ -24,23 +24,36 @@ MAX_KEYS = 1_000_000
 """What waits is bounded by the pool already."""
 
 
-def keep_latest(backlog: Backlog, facilities: Facilities, stream: int, key_of: KeyOf, rule: str) -> None:
-    """Conflate what waits in memory for a subscription, by a key."""
+Done = Callable[[int], None]
+"""Is told how many messages were left out."""
+
+
+def keep_latest(
+    backlog: Backlog,
+    facilities: Facilities,
+    stream: int,
+    key_of: KeyOf,
+    rule: str,
+    done: Done = lambda _: None,
+) -> None:
+    """Conflate what waits in memory for a subscription, by a key. Where nothing waits, or it is under way, nothing is `done`."""
     lane = backlog.lane(stream)
     if not lane.busy and lane.messages:
         lane.busy = True
-        facilities.spawn(_keep_latest(backlog, facilities, lane, key_of, rule))
+        facilities.spawn(_keep_latest(backlog, facilities, lane, key_of, rule, done))
 
 
 async def _keep_latest(
-    backlog: Backlog, facilities: Facilities, lane: Lane, key_of: KeyOf, rule: str
+    backlog: Backlog, facilities: Facilities, lane: Lane, key_of: KeyOf, rule: str, done: Done
 ) -> None:
     before = lane.peek()
     try:
         after = await facilities.reader.run(_latest_marked, before, key_of)
         # If the client was closed or offlined meanwhile, what waited has moved on, whole.
         if lane.replace_first(before, after):
-            backlog.lose(lane.stream, difference(before, after), Cause.CONFLATED, rule)
+            lost = difference(before, after)
+            backlog.lose(lane.stream, lost, Cause.CONFLATED, rule)
+            done(lost.messages)
     finally:
         lane.busy = False
         backlog.go_on()

@@ -37,6 +37,10 @@ class Recipient(Protocol):
     def shares(self) -> bool:
         """Whether what its client doesn't acknowledge goes to another."""
 
+    @property
+    def returns_to_log(self) -> bool:
+        """Whether what its client doesn't take is read from the log when it does."""
+
     def first_needed(self, waiting: int) -> int:
         """Sequence of the record it would go on with, if the first that waits or is in flight is `waiting` (0: none)."""
 

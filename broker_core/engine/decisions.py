@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from broker_core.config.vocabulary import Action, Mode
+from broker_core.config.vocabulary import Action
 from broker_core.documents.clients import LastDecision
 from broker_core.documents.records import DecisionEntry
 from broker_core.engine.events import ClientEvents
@@ -40,7 +40,7 @@ class Decisions:
 
     def keep(self, decision: Decision, identity: str) -> None:
         """A decision was carried out, or would have been; what is done over and over comes together."""
-        if decision.action not in REPEATED or decision.mode is Mode.SHADOW:
+        if decision.action not in REPEATED:
             self._record(decision, identity)
             return
         key = (decision.client, decision.subscription, decision.rule)

@@ -141,8 +141,8 @@ class Enforcement:
                 target.stream,
                 parse_key(target.snapshot_key or "topic").of(target.subscription.decoder_of),
                 act.decision.rule,
+                lambda lost: act.record(lost=lost),
             )
-        act.record()
 
     def _discard_oldest(self, connection: Member, act: UnderWay) -> None:
         """Drop the oldest until the subscription is within the limit."""

@@ -43,7 +43,8 @@ class LiveSubscription:
         if self._served_by_log:
             return NOTHING
         account = self.target.account
-        return account.owed if self.prefetch else account.owed.minus(account.in_log)
+        by_its_word = self.prefetch and not self.target.cursor.paused
+        return account.owed if by_its_word else account.owed.minus(account.in_log)
 
     @property
     def backlog_bytes(self) -> int:
@@ -67,6 +68,8 @@ class LiveSubscription:
 
     @property
     def oldest_at(self) -> int:
+        if self._served_by_log:
+            return 0
         stream, spool = self.target.stream, self._backlog.spool
         spooled = spool is not None and (tally := spool.tallies.get(stream)) is not None and tally.messages
         waits = self._backlog.oldest_at if spooled else self._backlog.waiting_of(stream)[2]
@@ -111,6 +114,8 @@ class LiveSubscription:
 
     @property
     def blocked_since(self) -> int:
+        if self._served_by_log:
+            return 0
         account = self.target.account
         due = account.waiting.messages or (not self.prefetch and account.in_flight.messages)
         return self._backlog.blocked_since_of(self.target.stream) if due else 0

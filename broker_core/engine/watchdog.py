@@ -137,7 +137,7 @@ def dump(connection: Member) -> dict[str, object]:
         "client": connection.name,
         "state": backlog.state.value,
         "writable": connection.sink.writable,
-        "blocked_since": backlog.blocked_since,
+        "silent_since": backlog.silent_since,
         "outbox_bytes": backlog.outbox.nbytes,
         "lanes": {
             stream: {

@@ -31,23 +31,29 @@ class Filter:
     """A compiled filter. Two live filters with the same normal form are one object.
 
     What it tests of the body, of the headers, or of both must be TRUE; None tests nothing there. The test of the body is
-    made when it is first asked for: of a client's thousand filters that are found by their guards few ever are.
+    made when it is first asked for: of a client's thousand filters that are found by their guards few ever are. So is the
+    guard, which is of use among many filters of one topic alone.
     """
 
-    __slots__ = ("__weakref__", "_form", "_make_test", "_test", "guard", "header_test")
+    __slots__ = ("__weakref__", "_form", "_make_guard", "_make_test", "_test", "header_test")
 
     def __init__(
         self,
         form: str | nodes.Node,
         make_test: Callable[[], Test | None] | None,
         header_test: HeaderTest | None = None,
-        guard: Guard | None = None,
+        make_guard: Callable[[], Guard | None] | None = None,
     ) -> None:
         self._form = form
         self._make_test = make_test
         self._test: Test | None = None
         self.header_test = header_test
-        self.guard = guard
+        self._make_guard = make_guard
+
+    @property
+    def guard(self) -> Guard | None:
+        """By what it is found among many; None when it must be tried."""
+        return self._make_guard() if self._make_guard is not None else None
 
     @property
     def text(self) -> str:
@@ -85,7 +91,7 @@ def compile_filter(text: str) -> Filter:
     if text.startswith(MARK):
         return _selector(*divided(text))
     tree = parse(text)
-    return _shared(tree, lambda: Filter(tree, lambda: test_of(tree), guard=guard_of(tree)))
+    return _shared(tree, lambda: Filter(tree, lambda: test_of(tree), make_guard=lambda: guard_of(tree)))
 
 
 def _selector(selector: str, body_filter: str) -> Filter:
@@ -94,7 +100,7 @@ def _selector(selector: str, body_filter: str) -> Filter:
     text = f"{MARK}{selector}" + (f"\n{body.text}" if body is not None else "")
     if body is None:
         return _shared(text, lambda: Filter(text, None, header_test))
-    return _shared(text, lambda: Filter(text, lambda: body.test, header_test, body.guard))
+    return _shared(text, lambda: Filter(text, lambda: body.test, header_test, lambda: body.guard))
 
 
 def all_of(*filters: Filter | None) -> Filter | None:
@@ -121,14 +127,17 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
 
     # Joined by OR are entitlements' filters alone, which are of bodies: a selector is a subscriber's own.
     of_headers = [part.header_test for part in parts if part.header_test is not None]
-    guards = [part.guard for part in parts if part.guard is not None and not decisive]
+
+    def guard() -> Guard | None:
+        return next((part.guard for part in parts if part.guard is not None), None)
+
     return _shared(
         text,
         lambda: Filter(
             text,
             test,
             _joined(of_headers, decisive) if of_headers else None,
-            guards[0] if guards else None,
+            None if decisive else guard,
         ),
     )
 

@@ -59,9 +59,11 @@ class ReplayControl:
                 self.hold(target)
 
     def hold(self, target: ClientSubscription) -> None:
-        """Keep a subscription in its place, until it is resumed."""
+        """Keep a subscription in its place, until it is resumed. What comes meanwhile goes on being counted for one that was
+        live, so that it is known how far it is behind."""
         self._keep_place(target)
-        self._stop(target)
+        if not target.cursor.live or target.conflating is not None:
+            self._stop(target)
         target.cursor.step(Step.PAUSE, self._frontier.durable)
 
     def resume(self, targets: Sequence[ClientSubscription]) -> None:

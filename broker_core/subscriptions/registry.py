@@ -66,6 +66,11 @@ class _Group(Generic[T]):
         members[subscription] = Match(subscription, None)
         return new
 
+    def has(self, subscription: Subscription[T]) -> bool:
+        """Whether it is in."""
+        chosen = subscription.filter
+        return subscription in (self.whole if chosen is None else self.filtered.get(chosen, {}))
+
     def remove(self, subscription: Subscription[T]) -> bool:
         """False when it wasn't in."""
         chosen = subscription.filter
@@ -124,6 +129,11 @@ class Registry(Generic[T]):
 
     def __len__(self) -> int:
         return self._size
+
+    def has(self, subscription: Subscription[T]) -> bool:
+        """Whether batches are matched for it."""
+        group = self._groups.get(subscription.pattern.text)
+        return group is not None and group.has(subscription)
 
     def __iter__(self) -> Iterator[Subscription[T]]:
         for group in self._groups.values():

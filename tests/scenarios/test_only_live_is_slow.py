@@ -48,3 +48,37 @@ async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again
         again.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": notice["resume"]})
         missed = await again.deliveries(notice["kept"])
         assert [int(body[5:13]) for body in missed[: notice["kept"]]] == list(range(notice["kept"]))
+
+
+async def test_no_rule_on_ages_or_on_silence_or_on_backlogs_sees_who_reads_the_log_and_stops(
+    tmp_path: Path,
+) -> None:
+    """What is on its way to them lies in this host's kernel; with the one that is live every rule acts on the same."""
+    seen = ("oldest_age", 2_000), ("write_blocked", 500), ("backlog_messages", 2), ("backlog_bytes", 2)
+    rules = [
+        rule("notify", limit, signal=signal, name=f"{signal}.{len(scope)}", scope=scope)
+        for signal, limit in seen
+        for scope in ({}, {"topic": "t"})
+    ]
+    presets = {
+        "client_policy": {"client_max_capacity": 100, "client_message_age_limit_ms": 3_600_000},
+        "activemq": [{"topic": "t", "abort_slow_consumer_strategy": True, "max_slow_duration": 300, "check_period": 100}],
+    }  # fmt: skip
+    async with running_broker(tmp_path, policy_with(*rules, **presets)) as broker:
+        readers = [
+            await StalledSubscriber.connect(broker, name, "t", bookmark="0|1|", **asked)
+            for name, asked in READERS.items()
+        ]
+        writer = await RawClient.connect(broker, "writer")
+        clients, decisions = broker.engine.roster.clients, broker.engine.decisions.recent
+
+        async def publish(number: int) -> None:
+            await writer.publish("t", [b"%d %s" % (n, BODY) for n in range(number)])
+
+        await publish(20)  # and their kernels have it
+        await until(lambda: all(clients[name].backlog.silent_since for name in READERS))
+        await until(lambda: ("live", "write_blocked.0") in {(one.client, one.rule) for one in decisions})
+        await publish(200)  # which waits here for a moment
+        await until(lambda: len({one.rule for one in decisions}) == len(rules) + 1)
+        assert [(one.client, one.rule) for one in decisions if one.client != "live"] == []
+        assert len(readers) == len(clients) - 1

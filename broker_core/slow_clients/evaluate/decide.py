@@ -22,13 +22,15 @@ def decide(
     used: int,
     runner_up: Candidate | None,
     now_ns: int,
+    cut: int = 0,
 ) -> Decision | None:
-    """The decision; None when the action is already the case, as for a client that is offlined, or would discard nothing."""
+    """The decision; None when the action is already the case, as for a client that is offlined, or would discard nothing.
+    `cut` as in `Hold`."""
     waiting = client.backlog.waiting()
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:
         return None
-    kept, lost = _cost(action, rule, waiting, subscription)
+    kept, lost = _cost(action, rule, waiting, subscription, cut)
     if action is Action.DISCARD_OLDEST and not lost:
         return None
     return Decision(
@@ -96,7 +98,7 @@ def _in_journal(waiting: Waiting, subscription: SubscriptionView | None) -> bool
 
 
 def _cost(
-    action: Action, rule: Rule, held: Waiting, subscription: SubscriptionView | None
+    action: Action, rule: Rule, held: Waiting, subscription: SubscriptionView | None, cut: int
 ) -> tuple[int, int]:
     """Messages kept and messages that nothing brings back, as far as can be said before the act."""
     if subscription is None or action in FINAL_ACTIONS or action is Action.OFFLINE:
@@ -104,21 +106,27 @@ def _cost(
         lost = held.unjournaled_messages if action in _ENDING else 0
         return waiting - lost, lost
     if action is Action.DISCARD_OLDEST:
-        lost = _discarded(rule, subscription)
-        return subscription.outbox_messages - lost, lost
+        lost = _discarded(rule, subscription, cut)
+        return subscription.outbox_messages - cut - lost, lost
     waiting = subscription.backlog_messages
     lost = waiting if action is Action.CANCEL_SUBSCRIPTION and not subscription.journaled else 0
     return waiting - lost, lost
 
 
-def _discarded(rule: Rule, one: SubscriptionView) -> int:
-    """How many messages too many there are, of those that can be discarded: they wait in memory. With a limit in bytes,
-    at the mean size of what the rule measures; the act itself goes by the true sizes."""
+def remaining(rule: Rule, one: SubscriptionView, cut: int) -> tuple[int, int]:
+    """Messages and bytes of what the rule measures, when so many of those that wait were discarded: of the mean size."""
     outbox = rule.signal in (Signal.OUTBOUND_MESSAGES, Signal.OUTBOUND_BYTES)
     messages = one.outbox_messages if outbox else one.backlog_messages
+    nbytes = one.outbox_bytes if outbox else one.backlog_bytes
+    return messages - cut, nbytes * (messages - cut) // max(1, messages)
+
+
+def _discarded(rule: Rule, one: SubscriptionView, cut: int) -> int:
+    """How many messages too many there are, of those that can be discarded: they wait in memory. With a limit in bytes,
+    at the mean size of what the rule measures; the act itself goes by the true sizes."""
+    messages, nbytes = remaining(rule, one, cut)
     if SIGNALS[rule.signal].unit is Unit.BYTES:
-        nbytes = one.outbox_bytes if outbox else one.backlog_bytes
         excess = -(-max(0, nbytes - rule.limit) * messages // max(1, nbytes))
     else:
         excess = max(0, messages - rule.limit)
-    return min(excess, one.outbox_messages)
+    return min(excess, one.outbox_messages - cut)

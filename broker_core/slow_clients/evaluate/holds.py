@@ -16,7 +16,7 @@ _MS: Final = 1_000_000
 NOT_APPLICABLE: Final = -1
 """In place of a signal's value: it says nothing about this client now."""
 REPEATED: Final = frozenset({Action.DISCARD_OLDEST})
-"""Due as often as the limit is passed, not once; in shadow, where nothing is cut back, once."""
+"""Due as often as the limit is passed, not once."""
 ASK_AGAIN_MS: Final = 10_000
 """How long a client that was asked to close has, before it may be asked again."""
 
@@ -34,6 +34,8 @@ class Hold(NamedTuple):
     tries: int = 0
     marks: tuple[int, ...] = ()
     """COUNT_IN_WINDOW: when the limit was passed."""
+    cut: int = 0
+    """DISCARD_OLDEST in shadow: by how many messages fewer would wait if it were enforced."""
 
 
 NO_HOLD: Final = Hold()
@@ -121,7 +123,7 @@ class Succession:
         for name in heirs.asked:
             if (hold := held.get(name)) is not None:
                 checked_at = _DUE if name in kept else hold.checked_at
-                kept[name] = hold._replace(done=0, acted_at=0, checked_at=checked_at)
+                kept[name] = hold._replace(done=0, acted_at=0, checked_at=checked_at, cut=0)
         return kept
 
 
@@ -192,8 +194,7 @@ def _due(rule: Rule, value: int, hold: Hold, now_ns: int) -> Look:
         due = hold.done - 1
     if due is None:
         return Look(hold, None, value)
-    repeated = rule.ladder[due].action in REPEATED and rule.mode is Mode.ENFORCE
-    done = due if repeated else due + 1
+    done = due if rule.ladder[due].action in REPEATED else due + 1
     return Look(hold._replace(done=done, acted_at=now_ns), due, value)
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from broker_core.config.scopes import glob
-from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Signal
-from broker_core.slow_clients.evaluate.decide import decide, decide_largest
+from broker_core.config.vocabulary import FINAL_ACTIONS, Action, Mode, Signal, Unit
+from broker_core.slow_clients.evaluate.decide import decide, decide_largest, remaining
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.holds import NO_HOLD, NOT_APPLICABLE, Hold, look, wakes
 from broker_core.slow_clients.evaluate.signal_table import (
@@ -174,15 +174,22 @@ class _Pass:
         hold = client.holds.get(key)
         if hold is None and not wakes(rule, value):
             return
-        before = hold or NO_HOLD
+        before, cut = hold or NO_HOLD, 0
+        if before.cut and subscription is not None and value != NOT_APPLICABLE:
+            # What the client takes it would have taken of what is newer, until nothing of that waited.
+            cut = min(before.cut, subscription.outbox_messages)
+            value = remaining(rule, subscription, cut)[rule.unit is Unit.BYTES]
         after, rung, observed = look(rule, value, before, self._now, client.backlog.taken_bytes)
         if rung is not None:
-            decision = decide(rule, rung, client, subscription, observed, observed, None, self._now)
+            decision = decide(rule, rung, client, subscription, observed, observed, None, self._now, cut)
             if decision is not None:
                 self._take(decision, client)
+                if decision.action is Action.DISCARD_OLDEST and self._mode is Mode.SHADOW:
+                    cut += decision.lost
             elif rule.ladder[rung].action is Action.DISCARD_OLDEST:
                 # There was nothing to discard. It is due as soon as there is.
                 after = after._replace(done=before.done, acted_at=before.acted_at)
+        after = after._replace(cut=cut) if after.cut != cut else after
         if after != before:
             self._remember(client, key, after)
 

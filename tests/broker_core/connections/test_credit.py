@@ -85,7 +85,7 @@ async def test_what_a_slow_handler_leaves_is_read_from_the_log_later_and_takes_n
         listed = await ask(broker, "clients")
         (entry,) = [one for one in listed if one["name"] == "both"]
         assert entry["lag_messages"] > 0
-        await until(lambda: backlog.blocked_since_of(1) and not backlog.blocked_since)
+        await until(lambda: backlog.blocked_since_of(1) and not backlog.silent_since)
         got = 0
         async for _ in slow:
             got += 1

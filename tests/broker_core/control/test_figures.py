@@ -52,12 +52,12 @@ def agree(entry: ClientEntry) -> ClientEntry:
 async def blocked_for(broker: Broker, name: str, seconds: float) -> None:
     """A client's peer has acknowledged nothing of what is on its way for so long."""
     backlog, clock = broker.engine.roster.clients[name].backlog, broker.engine.clock
-    await until(lambda: backlog.blocked_since and clock.now_ns() - backlog.blocked_since > seconds * 1e9)
+    await until(lambda: backlog.silent_since and clock.now_ns() - backlog.silent_since > seconds * 1e9)
 
 
 def silent_before(broker: Broker, name: str, seconds: int) -> None:
     """Say that it had been so for longer by so much, rather than wait."""
-    broker.engine.roster.clients[name].backlog.blocked_since -= seconds * 10**9
+    broker.engine.roster.clients[name].backlog.silent_since -= seconds * 10**9
 
 
 async def publish(writer: AsyncClient, topic: str, number: int) -> None:
@@ -177,6 +177,28 @@ async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path
         raw.close()
 
 
+async def test_one_that_was_live_is_behind_by_its_own_records_and_not_by_the_logs(tmp_path: Path) -> None:
+    """Paused, and read again while others' records come: what is told is what its client then gets."""
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "paused")
+        raw.command({"c": "subscribe", "id": "s", "topic": "t", "filter": "/n > 9", "bookmark": "0|1|"})
+        await raw.until("completed")
+        raw.command({"c": "pause", "ids": ["s"]})
+        await raw.until("processed")
+        for number in range(30):
+            await writer.publish("t", {"n": number})
+        await publish(writer, "other", 500)
+        entry = agree(await entry_of(broker, "paused"))
+        assert (entry.lag_messages, entry.waiting_messages, entry.matched_messages) == (20, 20, 20)
+        raw.command({"c": "resume", "ids": ["s"]})
+        assert len(await raw.deliveries(20)) == 20
+        client = broker.engine.roster.clients["paused"]
+        await until(lambda: client.subscriptions["s"].cursor.live and not client.account.owed.messages)
+        entry = agree(await entry_of(broker, "paused"))
+        assert (entry.lag_messages, entry.matched_messages, entry.acknowledged_messages) == (0, 20, 20)
+        raw.close()
+
+
 async def test_a_pause_by_an_operator_is_one_too_and_another_subscription_goes_on(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
@@ -222,7 +244,7 @@ async def test_of_an_offlined_client_every_subscription_is_offlined(tmp_path: Pa
         stalled = await StalledSubscriber.connect(broker, "slow", "t")
         await publish(writer, "t", 8_000)
         client = broker.engine.roster.clients["slow"]
-        await until(lambda: client.backlog.blocked_since)
+        await until(lambda: client.backlog.silent_since)
         assert (await ask(broker, "offline", name="slow"))["state"] == "offlined"
         await publish(writer, "t", 1_000)
         entry = agree(await entry_of(broker, "slow"))
@@ -282,7 +304,7 @@ async def test_what_no_application_acknowledges_is_in_flight_until_its_kernel_ha
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         stalled = await StalledSubscriber.connect(broker, "slow", "t")
         await publish(writer, "t", 8_000)
-        await until(lambda: broker.engine.roster.clients["slow"].backlog.blocked_since)
+        await until(lambda: broker.engine.roster.clients["slow"].backlog.silent_since)
         assert agree(await entry_of(broker, "slow")).in_flight_messages > 0
         await stalled.read_bodies(8_000)
         while (entry := agree(await entry_of(broker, "slow"))).in_flight_messages:

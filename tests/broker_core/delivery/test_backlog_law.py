@@ -84,6 +84,7 @@ class Subscriber:
         self.stream, self.id, self.topic = stream, f"s{stream}", "t"
         self.account = Account()
         self.shares = False
+        self.returns_to_log = False
 
     def first_needed(self, waiting: int) -> int:
         return waiting

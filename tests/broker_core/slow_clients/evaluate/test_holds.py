@@ -149,11 +149,10 @@ def test_a_rate_at_the_floor_is_fast_enough() -> None:
     assert run(slow, [NOT_APPLICABLE] * 5, 0.125, [0] * 5) == []
 
 
-def test_discarding_goes_on_while_it_is_enforced_and_is_said_once_in_shadow() -> None:
-    cut = rule(Shape.HARD, Rung(Action.DISCARD_OLDEST))
+@pytest.mark.parametrize("mode", [Mode.ENFORCE, Mode.SHADOW])
+def test_discarding_goes_on(mode: Mode) -> None:
+    cut = rule(Shape.HARD, Rung(Action.DISCARD_OLDEST), mode=mode)
     assert len(run(cut, [101, 102, 103])) == 3
-    shadow = rule(Shape.HARD, Rung(Action.DISCARD_OLDEST), mode=Mode.SHADOW)
-    assert len(run(shadow, [101, 102, 103])) == 1
 
 
 def test_a_request_to_close_is_repeated_while_it_is_ignored_and_said_once_in_shadow() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.accounts.watched import Watched
@@ -63,3 +65,26 @@ def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
         SubscriptionSignals("s", "t", backlog_messages=15, outbox_messages=15),
     )
     assert made.tick(START) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), max_size=30), st.booleans())
+def test_in_shadow_it_counts_what_enforcing_would_have_discarded_however_long_it_goes_on(
+    steps: list[tuple[int, int]], in_bytes: bool
+) -> None:
+    """Messages of 10 bytes come and are sent; only where it is enforced those discarded are gone."""
+    signal, limit = ("backlog_bytes", 250) if in_bytes else ("outbound_messages", 25)
+    discarded = dict.fromkeys(("enforce", "shadow"), 0)
+    for mode in discarded:
+        made, watched = scene(signal, limit, mode)
+        view = watched.view
+        assert isinstance(view, SubscriptionSignals)
+        waiting = 0
+        for second, step in enumerate(steps):
+            for half, change in enumerate((step[0], -step[1])):
+                waiting = max(0, waiting + change)
+                view.outbox_messages = view.backlog_messages = waiting
+                view.outbox_bytes = view.backlog_bytes = 10 * waiting
+                lost = sum(one.lost for one in made.tick(START + (2 * second + half) * SECOND))
+                discarded[mode] += lost
+                waiting -= lost if mode == "enforce" else 0
+    assert discarded["shadow"] == discarded["enforce"]
