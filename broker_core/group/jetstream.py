@@ -28,6 +28,7 @@ from broker_core.errors import OperatorError
 from broker_core.group.ports import (
     MAX_ENTRY_BYTES,
     Attached,
+    Beginning,
     EngineAwayError,
     Entry,
     OutrunError,
@@ -49,6 +50,7 @@ _HEADROOM: Final = 64 * 1024
 _WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
 _RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
 _LOG, _GENERATION = "sluice_log", "sluice_generation"
+_BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
 _NS = 1_000_000_000
 
 
@@ -73,6 +75,31 @@ class JetStream:
     # The connection and the stream.
 
     async def attach(self, offered: UUID | None) -> Attached:
+        await self._reach()
+        try:
+            return await self.look()
+        except NotFoundError:
+            if offered is None:
+                raise OperatorError(
+                    "engine_lost",
+                    f"The engine has no log {self._stream}, and this member has applied one.",
+                    "Nothing is acknowledged until it is back. See `engine_lost` in docs/group.md.",
+                ) from None
+        # Another member may make it in this moment: its word counts.
+        await self._make(Beginning(offered))
+        return await self.look()
+
+    async def begin(self, beginning: Beginning) -> Attached:
+        await self._reach()
+        if not await self._make(beginning):
+            raise OperatorError(
+                "log_exists",
+                f"The engine has a stream {self._stream} already.",
+                "To join it: `replication join`, or `reseed` where there is a journal.",
+            )
+        return await self.look()
+
+    async def _reach(self) -> None:
         await self.close()
         self._why = ""
         self._client = client = Client()
@@ -86,17 +113,6 @@ class JetStream:
             )
         if self._heard is not None:
             await _answered(client.subscribe(f"sluice.{self._settings.instance}.told.*", cb=self._on_told))
-        try:
-            return await self.look()
-        except NotFoundError:
-            if offered is None:
-                raise OperatorError(
-                    "engine_lost",
-                    f"The engine has no log {self._stream}, and this member has applied one.",
-                    "Nothing is acknowledged until it is back. See `engine_lost` in docs/group.md.",
-                ) from None
-        await self._make(offered)
-        return await self.look()
 
     async def _connect(self, client: Client) -> None:
         try:
@@ -119,7 +135,8 @@ class JetStream:
     async def _on_error(self, problem: Exception) -> None:
         self._why = _said(problem)
 
-    async def _make(self, log: UUID) -> None:
+    async def _make(self, beginning: Beginning) -> bool:
+        """Whether it was made; else there is one."""
         config = api.StreamConfig(
             name=self._stream,
             subjects=[f"sluice.{self._settings.instance}.log.*"],
@@ -129,14 +146,20 @@ class JetStream:
             discard=api.DiscardPolicy.OLD,
             deny_delete=True,
             deny_purge=True,
-            metadata={_LOG: str(log), _GENERATION: "1"},
+            metadata={
+                _LOG: str(beginning.log),
+                _GENERATION: str(beginning.generation),
+                _BASE: str(beginning.base),
+                _BASE_CHAIN: beginning.chain.hex(),
+            },
         )
         try:
             await _answered(self._open.jetstream().add_stream(config))
         except APIError as problem:
-            # Another member made it in this moment: its word counts.
             if problem.err_code != _IN_USE:
                 raise _away(problem) from None
+            return False
+        return True
 
     async def look(self) -> Attached:
         try:
@@ -151,6 +174,7 @@ class JetStream:
         metadata = config.metadata or {}
         try:
             log, generation = UUID(metadata[_LOG]), int(metadata[_GENERATION])
+            base, chain = int(metadata.get(_BASE, "0")), bytes.fromhex(metadata.get(_BASE_CHAIN, ""))
         except (KeyError, ValueError):
             raise self._wrong("it doesn't say whose log it is") from None
         if config.subjects != [f"sluice.{self._settings.instance}.log.*"]:
@@ -168,6 +192,8 @@ class JetStream:
             (cluster.leader or "") if cluster is not None else "",
             1 + len(replicas),
             1 + sum(bool(one.current) for one in replicas),
+            base,
+            chain,
         )
 
     def _wrong(self, why: str) -> OperatorError:

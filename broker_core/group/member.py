@@ -124,10 +124,8 @@ class Member:
         return self._log
 
 
-def member_of(settings: GroupSettings | None) -> Member | None:
-    """A member as the settings say; None for a broker by itself. OperatorError group_not_installed."""
-    if settings is None:
-        return None
+def engine_of(settings: GroupSettings) -> EngineLog:
+    """The engine as the settings name it. OperatorError group_not_installed."""
     try:
         from broker_core.group.jetstream import JetStream
     except ImportError:
@@ -136,4 +134,9 @@ def member_of(settings: GroupSettings | None) -> Member | None:
             "SLUICE_GROUP_ENGINES names engines, and nats-py isn't installed.",
             "Install requirements-group.txt, or unset it.",
         ) from None
-    return Member(settings, JetStream(settings))
+    return JetStream(settings)
+
+
+def member_of(settings: GroupSettings | None) -> Member | None:
+    """A member as the settings say; None for a broker by itself. OperatorError group_not_installed."""
+    return None if settings is None else Member(settings, engine_of(settings))

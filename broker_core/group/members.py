@@ -101,8 +101,8 @@ class Members:
             "replica_diverged",
             f"The journal of {self._settings.member} isn't that of {', '.join(sorted(unlike))}: they differ at entry {entry} or"
             " before it.",
-            "Nothing is applied or acknowledged here; its files are kept. Move them away and copy the journal directory of a member"
-            " that agrees with the others.",
+            "Nothing is applied or acknowledged here; its files are kept: `manage.py replication reseed --from DIRECTORY` moves them"
+            " aside and takes those of a member that agrees with the others.",
             members=sorted(unlike),
             entry=entry,
         )
