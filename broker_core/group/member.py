@@ -81,6 +81,9 @@ class Member:
         now = self._clock.seconds()
         attached, trouble = made.attached, made.trouble
         value = made.chain.value
+        everybody = [one.told for one in made.members.others.values()]
+        most = max([made.chain.sequence, *(one.sequence for one in everybody)])
+        newest = max([made.applied_at, *(one.at for one in everybody)])
         first = MemberEntry(
             name=own,
             there=True,
@@ -88,6 +91,8 @@ class Member:
             behind=made.behind,
             sequence=made.chain.sequence,
             chain=value.hex() if value is not None else "",
+            lag_records=most - made.chain.sequence,
+            lag_ms=_lag_ms(made.applied_at, newest),
         )
         others = [
             MemberEntry(
@@ -97,6 +102,8 @@ class Member:
                 behind=other.told.behind,
                 sequence=other.told.sequence,
                 chain=other.told.chain,
+                lag_records=most - other.told.sequence,
+                lag_ms=_lag_ms(other.told.at, newest),
                 alike=other.alike,
                 heard_s=round(now - other.heard_at, 1),
             )
@@ -122,6 +129,11 @@ class Member:
     def _made(self) -> ReplicatedLog[Any]:
         assert self._log is not None, "`log` comes first"
         return self._log
+
+
+def _lag_ms(at: int, newest: int) -> int:
+    """Between two entries, by the engine's clock alone. A member that hasn't read one since it started says none."""
+    return (newest - at) // 1_000_000 if at else 0
 
 
 def engine_of(settings: GroupSettings) -> EngineLog:

@@ -119,6 +119,8 @@ class ReplicatedLog(Generic[Owner]):
         self.chain = Chain(0, None)
         self.applied = 0
         """The newest entry that is applied here whole."""
+        self.applied_at = 0
+        """When the engine had taken it, ns by its clock; 0 before one was read."""
         self.members = Members(settings, self.run)
         self._expected: int | None = None
         """The place of this member's newest entry; None before this process has opened."""
@@ -237,7 +239,7 @@ class ReplicatedLog(Generic[Owner]):
         self.applied = order.applied
         await self._engine.read_from(order.applied + 1)
         self._progress_at = self._clock.seconds()
-        await self._engine.tell(self.members.said(self.applied, self.behind, self.chain))
+        await self._engine.tell(self.members.said(self.applied, self.behind, self.chain, self.applied_at))
         self.trouble = self.members.trouble()
         if self.trouble is not None:
             raise self.trouble
@@ -423,7 +425,7 @@ class ReplicatedLog(Generic[Owner]):
                 reached.append(own)
         if group:
             await self._commit(before, group, reached)
-        self.applied = entries[-1].number
+        self.applied, self.applied_at = entries[-1].number, entries[-1].at
         for pending in repeated:
             if pending.owner is not None:
                 self._outlet.repeated(pending)
@@ -488,7 +490,9 @@ class ReplicatedLog(Generic[Owner]):
             if self.attached is not None:
                 self.attached = await self._engine.look()
             for _ in range(LOOKS):
-                await self._engine.tell(self.members.said(self.applied, self.behind, self.chain))
+                await self._engine.tell(
+                    self.members.said(self.applied, self.behind, self.chain, self.applied_at)
+                )
                 await asyncio.sleep(TELL_S)
 
     def _heard(self, content: bytes) -> None:

@@ -23,13 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from broker_core.documents.group import GroupStatus
-from broker_core.documents.requests import GetGroup
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.group import reseed
 from broker_core.group.member import engine_of
 from broker_core.group.ports import Attached
 from broker_core.group.settings import GroupSettings
-from console.broker_link import link_to
+from console.queries.group import group_now, is_well
 from console.services.journal_places import directories_now, record_log
 
 
@@ -84,7 +83,7 @@ class Command(BaseCommand):
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from None
 
     def _status(self, instance: str, json: bool, **options: Any) -> None:
-        status = link_to(instance).call(GetGroup())
+        status = group_now(instance)
         if json:
             self.stdout.write(msgspec.json.encode(status).decode())
         else:
@@ -168,12 +167,6 @@ def _record(instance: str, receipt: reseed.Receipt) -> None:
         record_log(instance, UUID(receipt.plan.log), receipt.records)
 
 
-def is_well(status: GroupStatus) -> bool:
-    """Whether everybody takes part, agrees, and every engine is up to date."""
-    members = all(one.there and one.alike is not False for one in status.members)
-    return status.state == "taking part" and members and status.engines_current == status.engines
-
-
 def _show(status: GroupStatus, console: Console) -> None:
     console.print(f"{status.instance}: {status.member} is {status.state}", highlight=False, soft_wrap=True)
     if status.why:
@@ -193,12 +186,18 @@ def _show(status: GroupStatus, console: Console) -> None:
             soft_wrap=True,
         )
     table = Table(box=None, pad_edge=False)
-    for title, justify in (("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("hash there", "left")):  # fmt: skip
+    for title, justify in (("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("lag", "right"), ("hash there", "left")):  # fmt: skip
         table.add_column(title, justify=justify)  # type: ignore[arg-type]
     for one in status.members:
         how = "here" if one.name == status.member else "away" if not one.there else _LIKE[one.alike]
         table.add_row(
-            one.name, how, str(one.applied), str(one.behind), str(one.sequence), one.chain or "unknown"
+            one.name,
+            how,
+            str(one.applied),
+            str(one.behind),
+            str(one.sequence),
+            f"{one.lag_ms / 1_000:.1f} s",
+            one.chain or "unknown",
         )
     console.print(table)
 
