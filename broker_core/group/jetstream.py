@@ -50,8 +50,14 @@ _HEADROOM: Final = 64 * 1024
 _WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
 _RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
 _LOG, _GENERATION = "sluice_log", "sluice_generation"
+_KEPT = "kept"
+"""In the subjects of a log that was set aside: nobody appends there."""
 _BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
 _NS = 1_000_000_000
+
+
+class SetAsideError(EngineAwayError):
+    """The stream that was appended to is nobody's log any more: there is another, or will be."""
 
 
 class JetStream:
@@ -59,7 +65,7 @@ class JetStream:
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
-        self._stream = settings.stream
+        self._stream = _name_of(settings, 1)
         self._subject = f"sluice.{settings.instance}.log.{settings.member}"
         self._told = f"sluice.{settings.instance}.told.{settings.member}"
         self._client: Client | None = None
@@ -80,17 +86,23 @@ class JetStream:
             return await self.look()
         except NotFoundError:
             if offered is None:
-                raise OperatorError(
-                    "engine_lost",
-                    f"The engine has no log {self._stream}, and this member has applied one.",
-                    "Nothing is acknowledged until it is back. See `engine_lost` in docs/group.md.",
-                ) from None
+                raise self._lost() from None
+        except SetAsideError:
+            raise self._lost() from None
         # Another member may make it in this moment: its word counts.
         await self._make(Beginning(offered))
         return await self.look()
 
+    def _lost(self) -> OperatorError:
+        return OperatorError(
+            "engine_lost",
+            f"The engine has no log of {self._settings.instance}.",
+            "A member that has applied one acknowledges nothing until it is back. See `engine_lost` in docs/group.md.",
+        )
+
     async def begin(self, beginning: Beginning) -> Attached:
         await self._reach()
+        self._stream = _name_of(self._settings, beginning.generation)
         if not await self._make(beginning):
             raise OperatorError(
                 "log_exists",
@@ -98,6 +110,18 @@ class JetStream:
                 "To join it: `replication join`, or `reseed` where there is a journal.",
             )
         return await self.look()
+
+    async def set_aside(self) -> str:
+        await self._reach()
+        try:
+            config = (await _answered(self._open.jetstream().stream_info(self._stream))).config
+            kept = (
+                f"sluice.{self._settings.instance}.{_KEPT}.{(config.metadata or {}).get(_GENERATION, '1')}.*"
+            )
+            await _answered(self._open.jetstream().update_stream(config, subjects=[kept]))
+        except APIError as problem:
+            raise _away(problem) from None
+        return self._stream
 
     async def _reach(self) -> None:
         await self.close()
@@ -113,6 +137,17 @@ class JetStream:
             )
         if self._heard is not None:
             await _answered(client.subscribe(f"sluice.{self._settings.instance}.told.*", cb=self._on_told))
+        self._stream = await self._named()
+
+    async def _named(self) -> str:
+        """The stream that takes entries: subjects are one stream's alone. The first generation's name where none does."""
+        wanted = f"sluice.{self._settings.instance}.log.*"
+        try:
+            return await _answered(self._open.jetstream().find_stream_name_by_subject(wanted))
+        except NotFoundError:
+            return _name_of(self._settings, 1)
+        except APIError as problem:
+            raise _away(problem) from None
 
     async def _connect(self, client: Client) -> None:
         try:
@@ -177,6 +212,8 @@ class JetStream:
             base, chain = int(metadata.get(_BASE, "0")), bytes.fromhex(metadata.get(_BASE_CHAIN, ""))
         except (KeyError, ValueError):
             raise self._wrong("it doesn't say whose log it is") from None
+        if config.subjects and config.subjects[0].startswith(f"sluice.{self._settings.instance}.{_KEPT}."):
+            raise SetAsideError(f"{self._stream} was set aside")
         if config.subjects != [f"sluice.{self._settings.instance}.log.*"]:
             raise self._wrong(f"its subjects are {config.subjects}")
         if config.storage != api.StorageType.FILE or config.retention != api.RetentionPolicy.LIMITS:
@@ -359,6 +396,11 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
             # Its way of taking our own cancellation.
             raise asyncio.CancelledError from None
         raise EngineAwayError(_said(problem)) from None
+
+
+def _name_of(settings: GroupSettings, generation: int) -> str:
+    """A stream's name. No instance has a = in its own."""
+    return settings.stream if generation == 1 else f"{settings.stream}={generation}"
 
 
 def _sender(member: str, headers: dict[str, Any] | None) -> Sender:

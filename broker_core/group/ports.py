@@ -78,6 +78,9 @@ class EngineLog(Protocol):
     async def begin(self, beginning: Beginning) -> Attached:
         """Connect, and make the log. OperatorError log_exists when there is one of that name, wrong_stream."""
 
+    async def set_aside(self) -> str:
+        """Connect, and let nobody append to the log any more; it stays, and isn't found. What the engine calls it."""
+
     async def look(self) -> Attached:
         """How the log is now."""
 

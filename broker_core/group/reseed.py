@@ -125,16 +125,10 @@ def held_in(places: Places, instance: str) -> Held | None:
 # init
 
 
-def plan_init(places: Places, instance: str, member: str, found: Attached | None) -> Plan:
-    """OperatorError log_exists, no_journal."""
-    if found is not None:
-        raise OperatorError(
-            "log_exists",
-            f"The engine has a log of {instance} already: {found.log}, generation {found.generation}, with {found.last} entries.",
-            "To join it: `replication join`, or `reseed` where there is a journal. If it is nobody's, remove that stream with the engine's"
-            " own tools first, and keep a backup.",
-            log=str(found.log),
-        )
+def plan_init(
+    places: Places, instance: str, member: str, found: Attached | None, *, replace: bool = False
+) -> Plan:
+    """`replace`: also where the engine has a log, as long as that isn't whole and this journal's own. OperatorError log_exists, no_journal."""
     own = held_in(places, instance)
     if own is None:
         raise OperatorError(
@@ -142,17 +136,47 @@ def plan_init(places: Places, instance: str, member: str, found: Attached | None
             f"{places.journal} has no record of {instance}.",
             "A group's first member makes the log by itself: start its broker.",
         )
+    steps = []
+    if found is not None:
+        _refuse_whole(own, found)
+        said = f"log {found.log}, generation {found.generation}, with {found.last} entries"
+        if not replace:
+            raise OperatorError(
+                "log_exists",
+                f"The engine has a log of {instance} already: {said}.",
+                "To join it: `replication reseed`. To set it aside, and go on with this journal instead: `replication init --replace`.",
+                log=str(found.log),
+            )
+        steps = [f"set the engine's {said} aside: it stays there, and nobody appends to it any more"]
     return Plan(
-        "init", instance, member, str(places.journal), own, own.log, own.generation + 1, 1, 0, "", None, "",
+        "init", instance, member, str(places.journal), own, own.log, own.generation + 1,
+        found.first if found is not None else 0, found.last if found is not None else 0, "", None, "",
         [
             f"open the journal in {places.journal}: records {own.first} to {own.last}, log {own.log}",
             "make its hash",
+            *steps,
             f"make a log at the engine that goes on behind record {own.last}, in a generation of its own",
         ],
     )  # fmt: skip
 
 
-async def init(plan: Plan, places: Places, engine: EngineLog, now: str, say: Say) -> Receipt:
+def _refuse_whole(own: Held, found: Attached) -> None:
+    """A log that has what this journal has applied, or has gone on in a later generation, is right: the journal may be wrong."""
+    if own.log != str(found.log) or not own.generation or own.generation > found.generation:
+        return
+    if own.generation < found.generation or own.entry <= found.last:
+        raise OperatorError(
+            "log_exists",
+            f"The engine's log is this journal's own, in generation {found.generation}, with {found.last} entries; the journal has"
+            f" applied {own.entry} of generation {own.generation}.",
+            "Nothing is to be replaced. Start the broker; if it can't take part: `replication reseed`.",
+            log=str(found.log),
+        )
+
+
+async def init(
+    plan: Plan, places: Places, found: Attached | None, engine: EngineLog, now: str, say: Say
+) -> Receipt:
     """As planned. OperatorError log_exists when somebody was faster, engine_away; journal_locked while the broker runs."""
     journal = Journal.open(places.journal, plan.instance, places.archive)
     try:
@@ -166,13 +190,17 @@ async def init(plan: Plan, places: Places, engine: EngineLog, now: str, say: Say
         _kept(journal.files, places.journal, plan.instance, chain)
         say(f"hash at record {chain.sequence}: {chain.value.hex()}")
         # Openings are counted: no earlier generation of this journal had such a number.
-        generation = max(journal.epoch, standing.generation) + 1
+        generation = max(journal.epoch, standing.generation, found.generation if found is not None else 0) + 1
         beginning = Beginning(journal.identity, generation, chain.sequence, chain.value)
         try:
+            if found is not None:
+                say(f"the engine's log is set aside as {await engine.set_aside()}")
             made = await engine.begin(beginning)
         except EngineAwayError as problem:
             raise OperatorError(
-                "engine_away", f"The log couldn't be made: {problem}.", "Nothing of the journal was changed."
+                "engine_away",
+                f"The log couldn't be made: {problem}.",
+                "Nothing of the journal was changed. Try again.",
             ) from None
         finally:
             await engine.close()
@@ -233,7 +261,7 @@ def plan_reseed(
         steps.append("put the copy in place")
     behind = source_has.entry if source_has is not None and source_has.generation == found.generation else 0
     steps.append(
-        f"the broker, when it is started, applies entries {behind + 1} to {found.last} of the engine's log"
+        f"the broker, when it is started, goes on behind entry {behind} of the engine's log, which ends with {found.last} now"
     )
     return Plan(
         act, instance, member, str(places.journal), own, str(found.log), found.generation, found.first, found.last,

@@ -19,6 +19,7 @@ from broker_core.group.settings import GroupSettings
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import HEADER_SIZE
 from tests.group.test_one_log import publish, read
+from tests.group.test_states import refused
 from tests.support.brokers import until
 from tests.support.engines import running_engines
 from tests.support.groups import GROUP, Running, content_of, opened_alone, running_members
@@ -54,6 +55,10 @@ def agrees(member: Running) -> bool:
     """Whether it takes part, has heard another, and both have the same journal."""
     others = member.member.status().members[1:]
     return member.takes_part() and [one.alike for one in others] == [True]
+
+
+def have(members: Sequence[Running], records: int) -> bool:
+    return all(one.journal.durable_sequence >= records for one in members)
 
 
 def journal_of(home: Path) -> Path:
@@ -145,6 +150,58 @@ async def test_when_the_engines_lost_everything_a_journal_is_the_new_generations
             found = await read(members[1].address, "reader", 50)
             assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
             await until(lambda: agrees(members[0]))
+
+
+async def test_an_engine_that_lost_its_end_is_replaced_by_a_journal_and_its_log_is_set_aside(
+    tmp_path: Path,
+) -> None:
+    a = tmp_path / "a"
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as members:
+            await publish(members[0].address, "p", 1, 20)
+            await until(lambda: have(members, 22))  # with the broker's own of the client that came and went
+            engines.kill()
+            shutil.copytree(tmp_path / "engine-1", tmp_path / "earlier")
+            engines.start()
+            await publish(members[0].address, "p", 21, 40)
+            await until(lambda: have(members, 44))
+        assert "log is this journal's own" in await refusal(a, engines.urls, "init", "--replace", "--yes")
+        engines.kill()
+        shutil.rmtree(tmp_path / "engine-1")
+        shutil.move(tmp_path / "earlier", tmp_path / "engine-1")
+        engines.start()
+        await engines.ready("other")
+        async with running_members(tmp_path, engines.urls, "b", hold_ms=400) as (b,):
+            await until(lambda: b.state == "engine_lost")
+            assert "--replace" in await refusal(a, engines.urls, "init", "--yes")
+            assert "set aside as SLUICE_group" in await replication(
+                a, engines.urls, "init", "--replace", "--yes"
+            )
+            # The other had the same to the last record: it goes on by itself.
+            await until(b.takes_part)
+            async with running_members(tmp_path, engines.urls, "a") as (first,):
+                await publish(first.address, "p", 41, 50)
+                found = await read(b.address, "reader", 50)
+                assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
+                await until(lambda: agrees(first))
+
+
+async def test_a_member_at_a_log_that_is_set_aside_appends_to_it_no_more(tmp_path: Path) -> None:
+    a = tmp_path / "a"
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a") as (first,):
+            await publish(first.address, "p", 1, 20)
+        engines.kill()
+        shutil.rmtree(tmp_path / "engine-1")
+        engines.start()
+        async with running_members(tmp_path, engines.urls, "b", hold_ms=400) as (b,):
+            await publish(b.address, "q", 1, 5)  # it had nothing, and has begun a log of its own
+            await replication(a, engines.urls, "init", "--replace", "--yes")
+            assert await refused(b, "r") == "no_quorum"
+            await until(lambda: b.state == "engine_lost")
+            async with running_members(tmp_path, engines.urls, "a") as (first,):
+                await publish(first.address, "p", 21, 30)
+                assert {by for _, by, _ in await read(first.address, "reader", 30)} == {"p"}
 
 
 async def test_a_member_is_made_anew_of_the_engines_log_alone_while_that_has_its_first_entry(

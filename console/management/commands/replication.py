@@ -60,6 +60,11 @@ class Command(BaseCommand):
             )
         for one in (init, join, renew):
             one.add_argument("--yes", action="store_true", help="do it; without, the plan is printed alone")
+        init.add_argument(
+            "--replace",
+            action="store_true",
+            help="set aside the log that the engine has, when that is another one or has lost its end",
+        )
         for one in (join, renew):
             one.add_argument(
                 "--from",
@@ -100,7 +105,7 @@ class Command(BaseCommand):
         now = datetime.now(UTC)
         found = asyncio.run(reseed.find(engine_of(group)))
         if act == "init":
-            plan = reseed.plan_init(own, instance, group.member, found)
+            plan = reseed.plan_init(own, instance, group.member, found, replace=options["replace"])
         else:
             stamp = now.strftime("%Y%m%dT%H%M%SZ")
             plan = reseed.plan_reseed(
@@ -113,12 +118,11 @@ class Command(BaseCommand):
             self._line(plan if json else "Nothing was done; --yes does it.")
             return
         receipt = _done(act, plan, own, source, group, found, now.isoformat(timespec="seconds"), say)
-        if receipt.records:
-            _record(instance, receipt)
+        _record(instance, receipt)
         if json:
             self._line(receipt)
             return
-        hashed = f", hash {receipt.chain}" if receipt.chain else ""
+        hashed = f", hash {receipt.chain}" if receipt.chain else ""  # none of a journal that begins empty
         self._line(f"Done: log {receipt.plan.log}, {receipt.records} records{hashed}.")
         self._line("Start the broker; then `manage.py replication status`.")
 
@@ -156,7 +160,7 @@ def _done(
     say: reseed.Say,
 ) -> reseed.Receipt:
     if act == "init":
-        return asyncio.run(reseed.init(plan, own, engine_of(group), now, say))
+        return asyncio.run(reseed.init(plan, own, found, engine_of(group), now, say))
     assert found is not None, "the plan refuses without a log"
     return reseed.reseed(plan, own, source, found, now, say)
 
