@@ -10,6 +10,10 @@ PYTHON  ?= $(shell for p in python3.11 python3 python; do \
 PIP     := $(PY) -m pip --disable-pip-version-check --no-input install --quiet --require-hashes --no-build-isolation
 # Extra words for a command: make demo ARGS='--rate 5000', make test-python ARGS='-k journal'.
 ARGS    ?=
+# make up GROUP=3; some shells have a variable of that name for other purposes.
+ifneq ($(origin GROUP),command line)
+GROUP   :=
+endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -18,8 +22,9 @@ ARGS    ?=
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: $(VENV)/up.stamp  ## start all of Sluice on this machine; Ctrl-C stops it
-	@$(PY) manage.py up $(ARGS)
+# A group keeps its files apart: what a broker by itself has in its journal is in no group's log.
+up: $(VENV)/up.stamp $(if $(GROUP),$(VENV)/group.stamp)  ## start all of Sluice on this machine; Ctrl-C stops it. GROUP=3: three brokers on one log
+	@$(if $(GROUP),SLUICE_HOME=$${SLUICE_HOME:-var/group}) $(PY) manage.py up $(if $(GROUP),--group $(GROUP)) $(ARGS)
 
 demo: $(VENV)/demo.stamp  ## the same, with a year of flights and four subscribers, one of them slow
 	@$(PY) manage.py demo $(ARGS)
@@ -106,6 +111,10 @@ $(VENV)/up.stamp: requirements-build.txt requirements.txt | $(VENV)/bin/python
 
 $(VENV)/demo.stamp: requirements-demo.txt $(VENV)/up.stamp
 	@$(PIP) -r requirements-demo.txt
+	@touch $@
+
+$(VENV)/group.stamp: requirements-group.txt $(VENV)/up.stamp
+	@$(PIP) -r requirements-group.txt
 	@touch $@
 
 $(VENV)/dev.stamp: requirements-dev.txt requirements-demo.txt requirements-oidc.txt requirements-group.txt $(VENV)/up.stamp

@@ -1,4 +1,7 @@
-"""A broker as `manage.py runbroker` runs it, without a database: `python -m bench.broker HOME`. Prints its ports."""
+"""A broker as `manage.py runbroker` runs it, without a database: `python -m bench.broker HOME`. Prints its ports.
+
+With a member's name and engines (by commas) behind the two sizes it is one of a group.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,16 @@ from pathlib import Path
 import uvloop
 
 
-async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
+async def main(
+    home: Path, memory_limit: int, journal_size: int = 0, name: str = "", engines: str = ""
+) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.config import PoolSettings, TransportSettings, default_policy
     from broker_core.config.preset_fields import QuotaSettings
     from broker_core.engine.interpreter import spare_the_loop
+    from broker_core.group.member import member_of
+    from broker_core.group.settings import read_settings
 
     policy = default_policy("bench-1")
     policy = replace(
@@ -30,7 +37,10 @@ async def main(home: Path, memory_limit: int, journal_size: int = 0) -> None:
             TransportSettings(kind, kind, 0) for kind in ("tcp", "websocket", "stomp", "stomp-ws")
         ),
     )
-    broker = Broker(policy, BrokerPaths.under(home, "bench-1"), WebSocketListener)
+    paths = BrokerPaths.under(home, "bench-1")
+    member = member_of(read_settings("bench-1", name, engines.split(",") if engines else ()))
+    known = await member.identity(paths.journal, paths.archive) if member is not None else None
+    broker = Broker(policy, paths, WebSocketListener, known, member=member)
     await broker.start()
     spare_the_loop()
     print(json.dumps({t["kind"]: t["port"] for t in broker.statistics.transports}), flush=True)
@@ -43,4 +53,5 @@ if __name__ == "__main__":
     from api.broker_websocket import reactor
 
     reactor.install(loop)
-    loop.run_until_complete(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))
+    place, memory, *more = sys.argv[1:]
+    loop.run_until_complete(main(Path(place), int(memory), int(more[0]) if more else 0, *more[1:]))

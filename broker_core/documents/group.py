@@ -15,6 +15,13 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
     applied: Annotated[int, Meta(description="Newest entry of the group's log that is in its journal")]
     behind: Annotated[int, Meta(description="Entries of the log that it hasn't applied")]
     sequence: Annotated[int, Meta(description="Newest record there")]
+    lag_records: Annotated[int, Meta(description="Records that another member has, and it hasn't")] = 0
+    lag_ms: Annotated[
+        int,
+        Meta(
+            description="ms by the engine's clock between its newest entry and the newest that a member has"
+        ),
+    ] = 0
     chain: Annotated[str, Meta(description="Hash over everything up to it; empty when it can't be known")]
     alike: Annotated[
         bool | None, Meta(description="Whether its journal is the asked member's; null: not compared")

@@ -8,5 +8,6 @@ ports           what is needed of an engine
 jetstream       NATS JetStream as that engine; the only module that imports `nats`
 engine_config   the configuration of its servers
 replicated_log  the `CommitLog` of a member: out to the engine, in from it, into its own journal
+reseed          a new log made of a journal; a member's journal made anew of another's
 member          one member: its settings, its log, and what it says of itself
 """

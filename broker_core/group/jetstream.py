@@ -28,6 +28,7 @@ from broker_core.errors import OperatorError
 from broker_core.group.ports import (
     MAX_ENTRY_BYTES,
     Attached,
+    Beginning,
     EngineAwayError,
     Entry,
     OutrunError,
@@ -49,7 +50,14 @@ _HEADROOM: Final = 64 * 1024
 _WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
 _RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
 _LOG, _GENERATION = "sluice_log", "sluice_generation"
+_KEPT = "kept"
+"""In the subjects of a log that was set aside: nobody appends there."""
+_BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
 _NS = 1_000_000_000
+
+
+class SetAsideError(EngineAwayError):
+    """The stream that was appended to is nobody's log any more: there is another, or will be."""
 
 
 class JetStream:
@@ -57,7 +65,7 @@ class JetStream:
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
-        self._stream = settings.stream
+        self._stream = _name_of(settings, 1)
         self._subject = f"sluice.{settings.instance}.log.{settings.member}"
         self._told = f"sluice.{settings.instance}.told.{settings.member}"
         self._client: Client | None = None
@@ -73,6 +81,49 @@ class JetStream:
     # The connection and the stream.
 
     async def attach(self, offered: UUID | None) -> Attached:
+        await self._reach()
+        try:
+            return await self.look()
+        except NotFoundError:
+            if offered is None:
+                raise self._lost() from None
+        except SetAsideError:
+            raise self._lost() from None
+        # Another member may make it in this moment: its word counts.
+        await self._make(Beginning(offered))
+        return await self.look()
+
+    def _lost(self) -> OperatorError:
+        return OperatorError(
+            "engine_lost",
+            f"The engine has no log of {self._settings.instance}.",
+            "A member that has applied one acknowledges nothing until it is back. See `engine_lost` in docs/group.md.",
+        )
+
+    async def begin(self, beginning: Beginning) -> Attached:
+        await self._reach()
+        self._stream = _name_of(self._settings, beginning.generation)
+        if not await self._make(beginning):
+            raise OperatorError(
+                "log_exists",
+                f"The engine has a stream {self._stream} already.",
+                "To join it: `replication join`, or `reseed` where there is a journal.",
+            )
+        return await self.look()
+
+    async def set_aside(self) -> str:
+        await self._reach()
+        try:
+            config = (await _answered(self._open.jetstream().stream_info(self._stream))).config
+            kept = (
+                f"sluice.{self._settings.instance}.{_KEPT}.{(config.metadata or {}).get(_GENERATION, '1')}.*"
+            )
+            await _answered(self._open.jetstream().update_stream(config, subjects=[kept]))
+        except APIError as problem:
+            raise _away(problem) from None
+        return self._stream
+
+    async def _reach(self) -> None:
         await self.close()
         self._why = ""
         self._client = client = Client()
@@ -86,17 +137,17 @@ class JetStream:
             )
         if self._heard is not None:
             await _answered(client.subscribe(f"sluice.{self._settings.instance}.told.*", cb=self._on_told))
+        self._stream = await self._named()
+
+    async def _named(self) -> str:
+        """The stream that takes entries: subjects are one stream's alone. The first generation's name where none does."""
+        wanted = f"sluice.{self._settings.instance}.log.*"
         try:
-            return await self.look()
+            return await _answered(self._open.jetstream().find_stream_name_by_subject(wanted))
         except NotFoundError:
-            if offered is None:
-                raise OperatorError(
-                    "engine_lost",
-                    f"The engine has no log {self._stream}, and this member has applied one.",
-                    "Nothing is acknowledged until it is back. See `engine_lost` in docs/group.md.",
-                ) from None
-        await self._make(offered)
-        return await self.look()
+            return _name_of(self._settings, 1)
+        except APIError as problem:
+            raise _away(problem) from None
 
     async def _connect(self, client: Client) -> None:
         try:
@@ -119,7 +170,8 @@ class JetStream:
     async def _on_error(self, problem: Exception) -> None:
         self._why = _said(problem)
 
-    async def _make(self, log: UUID) -> None:
+    async def _make(self, beginning: Beginning) -> bool:
+        """Whether it was made; else there is one."""
         config = api.StreamConfig(
             name=self._stream,
             subjects=[f"sluice.{self._settings.instance}.log.*"],
@@ -129,14 +181,20 @@ class JetStream:
             discard=api.DiscardPolicy.OLD,
             deny_delete=True,
             deny_purge=True,
-            metadata={_LOG: str(log), _GENERATION: "1"},
+            metadata={
+                _LOG: str(beginning.log),
+                _GENERATION: str(beginning.generation),
+                _BASE: str(beginning.base),
+                _BASE_CHAIN: beginning.chain.hex(),
+            },
         )
         try:
             await _answered(self._open.jetstream().add_stream(config))
         except APIError as problem:
-            # Another member made it in this moment: its word counts.
             if problem.err_code != _IN_USE:
                 raise _away(problem) from None
+            return False
+        return True
 
     async def look(self) -> Attached:
         try:
@@ -151,8 +209,11 @@ class JetStream:
         metadata = config.metadata or {}
         try:
             log, generation = UUID(metadata[_LOG]), int(metadata[_GENERATION])
+            base, chain = int(metadata.get(_BASE, "0")), bytes.fromhex(metadata.get(_BASE_CHAIN, ""))
         except (KeyError, ValueError):
             raise self._wrong("it doesn't say whose log it is") from None
+        if config.subjects and config.subjects[0].startswith(f"sluice.{self._settings.instance}.{_KEPT}."):
+            raise SetAsideError(f"{self._stream} was set aside")
         if config.subjects != [f"sluice.{self._settings.instance}.log.*"]:
             raise self._wrong(f"its subjects are {config.subjects}")
         if config.storage != api.StorageType.FILE or config.retention != api.RetentionPolicy.LIMITS:
@@ -168,6 +229,8 @@ class JetStream:
             (cluster.leader or "") if cluster is not None else "",
             1 + len(replicas),
             1 + sum(bool(one.current) for one in replicas),
+            base,
+            chain,
         )
 
     def _wrong(self, why: str) -> OperatorError:
@@ -333,6 +396,11 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
             # Its way of taking our own cancellation.
             raise asyncio.CancelledError from None
         raise EngineAwayError(_said(problem)) from None
+
+
+def _name_of(settings: GroupSettings, generation: int) -> str:
+    """A stream's name. No instance has a = in its own."""
+    return settings.stream if generation == 1 else f"{settings.stream}={generation}"
 
 
 def _sender(member: str, headers: dict[str, Any] | None) -> Sender:

@@ -81,6 +81,9 @@ class Member:
         now = self._clock.seconds()
         attached, trouble = made.attached, made.trouble
         value = made.chain.value
+        everybody = [one.told for one in made.members.others.values()]
+        most = max([made.chain.sequence, *(one.sequence for one in everybody)])
+        newest = max([made.applied_at, *(one.at for one in everybody)])
         first = MemberEntry(
             name=own,
             there=True,
@@ -88,6 +91,8 @@ class Member:
             behind=made.behind,
             sequence=made.chain.sequence,
             chain=value.hex() if value is not None else "",
+            lag_records=most - made.chain.sequence,
+            lag_ms=_lag_ms(made.applied_at, newest),
         )
         others = [
             MemberEntry(
@@ -97,6 +102,8 @@ class Member:
                 behind=other.told.behind,
                 sequence=other.told.sequence,
                 chain=other.told.chain,
+                lag_records=most - other.told.sequence,
+                lag_ms=_lag_ms(other.told.at, newest),
                 alike=other.alike,
                 heard_s=round(now - other.heard_at, 1),
             )
@@ -124,10 +131,13 @@ class Member:
         return self._log
 
 
-def member_of(settings: GroupSettings | None) -> Member | None:
-    """A member as the settings say; None for a broker by itself. OperatorError group_not_installed."""
-    if settings is None:
-        return None
+def _lag_ms(at: int, newest: int) -> int:
+    """Between two entries, by the engine's clock alone. A member that hasn't read one since it started says none."""
+    return (newest - at) // 1_000_000 if at else 0
+
+
+def engine_of(settings: GroupSettings) -> EngineLog:
+    """The engine as the settings name it. OperatorError group_not_installed."""
     try:
         from broker_core.group.jetstream import JetStream
     except ImportError:
@@ -136,4 +146,9 @@ def member_of(settings: GroupSettings | None) -> Member | None:
             "SLUICE_GROUP_ENGINES names engines, and nats-py isn't installed.",
             "Install requirements-group.txt, or unset it.",
         ) from None
-    return Member(settings, JetStream(settings))
+    return JetStream(settings)
+
+
+def member_of(settings: GroupSettings | None) -> Member | None:
+    """A member as the settings say; None for a broker by itself. OperatorError group_not_installed."""
+    return None if settings is None else Member(settings, engine_of(settings))

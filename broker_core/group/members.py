@@ -23,7 +23,8 @@ REMEMBERED: Final = 64
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end."""
+    """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end, and
+    when the engine had taken that entry (ns by its clock; 0: not said)."""
 
     member: str
     run: str
@@ -31,6 +32,7 @@ class Told(msgspec.Struct, frozen=True):
     sequence: int
     chain: str
     behind: int
+    at: int = 0
 
 
 @dataclass(slots=True)
@@ -52,12 +54,12 @@ class Members:
         self._settings, self._run = settings, run
         self.others: dict[str, Other] = {}
 
-    def said(self, entry: int, behind: int, chain: Chain) -> bytes:
+    def said(self, entry: int, behind: int, chain: Chain, taken_at: int) -> bytes:
         """What this member tells."""
         at = chain.at(entry)
         sequence, value = at if at is not None else (chain.sequence, b"")
         return msgspec.json.encode(
-            Told(self._settings.member, self._run, entry, sequence, value.hex(), behind)
+            Told(self._settings.member, self._run, entry, sequence, value.hex(), behind, taken_at)
         )
 
     def heard(self, content: bytes, at: float) -> None:
@@ -101,8 +103,8 @@ class Members:
             "replica_diverged",
             f"The journal of {self._settings.member} isn't that of {', '.join(sorted(unlike))}: they differ at entry {entry} or"
             " before it.",
-            "Nothing is applied or acknowledged here; its files are kept. Move them away and copy the journal directory of a member"
-            " that agrees with the others.",
+            "Nothing is applied or acknowledged here; its files are kept: `manage.py replication reseed --from DIRECTORY` moves them"
+            " aside and takes those of a member that agrees with the others.",
             members=sorted(unlike),
             entry=entry,
         )

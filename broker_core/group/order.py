@@ -19,7 +19,7 @@ import numpy as np
 from broker_core.batch import Batch, locate, peek
 from broker_core.errors import ClientError, OperatorError
 from broker_core.group.chain import Chain
-from broker_core.group.ports import Entry
+from broker_core.group.ports import Attached, Entry
 from broker_core.journal.acks import Publishers
 from broker_core.journal.journal import Journal
 
@@ -39,26 +39,78 @@ class Place(NamedTuple):
         return self.entry << _BATCH_BITS | self.batch
 
 
+START = Place(0, MAX_BATCHES)
+"""Before the first entry."""
+
+
 def place_of(log_position: int) -> Place:
     """The place that a batch's header says."""
     return Place(log_position >> _BATCH_BITS, log_position & (MAX_BATCHES - 1))
 
 
-def newest_place(journal: Journal) -> Place | None:
-    """How far a journal has applied the log; None when it is empty. OperatorError not_the_groups when it holds something else."""
+class Standing(NamedTuple):
+    """How far a journal goes: its newest record, and the place in the log of which generation that is; START for a record of no log."""
+
+    sequence: int
+    generation: int
+    place: Place
+
+    @classmethod
+    def of(cls, newest: Batch) -> Standing:
+        """The standing of a journal that ends with this batch."""
+        position = newest.header.log_position
+        if not position:
+            return cls(newest.last_sequence, 0, START)
+        return cls(newest.last_sequence, newest.header.epoch, place_of(position))
+
+
+def standing_of(journal: Journal) -> Standing:
+    """How far a journal goes."""
     last = journal.next_sequence - 1
     if last == 0:
-        return None
+        return Standing(0, 0, START)
     found = journal.read(last, 1, last)
-    if not found or found[-1].last_sequence != last or not found[-1].header.log_position:
+    if not found or found[-1].last_sequence != last:
+        return Standing(last, 0, START)
+    return Standing.of(found[-1])
+
+
+def place_in(standing: Standing, log: Attached, chain: bytes | None) -> Place:
+    """How far a journal has applied a log. `chain` is the hash at its end. OperatorError not_the_groups, member_behind, replica_diverged
+    when it is neither of this generation nor what that began with."""
+    if standing.generation and standing.generation == log.generation:
+        return standing.place
+    last = standing.sequence
+    if last < log.base:
         raise OperatorError(
-            "not_the_groups",
-            f"The journal of {journal.instance} ends with a record that isn't of a group's log.",
-            "Move its files away, or start the broker without SLUICE_GROUP_ENGINES. To join, a member starts with an empty"
-            " directory, or with a copy of another member's.",
-            last=last,
+            "member_behind",
+            f"The group's log goes on behind record {log.base}, and this member has {last}.",
+            "Stop it, and give it another member's: `manage.py replication reseed --from DIRECTORY`.",
+            engine=log.base,
+            applied=last,
         )
-    return place_of(found[-1].header.log_position)
+    if last == log.base and (chain is None or not log.base_chain or chain == log.base_chain):
+        return START
+    if standing.generation == 0 and last > log.base:
+        raise not_the_groups(last)
+    raise OperatorError(
+        "replica_diverged",
+        f"This journal ends with record {last} of generation {standing.generation}, and isn't what generation {log.generation}"
+        f" began with, behind record {log.base}.",
+        "Its files are kept. `manage.py replication reseed --from DIRECTORY` moves them aside and takes another member's.",
+        entry=0,
+    )
+
+
+def not_the_groups(last: int) -> OperatorError:
+    """A journal ends with what a broker by itself has written."""
+    return OperatorError(
+        "not_the_groups",
+        f"The journal ends with record {last}, which isn't of a group's log.",
+        "To make a new group of it: `manage.py replication init`. To join one that there is: `manage.py replication reseed`, which moves"
+        " its files aside. Or start the broker without SLUICE_GROUP_ENGINES.",
+        last=last,
+    )
 
 
 def batches_of(entry: Entry) -> Iterator[Batch]:
@@ -73,12 +125,12 @@ def batches_of(entry: Entry) -> Iterator[Batch]:
 class Order:
     """The state: what is known of publishers, the next sequence, the latest moment, the chain, and how far the log is applied."""
 
-    def __init__(self, journal: Journal, generation: int, place: Place | None, chain: Chain) -> None:
+    def __init__(self, journal: Journal, generation: int, place: Place, chain: Chain) -> None:
         self._origin, self._generation = journal.origin, generation
         self._publishers = Publishers(journal.publishers)
         self._next = journal.next_sequence
         self._last_at = _last_at(journal)
-        self._place = place or Place(0, MAX_BATCHES)
+        self._place = place
         self.chain = chain
 
     @property

@@ -51,6 +51,19 @@ class Attached(NamedTuple):
     leader: str
     servers: int
     current: int
+    base: int = 0
+    """The record that its first entry comes behind: what is up to there members have, and no entry."""
+    base_chain: bytes = b""
+    """The hash at that record."""
+
+
+class Beginning(NamedTuple):
+    """A log that is to be: it goes on behind the record `base` of a journal, where that one's hash is `chain`."""
+
+    log: UUID
+    generation: int = 1
+    base: int = 0
+    chain: bytes = b""
 
 
 class EngineLog(Protocol):
@@ -61,6 +74,12 @@ class EngineLog(Protocol):
 
         OperatorError engine_lost when there is none and none is offered, wrong_stream when it can't be the group's.
         """
+
+    async def begin(self, beginning: Beginning) -> Attached:
+        """Connect, and make the log. OperatorError log_exists when there is one of that name, wrong_stream."""
+
+    async def set_aside(self) -> str:
+        """Connect, and let nobody append to the log any more; it stays, and isn't found. What the engine calls it."""
 
     async def look(self) -> Attached:
         """How the log is now."""

@@ -39,7 +39,17 @@ from broker_core.clock import Clock
 from broker_core.errors import ClientError, JournalError, OperatorError
 from broker_core.group.chain import Chain, chain_of, chain_path, write_chain
 from broker_core.group.members import Members
-from broker_core.group.order import MAX_BATCHES, Order, Place, batches_of, damaged_entry, newest_place
+from broker_core.group.order import (
+    MAX_BATCHES,
+    Order,
+    Place,
+    Standing,
+    batches_of,
+    damaged_entry,
+    not_the_groups,
+    place_in,
+    standing_of,
+)
 from broker_core.group.ports import (
     ENTRY_BYTES,
     Attached,
@@ -109,6 +119,8 @@ class ReplicatedLog(Generic[Owner]):
         self.chain = Chain(0, None)
         self.applied = 0
         """The newest entry that is applied here whole."""
+        self.applied_at = 0
+        """When the engine had taken it, ns by its clock; 0 before one was read."""
         self.members = Members(settings, self.run)
         self._expected: int | None = None
         """The place of this member's newest entry; None before this process has opened."""
@@ -221,15 +233,13 @@ class ReplicatedLog(Generic[Owner]):
                 await asyncio.sleep(1.0)
 
     async def _attend(self) -> None:
-        place = newest_place(self._journal)
-        attached = await self._engine.attach(self._journal.identity if place is None else None)
-        self._check(attached, place)
+        attached, place = await self._find(standing_of(self._journal))
         await self._open()
         order = Order(self._journal, attached.generation, place, self.chain)
         self.applied = order.applied
         await self._engine.read_from(order.applied + 1)
         self._progress_at = self._clock.seconds()
-        await self._engine.tell(self.members.said(self.applied, self.behind, self.chain))
+        await self._engine.tell(self.members.said(self.applied, self.behind, self.chain, self.applied_at))
         self.trouble = self.members.trouble()
         if self.trouble is not None:
             raise self.trouble
@@ -237,19 +247,33 @@ class ReplicatedLog(Generic[Owner]):
         log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
         await _first_to_fail(self._tell(), self._send(), self._read(order))
 
-    def _check(self, attached: Attached, place: Place | None) -> None:
-        """Whether this log is the one that this journal has applied. Raises OperatorError."""
+    async def _find(self, standing: Standing) -> tuple[Attached, Place]:
+        """The engine's log, and how far this journal has applied it. OperatorError when it isn't the one."""
+        try:
+            attached = await self._engine.attach(None if standing.sequence else self._journal.identity)
+            self._check_identity(attached)
+        except OperatorError as problem:
+            if problem.code == "engine_lost" and standing.sequence and not standing.generation:
+                raise not_the_groups(standing.sequence) from None
+            raise
+        place = place_in(standing, attached, self.chain.value)
+        self._check_reach(attached, place.entry)
+        return attached, place
+
+    def _check_identity(self, attached: Attached) -> None:
         instance = self._journal.instance
         if attached.log != self._journal.identity:
             raise OperatorError(
                 "engine_lost",
                 f"The engine's log of {instance} is {attached.log}, and this member's journal is of {self._journal.identity}.",
-                "Name the engines of its own group (SLUICE_GROUP_ENGINES). If this member is to join that one: start it with an"
-                " empty journal directory, or with a copy of another member's.",
+                "Name the engines of its own group (SLUICE_GROUP_ENGINES). If this member is to join that one: `manage.py replication"
+                " reseed`, which moves its files aside.",
                 engine=str(attached.log),
                 journal=str(self._journal.identity),
             )
-        applied = place.entry if place is not None else 0
+
+    def _check_reach(self, attached: Attached, applied: int) -> None:
+        instance = self._journal.instance
         if attached.last < applied:
             raise OperatorError(
                 "engine_lost",
@@ -262,7 +286,7 @@ class ReplicatedLog(Generic[Owner]):
             raise OperatorError(
                 "member_behind",
                 f"The engine's log of {instance} begins with entry {attached.first}, and this member needs {applied + 1}.",
-                "Copy the journal directory of another member here, and start this one again.",
+                "Stop it, and give it another member's journal: `manage.py replication reseed --from DIRECTORY`.",
                 engine=attached.first,
                 applied=applied,
             )
@@ -401,7 +425,7 @@ class ReplicatedLog(Generic[Owner]):
                 reached.append(own)
         if group:
             await self._commit(before, group, reached)
-        self.applied = entries[-1].number
+        self.applied, self.applied_at = entries[-1].number, entries[-1].at
         for pending in repeated:
             if pending.owner is not None:
                 self._outlet.repeated(pending)
@@ -466,7 +490,9 @@ class ReplicatedLog(Generic[Owner]):
             if self.attached is not None:
                 self.attached = await self._engine.look()
             for _ in range(LOOKS):
-                await self._engine.tell(self.members.said(self.applied, self.behind, self.chain))
+                await self._engine.tell(
+                    self.members.said(self.applied, self.behind, self.chain, self.applied_at)
+                )
                 await asyncio.sleep(TELL_S)
 
     def _heard(self, content: bytes) -> None:

@@ -26,7 +26,7 @@ class GroupSettings:
 
     @property
     def stream(self) -> str:
-        """The engine's name for the log."""
+        """The engine's name for the log's first generation."""
         return f"SLUICE_{self.instance}"
 
     @property

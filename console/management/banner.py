@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from broker_core.config import PolicyDocument, TransportSettings
+from console.supervisor.group import OneMember
 from console.supervisor.specs import Installation
 
 SCHEMES = {
@@ -40,15 +42,60 @@ Ctrl-C stops everything.
 """
 
 
+def group(
+    at: Installation,
+    members: Sequence[tuple[OneMember, Sequence[TransportSettings]]],
+    engines: Sequence[str],
+    project: Path,
+) -> str:
+    """Where console, members and engines are, and what to paste to see a member go."""
+    rows = [("console", at.web_address)]
+    for member, transports in members:
+        rows += [(f"{member.name}: {one.name}", address(one)) for one in transports]
+    rows += [(f"engine {number}", one) for number, one in enumerate(engines, 1)]
+    rows += [(f"data of {member.name}", str(member.at.home)) for member, _ in members]
+    rows.append(("output", str(at.home / "log")))
+    listed = "".join(f"  {name:<15}{value}\n" for name, value in rows)
+    native = [[one for one in transports if one.kind in NATIVE] for _, transports in members]
+    if not all(native):
+        first = ""
+    else:
+        addresses = ",".join(address(one[0]) for one in native)
+        first = _first_commands(at, addresses, project, " --bookmark 0")
+    return f"""
+Sluice is up, as a group of {len(members)}.
+
+{listed}{first}
+How the group is, as its members see it:
+{_status_commands(at, members, project)}
+Ctrl-C stops everything.
+"""
+
+
+def _status_commands(
+    at: Installation, members: Sequence[tuple[OneMember, Sequence[TransportSettings]]], project: Path
+) -> str:
+    python = _short(at, project)
+    return "".join(
+        f"  SLUICE_HOME={member.at.home} {python} manage.py replication status\n" for member, _ in members
+    )
+
+
+def _short(at: Installation, project: Path) -> Path:
+    python = Path(at.python)
+    return python.relative_to(project) if python.is_relative_to(project) else python
+
+
 def first_commands(at: Installation, transport: TransportSettings, project: Path) -> str:
     """Two lines to paste: a subscriber, and a message for it."""
-    python = Path(at.python)
-    if python.is_relative_to(project):
-        python = python.relative_to(project)
-    module = f"  {python} -m broker_core.client"
-    option = f"--address {address(transport)}"
+    return _first_commands(at, address(transport), project)
+
+
+def _first_commands(at: Installation, addresses: str, project: Path, more: str = "") -> str:
+    module = f"  {_short(at, project)} -m broker_core.client"
+    option = f"--address {addresses}"
     return (
         "\nTry it, each in a terminal of its own:\n"
-        f"{module} subscribe 'greetings.>' {option}\n"
+        f"{module} subscribe 'greetings.>' {option}{more}\n"
         f"""{module} publish greetings.first '{{"hello": "world"}}' {option}\n"""
     )

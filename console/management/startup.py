@@ -51,16 +51,17 @@ def lock_home() -> TextIOWrapper | None:
     return file
 
 
-def prepare() -> PolicyDocument:
-    """Everything that must hold before a process starts: Redis, database, free ports, an operator."""
+def prepare(*, console: bool = True) -> PolicyDocument:
+    """Everything that must hold before a process starts: Redis, database, free ports, an operator for the console."""
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
         sockets.prepare(settings.SLUICE_RUN_DIRECTORY)
     check_given_redis()
     call_command("check", fail_level="ERROR", stdout=StringIO())
     call_command("migrate", interactive=False, verbosity=0)
     policy = policy_in_force()
-    check_ports(policy.transports)
-    call_command("createoperator")
+    check_ports(policy.transports, console=console)
+    if console:
+        call_command("createoperator")
     return policy
 
 
@@ -85,10 +86,10 @@ def policy_in_force() -> PolicyDocument:
     return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
 
 
-def check_ports(transports: Sequence[TransportSettings]) -> None:
+def check_ports(transports: Sequence[TransportSettings], *, console: bool = True) -> None:
     """Raise port_taken with a sentence for each address that can't be had."""
-    console = (settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port")
-    wanted = [ports.PortWanted("the console", *console)]
+    web = (settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port")
+    wanted = [ports.PortWanted("the console", *web)] if console else []
     for transport in transports:
         variable = PORT_VARIABLES.get(transport.name)
         move = f"Set {variable} to a free port" if variable else "Stop what holds it"
@@ -96,6 +97,11 @@ def check_ports(transports: Sequence[TransportSettings]) -> None:
             wanted.append(
                 ports.PortWanted(f"transport {transport.name}", transport.host, transport.port, move)
             )
+    refuse_taken(wanted)
+
+
+def refuse_taken(wanted: Sequence[ports.PortWanted]) -> None:
+    """Raise port_taken unless all of them can be had."""
     found = ports.problems(wanted, ports.why_refused, ports.holder)
     if found:
         raise OperatorError("port_taken", " ".join(found), "Nothing was started.")
@@ -157,8 +163,8 @@ def start_everything(
     return supervise([*children(at), *extra], at, lambda: print(text, flush=True), show_output=show_output)
 
 
-def up(*, show_output: bool = False) -> int:
-    """The whole of `make up`; returns the exit code."""
+def only_one() -> TextIOWrapper:
+    """`lock_home`, or OperatorError already_up."""
     lock = lock_home()
     if lock is None:
         raise OperatorError(
@@ -166,6 +172,11 @@ def up(*, show_output: bool = False) -> int:
             f"A supervisor runs Sluice from {settings.SLUICE_HOME} already.",
             "Stop it with Ctrl-C, or set SLUICE_HOME to another directory.",
         )
-    with lock:
+    return lock
+
+
+def up(*, show_output: bool = False) -> int:
+    """The whole of `make up`; returns the exit code."""
+    with only_one() as lock:
         policy = prepare()
         return start_everything(lock, policy, installation(), show_output=show_output)

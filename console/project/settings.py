@@ -54,6 +54,8 @@ SLUICE_GROUP = group_settings(
     env.int("SLUICE_GROUP_COPIES", default=0),
     env.int("SLUICE_GROUP_HOLD_MS", default=HOLD_MS),
 )
+# The first of the ports that the engines of `make up GROUP=3` listen at.
+SLUICE_ENGINE_PORT = env.int("SLUICE_ENGINE_PORT", default=4222)
 # A policy names journal, archive and spool directories below these alone.
 SLUICE_DIRECTORY_ROOTS = [
     Path(one)

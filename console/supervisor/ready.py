@@ -24,6 +24,15 @@ async def broker_answers(socket: Path) -> bool:
         return False
 
 
+async def engine_answers(host: str, port: int) -> bool:
+    """The NATS server greets."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return (await _ask(*await asyncio.open_connection(host, port), b"")).startswith(b"INFO ")
+    except (OSError, TimeoutError, ValueError):
+        return False
+
+
 async def http_answers(host: str, port: int, path: str, *, tls: bool = False) -> bool:
     """The web process answers 200, over TLS if it speaks that."""
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

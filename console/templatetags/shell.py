@@ -192,6 +192,12 @@ def instance_name() -> str:
     return str(settings.SLUICE_INSTANCE)
 
 
+@register.simple_tag
+def grouped() -> bool:
+    """Whether the instance is carried by a group here."""
+    return settings.SLUICE_GROUP is not None
+
+
 @register.simple_tag(takes_context=True)
 def current(context: dict[str, Any], page: str) -> SafeString | str:
     """aria-current for the link of the page one is on."""

@@ -24,6 +24,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "drafts": ("**Drafts**", "**Preview**", "**Publish**", "**Staged rollout.**"),
     "journals": ("## Journals", TRAY),
     "messages": ("## Messages",),
+    "replication": ("**Replication**",),
     "replays": ("## Managed replays",),
     "actions": ("## Actions",),
     "settings": ("**Settings**",),

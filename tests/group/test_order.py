@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from broker_core.batch import build_one_topic, stamp
 from broker_core.errors import ClientError, OperatorError
 from broker_core.group.chain import chain_of, chain_path, read_chain, write_chain
-from broker_core.group.order import SKEW_NS, Order, batches_of, newest_place
-from broker_core.group.ports import Entry, Sender
+from broker_core.group.order import SKEW_NS, Order, batches_of, place_in, standing_of
+from broker_core.group.ports import Attached, Entry, Sender
 from broker_core.group.settings import read_settings
 from broker_core.journal.appender import JournalOptions
 from broker_core.journal.files import Files
@@ -25,6 +25,7 @@ from broker_core.journal.journal import Journal
 from tests.support.groups import content_of
 
 LOG = UUID("0b9c5f1e-0000-4000-8000-000000000001")
+FIRST = Attached(LOG, generation=1, first=1, last=0, leader="", servers=1, current=1)
 
 
 class Unsynced(Files):
@@ -55,7 +56,8 @@ def entry_of(number: int, at: int, batches: Sequence[tuple[str, int, int, int]])
 
 def apply(journal: Journal, entries: Sequence[Entry], upto: int | None = None) -> Order:
     """What a member does with a log; it ends after so many batches were written."""
-    order = Order(journal, 1, newest_place(journal), chain_of(journal))
+    chain = chain_of(journal)
+    order = Order(journal, 1, place_in(standing_of(journal), FIRST, chain.value), chain)
     written = 0
     for entry in entries[order.applied :]:
         for number, batch in enumerate(batches_of(entry)):

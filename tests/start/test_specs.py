@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from console.supervisor.group import engine_addresses, group_children, member_names, members_of
 from console.supervisor.redis_source import RedisSource
 from console.supervisor.specs import ChildSpec, Installation, children
 from console.supervisor.supervisor import check_needs, stop_order
@@ -52,3 +53,23 @@ def test_two_children_of_one_name_are_refused() -> None:
 def test_need_that_starts_later_is_refused() -> None:
     with pytest.raises(ValueError, match="web needs redis"):
         check_needs([ChildSpec("web", ("true",), needs=("redis",)), ChildSpec("redis", ("true",))])
+
+
+def test_a_groups_engines_start_first_and_its_members_differ_in_home_and_ports() -> None:
+    engines = engine_addresses(4222)
+    urls = [one.url for one in engines]
+    homes = [replace(AT, home=Path("/h") / name, run_directory=Path("/h") / name / "run") for name in "bc"]
+    members = members_of(AT, member_names(3), urls, [("SLUICE_TCP_PORT", 9007)], homes)
+    specs = check_needs(group_children(members, engines, Path("/nats-server"), AT.home))
+    assert [spec.name for spec in specs] == [
+        "engine-1", "engine-2", "engine-3", "redis-b", "redis-c", "redis", "broker", "broker-b", "broker-c", "web", "worker", "beat"
+    ]  # fmt: skip
+    second = next(spec for spec in specs if spec.name == "broker-b")
+    assert set(second.needs) == {"redis-b", "engine-1", "engine-2", "engine-3"}
+    said = dict(second.environment)
+    assert (said["SLUICE_HOME"], said["SLUICE_TCP_PORT"], said["DATABASE_URL"]) == ("/h/b", "9107", "")
+    assert {dict(one.environment)["SLUICE_GROUP_ENGINES"] for one in members} == {",".join(urls)}
+    # Engines that somebody else runs are neither started nor waited for.
+    given = group_children(members, (), None, AT.home)
+    assert [spec.name for spec in given if spec.name.startswith("engine")] == []
+    assert next(spec for spec in given if spec.name == "broker-c").needs == ("redis-c",)

@@ -33,7 +33,7 @@ OURS = ("SLUICE_", "REDIS_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
 class Up:
     """A running `manage.py up` in a session of its own, as a terminal would have it."""
 
-    def __init__(self, home: Path, ports: dict[str, int]) -> None:
+    def __init__(self, home: Path, ports: dict[str, int], *words: str) -> None:
         self.home = home
         self.ports = ports
         kept = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
@@ -44,7 +44,7 @@ class Up:
         }
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            (sys.executable, "manage.py", "up"),
+            (sys.executable, "manage.py", "up", *words),
             cwd=PROJECT,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -89,12 +89,12 @@ class Up:
         self._reader.join(5)
         return code
 
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run Python in this installation."""
         return subprocess.run(
             (sys.executable, *words),
             cwd=PROJECT,
-            env=self.environment,
+            env=self.environment | environment,
             capture_output=True,
             text=True,
             timeout=60,
@@ -110,12 +110,13 @@ def free_ports() -> dict[str, int]:
 
 
 def processes_of(home: Path) -> dict[int, str]:
-    """The living processes that work in this data directory, with their command lines."""
+    """The living processes that work in this data directory or below it, with their command lines."""
     mark = f"SLUICE_HOME={home}".encode()
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (directory / "environ").read_bytes().split(b"\0"):
+            words = (directory / "environ").read_bytes().split(b"\0")
+            if any(one == mark or one.startswith(mark + b"/") for one in words):
                 command = (directory / "cmdline").read_bytes().replace(b"\0", b" ")
                 found[int(directory.name)] = command.decode()
         except OSError:

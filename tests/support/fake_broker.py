@@ -18,6 +18,7 @@ from msgspec import structs
 from broker_core.bookmark import sequence_in
 from broker_core.control import listing
 from broker_core.documents.clients import ClientEntry, ClientsPage, Delivery
+from broker_core.documents.group import GroupStatus
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.replays import ReplayEntry
 from broker_core.documents.requests import Request
@@ -172,6 +173,7 @@ class FakeBroker:
         self.asked: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {}
         self.durable = 1_336_576
+        self.group: GroupStatus | None = None
         self.log: list[dict[str, Any]] = []
         for number in range(194):
             self.add_message(f"flights.{CARRIERS[number % 5]}", data=flight(number))
@@ -468,6 +470,13 @@ class FakeBroker:
 
     def _replace(self, before: ClientEntry, after: ClientEntry) -> None:
         self.clients[self.clients.index(before)] = after
+
+    def do_group(self, request: dict[str, Any]) -> dict[str, Any]:
+        """None unless a test gives it one."""
+        if self.group is None:
+            message = "This broker is by itself: its log is its journal."
+            return {"error": {"code": "no_group", "message": message, "fix": "", "details": {}}}
+        return msgspec.to_builtins(self.group)
 
     def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Two, one of them of a client that is away."""

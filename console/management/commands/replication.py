@@ -1,42 +1,94 @@
-"""`manage.py replication status`: the group that the broker on this machine is a member of, as it sees it."""
+"""`manage.py replication`: the group that the broker on this machine is a member of, and what is done to a member that can't take part.
+
+`status` asks the running broker. The others are for a broker that is stopped: each prints its plan, and does it with `--yes` alone.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from argparse import ArgumentParser
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 from rich.console import Console
 from rich.table import Table
 
 from broker_core.documents.group import GroupStatus
-from broker_core.documents.requests import GetGroup
-from broker_core.errors import SluiceError
-from console.broker_link import link_to
+from broker_core.errors import OperatorError, SluiceError
+from broker_core.group import reseed
+from broker_core.group.member import engine_of
+from broker_core.group.ports import Attached
+from broker_core.group.settings import GroupSettings
+from console.queries.group import group_now, is_well
+from console.services.journal_places import directories_now, record_log
 
 
 class Command(BaseCommand):
-    """Ends with 1 when this member doesn't take part, a member is away or differs, or an engine isn't up to date."""
+    """`status` ends with 1 when this member doesn't take part, a member is away or differs, or an engine isn't up to date."""
 
-    help = "Look at the group of brokers that share this instance's log: members, how far each is, hashes, engines."
+    help = (
+        "The group of brokers that share this instance's log: how it is, and how a member gets its journal."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        commands = parser.add_subparsers(dest="command", required=True, metavar="status")
+        commands = parser.add_subparsers(dest="command", required=True, metavar="status|init|join|reseed")
         status = commands.add_parser("status", help="how the group is; exit code 1 when not all is well")
-        status.add_argument("--json", action="store_true", help="JSON instead of text")
-        status.add_argument(
-            "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
+        init = commands.add_parser(
+            "init", help="make a new log that goes on behind the journal that is here; the broker is stopped"
         )
+        join = commands.add_parser(
+            "join", help="give a member that has nothing its journal; the broker is stopped"
+        )
+        renew = commands.add_parser(
+            "reseed",
+            help="move the journal that is here aside, and take another member's; the broker is stopped",
+        )
+        for one in (status, init, join, renew):
+            one.add_argument("--json", action="store_true", help="JSON instead of text")
+            one.add_argument(
+                "--instance", default=settings.SLUICE_INSTANCE, help="the instance's name (%(default)s)"
+            )
+        for one in (init, join, renew):
+            one.add_argument("--yes", action="store_true", help="do it; without, the plan is printed alone")
+        init.add_argument(
+            "--replace",
+            action="store_true",
+            help="set aside the log that the engine has, when that is another one or has lost its end",
+        )
+        for one in (join, renew):
+            one.add_argument(
+                "--from",
+                type=Path,
+                dest="source",
+                metavar="DIRECTORY",
+                help="the journal directory of a healthy member, whose broker may run, or a copy of it; without: from the engine's log"
+                " alone, while that has its first entry",
+            )
+            one.add_argument(
+                "--from-archive", type=Path, metavar="DIRECTORY", help="that member's archive directory"
+            )
 
-    def handle(self, *args: Any, instance: str, json: bool, **options: Any) -> None:
+    def handle(self, *args: Any, command: str, **options: Any) -> None:
         try:
-            status = link_to(instance).call(GetGroup())
+            if command == "status":
+                self._status(**options)
+            else:
+                self._act(command, **options)
         except SluiceError as error:
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from None
+
+    def _status(self, instance: str, json: bool, **options: Any) -> None:
+        status = group_now(instance)
         if json:
             self.stdout.write(msgspec.json.encode(status).decode())
         else:
@@ -44,11 +96,79 @@ class Command(BaseCommand):
         if not is_well(status):
             sys.exit(1)
 
+    def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
+        group = _group_of(instance)
+        directories = directories_now(instance)
+        own = reseed.Places(directories.journal, directories.archive)
+        given = options.get("source")
+        source = None if given is None else reseed.Places(given, options["from_archive"])
+        now = datetime.now(UTC)
+        found = asyncio.run(reseed.find(engine_of(group)))
+        if act == "init":
+            plan = reseed.plan_init(own, instance, group.member, found, replace=options["replace"])
+        else:
+            stamp = now.strftime("%Y%m%dT%H%M%SZ")
+            plan = reseed.plan_reseed(
+                "join" if act == "join" else "reseed", own, source, instance, group.member, found, stamp
+            )
+        say = (lambda _: None) if json else self._said
+        if not json:
+            self._plan(plan)
+        if not yes:
+            self._line(plan if json else "Nothing was done; --yes does it.")
+            return
+        receipt = _done(act, plan, own, source, group, found, now.isoformat(timespec="seconds"), say)
+        _record(instance, receipt)
+        if json:
+            self._line(receipt)
+            return
+        hashed = f", hash {receipt.chain}" if receipt.chain else ""  # none of a journal that begins empty
+        self._line(f"Done: log {receipt.plan.log}, {receipt.records} records{hashed}.")
+        self._line("Start the broker; then `manage.py replication status`.")
 
-def is_well(status: GroupStatus) -> bool:
-    """Whether everybody takes part, agrees, and every engine is up to date."""
-    members = all(one.there and one.alike is not False for one in status.members)
-    return status.state == "taking part" and members and status.engines_current == status.engines
+    def _plan(self, plan: reseed.Plan) -> None:
+        self._line(f"{plan.act} {plan.member} of {plan.instance}:")
+        for number, step in enumerate(plan.steps, 1):
+            self._line(f"  {number}. {step}")
+
+    def _said(self, sentence: str) -> None:
+        self._line(f"  {sentence}")
+
+    def _line(self, what: str | msgspec.Struct) -> None:
+        self.stdout.write(what if isinstance(what, str) else msgspec.json.encode(what).decode())
+
+
+def _group_of(instance: str) -> GroupSettings:
+    group: GroupSettings | None = settings.SLUICE_GROUP
+    if group is None:
+        raise OperatorError(
+            "no_group",
+            f"{instance} is carried by a broker by itself here.",
+            "Set SLUICE_GROUP_ENGINES and SLUICE_GROUP_MEMBER as for the broker (docs/group.md).",
+        )
+    return replace(group, instance=instance)
+
+
+def _done(
+    act: str,
+    plan: reseed.Plan,
+    own: reseed.Places,
+    source: reseed.Places | None,
+    group: GroupSettings,
+    found: Attached | None,
+    now: str,
+    say: reseed.Say,
+) -> reseed.Receipt:
+    if act == "init":
+        return asyncio.run(reseed.init(plan, own, found, engine_of(group), now, say))
+    assert found is not None, "the plan refuses without a log"
+    return reseed.reseed(plan, own, source, found, now, say)
+
+
+def _record(instance: str, receipt: reseed.Receipt) -> None:
+    """The database compares what it knows of the log with what a broker finds when it starts. One that is away learns it then."""
+    with suppress(DatabaseError):
+        record_log(instance, UUID(receipt.plan.log), receipt.records)
 
 
 def _show(status: GroupStatus, console: Console) -> None:
@@ -70,12 +190,18 @@ def _show(status: GroupStatus, console: Console) -> None:
             soft_wrap=True,
         )
     table = Table(box=None, pad_edge=False)
-    for title, justify in (("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("hash there", "left")):  # fmt: skip
+    for title, justify in (("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("lag", "right"), ("hash there", "left")):  # fmt: skip
         table.add_column(title, justify=justify)  # type: ignore[arg-type]
     for one in status.members:
         how = "here" if one.name == status.member else "away" if not one.there else _LIKE[one.alike]
         table.add_row(
-            one.name, how, str(one.applied), str(one.behind), str(one.sequence), one.chain or "unknown"
+            one.name,
+            how,
+            str(one.applied),
+            str(one.behind),
+            str(one.sequence),
+            f"{one.lag_ms / 1_000:.1f} s",
+            one.chain or "unknown",
         )
     console.print(table)
 

@@ -1,4 +1,4 @@
-"""`manage.py up`: all of Sluice under one supervisor. Started by `make up`."""
+"""`manage.py up`: all of Sluice under one supervisor, by itself or as a group of brokers. Started by `make up`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from broker_core.errors import SluiceError
-from console.management import startup
+from console.management import group, startup
+from console.supervisor.group import MOST_MEMBERS
 
 
 class Command(BaseCommand):
@@ -16,10 +17,28 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--show-output", action="store_true", help="print what the processes print, too")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument(
+            "--group",
+            type=int,
+            metavar="N",
+            help=f"N brokers (2 to {MOST_MEMBERS}) on one log that three engines replicate (docs/group.md)",
+        )
+        how.add_argument(
+            "--prepare-broker",
+            action="store_true",
+            help="start nothing: make database, policy and directories ready for runbroker, and look for free ports",
+        )
 
     def handle(self, *args: Any, show_output: bool = False, **options: Any) -> None:
+        code = 0
         try:
-            code = startup.up(show_output=show_output)
+            if options["prepare_broker"]:
+                startup.prepare(console=False)
+            elif options["group"] is not None:
+                code = group.up(options["group"], show_output=show_output)
+            else:
+                code = startup.up(show_output=show_output)
         except SluiceError as error:
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from error
         except KeyboardInterrupt:  # before the supervisor took the signals over: nothing runs yet

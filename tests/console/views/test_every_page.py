@@ -24,6 +24,7 @@ PAGES = (
     "drafts",
     "journals",
     "messages",
+    "replication",
     "replays",
     "replays_list",
     "actions",

@@ -1,0 +1,433 @@
+"""What an operator does to a member that can't take part by itself, while its broker is stopped.
+
+init     a journal that is here becomes the beginning of a new log: of a broker that was by itself, or when the engines have lost theirs
+join     a member that has nothing yet gets another member's journal, or begins with the engine's first entry
+reseed   the same for one whose journal differs, or is too far behind: its files are moved aside first, never removed
+
+Each is planned before anything is done (`Plan`), and says afterwards what it did (`Receipt`). A source's journal is copied beside the
+member's own; there every batch is checked, and its hash is made from the beginning on. Only then is it put in place.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from msgspec import Struct, json
+
+from broker_core.batch import Batch
+from broker_core.errors import JournalError, OperatorError
+from broker_core.group.chain import DIGEST, Chain, chain_of, chain_path, read_chain, write_chain
+from broker_core.group.order import Standing, place_in, standing_of
+from broker_core.group.ports import Attached, Beginning, EngineAwayError, EngineLog
+from broker_core.journal.files import Files, journal_error, replace_durably, take_lock
+from broker_core.journal.frontier import Known
+from broker_core.journal.journal import Journal
+from broker_core.journal.reader import chunks, open_source, read_header
+from broker_core.journal.segment import HEADER_SIZE, discover
+from broker_core.journal.tools.inspect import segment_files, verify
+
+Say = Callable[[str], None]
+_STEP = 8 * 1024 * 1024
+_COPIED = (".clients.ack", ".removed.json", ".chain", ".durable")
+"""What goes with the segments. Positions, leases and names that clients of the source hold are the source's own."""
+_TRIES = 3
+
+
+class Places(NamedTuple):
+    """Where a member's segments are."""
+
+    journal: Path
+    archive: Path | None = None
+
+
+class Held(Struct, frozen=True):
+    """What a journal has. `entry` of the group's log, in `generation`; 0 where its newest record is of no group."""
+
+    log: str
+    first: int
+    last: int
+    entry: int
+    generation: int
+
+
+class Plan(Struct, frozen=True):
+    """What will be done. `own` is None for a member that has nothing."""
+
+    act: Literal["init", "join", "reseed"]
+    instance: str
+    member: str
+    directory: str
+    own: Held | None
+    log: str
+    generation: int
+    first: int
+    last: int
+    source: str
+    source_has: Held | None
+    aside: str
+    steps: list[str]
+
+
+class Receipt(Struct, frozen=True):
+    """What was done: the plan, and what the member's journal has now. `chain` is the hash over all of it."""
+
+    plan: Plan
+    done_at: str
+    generation: int
+    records: int
+    entry: int
+    chain: str
+
+
+async def find(engine: EngineLog) -> Attached | None:
+    """The engine's log; None when it has none. OperatorError engine_away, wrong_stream."""
+    try:
+        return await engine.attach(None)
+    except EngineAwayError as problem:
+        raise OperatorError(
+            "engine_away",
+            f"No engine can be asked: {problem}.",
+            "Nothing was done. Start the engines, or look at SLUICE_GROUP_ENGINES.",
+        ) from None
+    except OperatorError as problem:
+        if problem.code != "engine_lost":
+            raise
+        return None
+    finally:
+        await engine.close()
+
+
+def held_in(places: Places, instance: str) -> Held | None:
+    """What a directory has, without its lock; None when there are no records. OperatorError no_journal; JournalError."""
+    files = segment_files(places.journal, instance, places.archive)
+    for file in reversed(files):
+        newest: Batch | None = None
+        for walked in chunks(file.path, HEADER_SIZE):
+            newest = walked.batches[-1] if walked.batches else newest
+        if newest is not None:
+            standing = Standing.of(newest)
+            log = read_header(open_source(file.path)).log
+            return Held(
+                str(log),
+                files[0].first_sequence,
+                standing.sequence,
+                standing.place.entry,
+                standing.generation,
+            )
+    return None
+
+
+# init
+
+
+def plan_init(
+    places: Places, instance: str, member: str, found: Attached | None, *, replace: bool = False
+) -> Plan:
+    """`replace`: also where the engine has a log, as long as that isn't whole and this journal's own. OperatorError log_exists, no_journal."""
+    own = held_in(places, instance)
+    if own is None:
+        raise OperatorError(
+            "no_journal",
+            f"{places.journal} has no record of {instance}.",
+            "A group's first member makes the log by itself: start its broker.",
+        )
+    steps = []
+    if found is not None:
+        _refuse_whole(own, found)
+        said = f"log {found.log}, generation {found.generation}, with {found.last} entries"
+        if not replace:
+            raise OperatorError(
+                "log_exists",
+                f"The engine has a log of {instance} already: {said}.",
+                "To join it: `replication reseed`. To set it aside, and go on with this journal instead: `replication init --replace`.",
+                log=str(found.log),
+            )
+        steps = [f"set the engine's {said} aside: it stays there, and nobody appends to it any more"]
+    return Plan(
+        "init", instance, member, str(places.journal), own, own.log, own.generation + 1,
+        found.first if found is not None else 0, found.last if found is not None else 0, "", None, "",
+        [
+            f"open the journal in {places.journal}: records {own.first} to {own.last}, log {own.log}",
+            "make its hash",
+            *steps,
+            f"make a log at the engine that goes on behind record {own.last}, in a generation of its own",
+        ],
+    )  # fmt: skip
+
+
+def _refuse_whole(own: Held, found: Attached) -> None:
+    """A log that has what this journal has applied, or has gone on in a later generation, is right: the journal may be wrong."""
+    if own.log != str(found.log) or not own.generation or own.generation > found.generation:
+        return
+    if own.generation < found.generation or own.entry <= found.last:
+        raise OperatorError(
+            "log_exists",
+            f"The engine's log is this journal's own, in generation {found.generation}, with {found.last} entries; the journal has"
+            f" applied {own.entry} of generation {own.generation}.",
+            "Nothing is to be replaced. Start the broker; if it can't take part: `replication reseed`.",
+            log=str(found.log),
+        )
+
+
+async def init(
+    plan: Plan, places: Places, found: Attached | None, engine: EngineLog, now: str, say: Say
+) -> Receipt:
+    """As planned. OperatorError log_exists when somebody was faster, engine_away; journal_locked while the broker runs."""
+    journal = Journal.open(places.journal, plan.instance, places.archive)
+    try:
+        say(f"opened: records {journal.first_sequence} to {journal.next_sequence - 1}")
+        chain, standing = chain_of(journal), standing_of(journal)
+        if chain.value is None:
+            # Its beginning is gone, and no hash of it was kept: members are compared from here on.
+            start = blake2b(journal.identity.bytes + b"%d" % chain.sequence, digest_size=DIGEST)
+            chain = Chain(chain.sequence, start.digest())
+        assert chain.value is not None
+        _kept(journal.files, places.journal, plan.instance, chain)
+        say(f"hash at record {chain.sequence}: {chain.value.hex()}")
+        # Openings are counted: no earlier generation of this journal had such a number.
+        generation = max(journal.epoch, standing.generation, found.generation if found is not None else 0) + 1
+        beginning = Beginning(journal.identity, generation, chain.sequence, chain.value)
+        try:
+            if found is not None:
+                say(f"the engine's log is set aside as {await engine.set_aside()}")
+            made = await engine.begin(beginning)
+        except EngineAwayError as problem:
+            raise OperatorError(
+                "engine_away",
+                f"The log couldn't be made: {problem}.",
+                "Nothing of the journal was changed. Try again.",
+            ) from None
+        finally:
+            await engine.close()
+        say(f"the engine has log {made.log}, generation {made.generation}")
+        return Receipt(plan, now, made.generation, chain.sequence, 0, chain.value.hex())
+    finally:
+        journal.close()
+
+
+# join, reseed
+
+
+def plan_reseed(
+    act: Literal["join", "reseed"],
+    places: Places,
+    source: Places | None,
+    instance: str,
+    member: str,
+    found: Attached | None,
+    stamp: str,
+) -> Plan:
+    """OperatorError engine_lost, journal_there, no_source, journal_other."""
+    if found is None:
+        raise OperatorError(
+            "engine_lost",
+            f"The engine has no log of {instance}.",
+            "`replication init` on the member that has most makes one of its journal.",
+        )
+    places.journal.mkdir(parents=True, exist_ok=True)
+    own = held_in(places, instance)
+    if act == "join" and own is not None:
+        raise OperatorError(
+            "journal_there",
+            f"This member has records {own.first} to {own.last} of {instance} already.",
+            "Start its broker: what the engine holds it applies by itself. If it can't: `replication reseed`.",
+        )
+    source_has = None if source is None else _checked(source, instance, found)
+    if source is None and (found.first > 1 or found.base):
+        raise OperatorError(
+            "no_source",
+            f"The engine's log begins with entry {found.first}, behind record {found.base}: what is before it members have alone.",
+            "Name the journal directory of a healthy member, or a copy of it: `--from DIRECTORY`.",
+        )
+    aside = f"aside-{stamp}" if own is not None or discover(places.journal, instance) else ""
+    steps = []
+    if source is not None and source_has is not None:
+        steps += [
+            f"copy records {source_has.first} to {source_has.last} from {source.journal}",
+            "check every batch of the copy, and its hash from the beginning on",
+        ]
+    if aside:
+        steps.append(
+            f"move everything of {instance} that is in {places.journal}"
+            + (f" and {places.archive}" if places.archive is not None else "")
+            + f" into {aside}/ there, with the positions that durable subscriptions have at this member"
+        )
+    if source_has is not None:
+        steps.append("put the copy in place")
+    behind = source_has.entry if source_has is not None and source_has.generation == found.generation else 0
+    steps.append(
+        f"the broker, when it is started, goes on behind entry {behind} of the engine's log, which ends with {found.last} now"
+    )
+    return Plan(
+        act, instance, member, str(places.journal), own, str(found.log), found.generation, found.first, found.last,
+        str(source.journal) if source is not None else "", source_has, aside, steps,
+    )  # fmt: skip
+
+
+def _checked(source: Places, instance: str, found: Attached) -> Held:
+    try:
+        has = held_in(source, instance)
+    except (JournalError, OSError) as problem:
+        raise _no_source(source, f"it can't be read: {problem}") from None
+    except OperatorError as problem:
+        raise _no_source(source, problem.sentence) from None
+    if has is None:
+        raise _no_source(source, f"it has no record of {instance}")
+    if has.log != str(found.log):
+        raise OperatorError(
+            "journal_other",
+            f"The journal in {source.journal} is of log {has.log}, and the engine's is {found.log}.",
+            "Name a member of this group. Nothing was done.",
+            logs=[has.log, str(found.log)],
+        )
+    entry = has.entry if has.generation == found.generation else 0
+    if found.first > entry + 1:
+        raise _no_source(
+            source, f"it has applied entry {entry}, and the engine's log begins with {found.first}"
+        )
+    return has
+
+
+def _no_source(source: Places, why: str) -> OperatorError:
+    return OperatorError(
+        "no_source",
+        f"{source.journal} is no healthy source: {why}.",
+        "Nothing was done. Name another member's journal directory.",
+    )
+
+
+def reseed(plan: Plan, places: Places, source: Places | None, found: Attached, now: str, say: Say) -> Receipt:
+    """As planned. OperatorError journal_locked while the broker runs, no_source when the copy doesn't hold; JournalError.
+
+    What fails before the copy is proved leaves the member as it was."""
+    files = Files()
+    try:
+        with closing(take_lock(places.journal / f"{plan.instance}.lock")):
+            staging = places.journal / f"reseed-{plan.aside.removeprefix('aside-') or 'new'}"
+            receipt = Receipt(plan, now, found.generation, 0, 0, "")
+            if source is not None:
+                if staging.exists():
+                    shutil.rmtree(staging)  # a copy that an earlier attempt didn't finish
+                _copy(files, source, staging, plan.instance, say)
+                records, entry, chain = _prove(staging, plan.instance, found, source, say)
+                receipt = Receipt(plan, now, found.generation, records, entry, chain)
+            if plan.aside:
+                _move_aside(files, places, plan, receipt, say)
+            if source is not None:
+                # Its mark last: without it a broker asks for an operator rather than begin with half of the files.
+                for path in sorted(staging.iterdir(), key=lambda one: one.name.endswith(".durable")):
+                    files.rename(path, places.journal / path.name)
+                staging.rmdir()
+                files.sync_directory(places.journal)
+                say("the copy is in place")
+            return receipt
+    except OSError as error:
+        raise journal_error(error, f"the {plan.act}") from error
+
+
+def _copy(files: Files, source: Places, staging: Path, instance: str, say: Say) -> None:
+    """The source's files; its broker may run. Its mark first, so that it isn't ahead of what is copied."""
+    for left in range(_TRIES - 1, -1, -1):
+        staging.mkdir()
+        try:
+            mark = source.journal / f"{instance}.durable"
+            if mark.exists():
+                _copied(files, mark, staging)
+            chosen = segment_files(source.journal, instance, source.archive)
+            for number, file in enumerate(chosen, 1):
+                _copied(files, file.path, staging)
+                say(f"copied {file.path.name}, {number} of {len(chosen)}")
+            for ending in _COPIED[:-1]:
+                path = source.journal / f"{instance}{ending}"
+                if path.exists():
+                    _copied(files, path, staging)
+            files.sync_directory(staging)
+            return
+        except FileNotFoundError:
+            # Archived, compressed or removed by the source meanwhile.
+            shutil.rmtree(staging)
+            if not left:
+                raise _no_source(source, "its files change faster than they are copied") from None
+
+
+def _copied(files: Files, path: Path, target: Path) -> None:
+    made = Path(shutil.copyfile(path, target / path.name))
+    with made.open("rb") as opened:
+        files.fsync(opened.fileno())
+
+
+def _prove(staging: Path, instance: str, found: Attached, source: Places, say: Say) -> tuple[int, int, str]:
+    for report in verify(staging, instance):
+        if report.problem and not report.unsynced:
+            raise _no_source(source, f"{report.path.name}: {report.problem}")
+    say("every batch of it is whole")
+    kept = read_chain(chain_path(staging, instance))
+    journal = Journal.open(staging, instance, known=Known(found.log, 0))
+    try:
+        chain = _chain_from_the_beginning(journal, kept, source)
+        place = place_in(standing_of(journal), found, chain.value)
+        if found.first > place.entry + 1:
+            raise _no_source(
+                source, f"it ends with entry {place.entry}, and the engine's log begins with {found.first}"
+            )
+        if chain.value is not None:
+            _kept(journal.files, staging, instance, chain)
+        value = chain.value.hex() if chain.value is not None else ""
+        say(f"hash at record {chain.sequence}: {value or 'unknown, its beginning is gone'}")
+        last = journal.next_sequence - 1
+    finally:
+        journal.close()
+    (staging / f"{instance}.lock").unlink()
+    return last, place.entry, value
+
+
+def _chain_from_the_beginning(journal: Journal, kept: Chain | None, source: Places) -> Chain:
+    """The hash, made of the batches, and held against the one that the source had kept on its way."""
+    if journal.first_sequence != 1:
+        return chain_of(journal)
+    chain = Chain(0, journal.identity.bytes)
+    for batch in _batches(journal):
+        chain.add(batch)
+        if kept is not None and chain.sequence == kept.sequence and chain.value != kept.value:
+            raise _no_source(source, f"its hash at record {kept.sequence} isn't that of its batches")
+    if chain.sequence != journal.next_sequence - 1:
+        raise _no_source(source, f"it can't be read behind record {chain.sequence}")
+    return chain
+
+
+def _batches(journal: Journal) -> Iterator[Batch]:
+    at, last = 1, journal.next_sequence - 1
+    while at <= last:
+        found = journal.read(at, _STEP, last)
+        if not found or found[0].first_sequence != at:
+            return
+        yield from found
+        at = found[-1].last_sequence + 1
+
+
+def _kept(files: Files, directory: Path, instance: str, chain: Chain) -> None:
+    assert chain.value is not None
+    write_chain(files, chain_path(directory, instance), chain.sequence, chain.value)
+
+
+def _move_aside(files: Files, places: Places, plan: Plan, receipt: Receipt, say: Say) -> None:
+    """Everything of the instance but its lock. The mark goes first: what a crash leaves isn't taken for a whole journal."""
+    for place in (places.journal, places.archive):
+        if place is None or not place.is_dir():
+            continue
+        found = [one for one in place.glob(f"{plan.instance}.*") if one.is_file() and one.suffix != ".lock"]
+        if not found:
+            continue
+        aside = place / plan.aside
+        aside.mkdir()
+        for path in sorted(found, key=lambda one: not one.name.endswith(".durable")):
+            files.rename(path, aside / path.name)
+        files.sync_directory(place)
+        say(f"{len(found)} files are in {aside} now")
+    if (places.journal / plan.aside).is_dir():
+        replace_durably(files, places.journal / plan.aside / "receipt.json", json.encode(receipt))

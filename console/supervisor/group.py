@@ -1,0 +1,109 @@
+"""A group of brokers on one machine, as data: engines, and members beside the first, which has the console. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from broker_core.group.engine_config import EngineAddress
+from console.supervisor import ready
+from console.supervisor.ports import PortWanted
+from console.supervisor.specs import ChildSpec, Installation, broker, children, redis
+
+ENGINES = 3
+MOST_MEMBERS = 5
+PORTS_APART = 100
+"""A member's transports have the ports of the one before it, and so much."""
+ROUTES_APART = 2_000
+"""Engines talk to each other at the port that members use, and so much: 6222 where that is 4222."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneMember:
+    """One member: its name, its own files, and what its processes have in their environment."""
+
+    name: str
+    at: Installation
+    environment: tuple[tuple[str, str], ...]
+
+
+def engine_addresses(first_port: int) -> tuple[EngineAddress, ...]:
+    """Three engines on loopback, at ports that follow each other."""
+    return tuple(
+        EngineAddress(f"engine-{number + 1}", "127.0.0.1", port, port + ROUTES_APART)
+        for number, port in enumerate(range(first_port, first_port + ENGINES))
+    )
+
+
+def ports_wanted(engines: Sequence[EngineAddress]) -> list[PortWanted]:
+    """Where the engines listen."""
+    move = "Set SLUICE_ENGINE_PORT to another port than 4222"
+    return [
+        PortWanted(one.name, one.host, port, move) for one in engines for port in (one.port, one.route_port)
+    ]
+
+
+def member_names(number: int) -> tuple[str, ...]:
+    """a, b, c and so on; the first has the console."""
+    return tuple("abcde"[:number])
+
+
+def members_of(
+    at: Installation,
+    names: Sequence[str],
+    engines: Sequence[str],
+    ports: Sequence[tuple[str, int]],
+    homes: Sequence[Installation],
+) -> list[OneMember]:
+    """The members: the first in this installation, each other in one of `homes`. `ports`: the first's, by their variables."""
+    made = []
+    for number, (name, place) in enumerate(zip(names, (at, *homes), strict=True)):
+        environment = [("SLUICE_GROUP_MEMBER", name), ("SLUICE_GROUP_ENGINES", ",".join(engines))]
+        if number:
+            environment += [
+                ("SLUICE_HOME", str(place.home)),
+                ("REDIS_URL", place.redis.url),
+                # What names a place of the first's, or its database, isn't theirs.
+                ("DATABASE_URL", ""),
+                ("SLUICE_JOURNAL_DIRECTORY", str(place.home / "journal")),
+                ("SLUICE_ARCHIVE_DIRECTORY", str(place.home / "archive")),
+                ("SLUICE_SPOOL_DIRECTORY", str(place.home / "spool")),
+                *((variable, str(port + number * PORTS_APART)) for variable, port in ports),
+            ]
+        made.append(OneMember(name, place, tuple(environment)))
+    return made
+
+
+def engine(own: EngineAddress, executable: Path, home: Path) -> ChildSpec:
+    """One NATS server; its configuration is in `home`."""
+    return ChildSpec(
+        own.name,
+        (str(executable), "-c", str(home / f"{own.name}.conf")),
+        ready=lambda _: ready.engine_answers(own.host, own.port),
+    )
+
+
+def group_children(
+    members: Sequence[OneMember], engines: Sequence[EngineAddress], executable: Path | None, home: Path
+) -> list[ChildSpec]:
+    """Engines, then the first member with all that `make up` starts, with the others beside its broker."""
+    started = [engine(one, executable, home) for one in engines] if executable is not None else []
+    names = tuple(one.name for one in started)
+    first, *others = members
+    brokers = []
+    for one in others:
+        if one.at.redis.executable is not None:
+            started.append(replace(redis(one.at, one.at.redis.executable), name=f"redis-{one.name}"))
+        spec = broker(one.at)
+        needs = tuple(f"{need}-{one.name}" for need in spec.needs)
+        brokers.append(
+            replace(spec, name=f"broker-{one.name}", needs=(*needs, *names), environment=one.environment)
+        )
+    specs = []
+    for spec in children(first.at):
+        is_broker = spec.name == "broker"
+        needs = (*spec.needs, *names) if is_broker else spec.needs
+        specs.append(replace(spec, needs=needs, environment=first.environment))
+        specs += brokers if is_broker else []
+    return [*started, *specs]

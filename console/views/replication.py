@@ -1,0 +1,25 @@
+"""The page of the group: its members, how far each is, whether they are alike, and the engine."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET
+
+from broker_core.errors import SluiceError
+from console.choices import Permission
+from console.queries.group import group_now, is_well
+from console.views import common
+
+
+@common.permitted(Permission.VIEW)
+@require_GET
+def replication(request: HttpRequest) -> HttpResponse:
+    """As the member on this machine sees it; a broker by itself says so."""
+    status = problem = None
+    try:
+        status = group_now(settings.SLUICE_INSTANCE)
+    except SluiceError as refused:
+        problem = refused
+    context = {"group": status, "well": status is not None and is_well(status), "problem": problem}
+    return common.page(request, "replication.html", context)

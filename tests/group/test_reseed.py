@@ -1,0 +1,225 @@
+"""`manage.py replication init`, `join` and `reseed`: a group made of a journal that was there, and members made anew of others."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from broker_core.broker import BrokerPaths
+from broker_core.group.reseed import Receipt
+from broker_core.group.settings import GroupSettings
+from broker_core.journal.journal import Journal
+from broker_core.journal.segment import HEADER_SIZE
+from tests.group.test_one_log import publish, read
+from tests.group.test_states import refused
+from tests.support.brokers import until
+from tests.support.engines import running_engines
+from tests.support.groups import GROUP, Running, content_of, opened_alone, running_members
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def replication(home: Path, engines: Sequence[str], *words: str) -> str:
+    """What `manage.py replication` says, as the member in `home` asks."""
+
+    def run() -> str:
+        out = StringIO()
+        call_command("replication", *words, f"--instance={GROUP}", stdout=out)
+        return out.getvalue()
+
+    paths = BrokerPaths.under(home, GROUP)
+    group = GroupSettings(GROUP, home.name, tuple(engines))
+    with override_settings(
+        SLUICE_GROUP=group,
+        SLUICE_JOURNAL_DIRECTORY=str(paths.journal),
+        SLUICE_ARCHIVE_DIRECTORY=str(paths.archive),
+    ):
+        return await asyncio.to_thread(run)
+
+
+async def refusal(home: Path, engines: Sequence[str], *words: str) -> str:
+    with pytest.raises(CommandError) as told:
+        await replication(home, engines, *words)
+    return str(told.value)
+
+
+def agrees(member: Running) -> bool:
+    """Whether it takes part, has heard another, and both have the same journal."""
+    others = member.member.status().members[1:]
+    return member.takes_part() and [one.alike for one in others] == [True]
+
+
+def have(members: Sequence[Running], records: int) -> bool:
+    return all(one.journal.durable_sequence >= records for one in members)
+
+
+def journal_of(home: Path) -> Path:
+    return BrokerPaths.under(home, GROUP).journal
+
+
+async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_are_reseeded(
+    tmp_path: Path,
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with opened_alone(a) as address:
+        await publish(address, "p", 1, 30)
+    async with running_engines(tmp_path, 1) as engines:
+        assert "has no log" in await refusal(b, engines.urls, "join", "--yes")
+        said = await replication(a, engines.urls, "init")
+        assert "Nothing was done" in said
+        assert "generation of its own" in said
+        made = msgspec.json.decode(
+            await replication(a, engines.urls, "init", "--yes", "--json"), type=Receipt
+        )
+        assert "already" in await refusal(a, engines.urls, "init", "--yes")
+
+        # Nobody but the journal has what came before: the engine alone can't make a member.
+        assert "behind record" in await refusal(b, engines.urls, "join", "--yes")
+        copied = ("--from", str(journal_of(a)))
+        assert "check every batch" in await replication(b, engines.urls, "join", *copied)
+        await replication(b, engines.urls, "join", *copied, "--yes")
+        async with running_members(tmp_path, engines.urls, "a", "b") as members:
+            await until(lambda: all(one.takes_part() for one in members))
+            assert members[0].member.status().generation == made.generation
+            await publish(members[1].address, "p", 31, 50)
+            await until(lambda: agrees(members[0]))
+            found = await read(members[0].address, "reader", 50)
+            assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
+            # Its broker runs, so its journal isn't to be taken away under it.
+            assert "is in use by" in await refusal(b, engines.urls, "reseed", *copied, "--yes")
+
+        # A member with a journal of its own making: not the group's, kept aside, and a member again.
+        shutil.rmtree(journal_of(b))
+        async with opened_alone(b) as address:
+            await publish(address, "q", 1, 5)
+        assert "already" in await refusal(b, engines.urls, "join", *copied, "--yes")
+        assert "of log" in await refusal(a, engines.urls, "reseed", "--from", str(journal_of(b)), "--yes")
+        before = {one.name for one in journal_of(b).iterdir()}
+        async with running_members(tmp_path, engines.urls, "a") as (source,):
+            await publish(source.address, "p", 51, 60)
+            said = await replication(b, engines.urls, "reseed", *copied, "--yes", "--json")
+            receipt = msgspec.json.decode(said, type=Receipt)
+            aside = journal_of(b) / receipt.plan.aside
+            assert {one.name for one in aside.iterdir()} >= {name for name in before if "lock" not in name}
+            assert msgspec.json.decode((aside / "receipt.json").read_bytes(), type=Receipt) == receipt
+            async with running_members(tmp_path, engines.urls, "b") as (other,):
+                await publish(other.address, "p", 61, 70)
+                await until(lambda: agrees(source))
+                await until(lambda: content_of(source.journal) == content_of(other.journal))
+
+
+async def test_when_the_engines_lost_everything_a_journal_is_the_new_generations_beginning(
+    tmp_path: Path,
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as members:
+            await publish(members[0].address, "p", 1, 20)
+            await until(lambda: len({content_of(one.journal) for one in members}) == 1)
+        async with running_members(tmp_path, engines.urls, "a") as (only,):
+            await publish(only.address, "p", 21, 40)
+        engines.kill()
+        assert "No engine" in await refusal(a, engines.urls, "init", "--yes")
+        shutil.rmtree(tmp_path / "engine-1")
+        engines.start()
+        await engines.ready("other")
+        assert "has no log" in await refusal(b, engines.urls, "reseed", "--yes")
+        await replication(a, engines.urls, "init", "--yes")
+        async with running_members(tmp_path, engines.urls, "b") as (behind,):
+            await until(lambda: behind.state == "member_behind")  # it lacks what the other alone had
+        damaged = tmp_path / "damaged"
+        shutil.copytree(journal_of(a), damaged)
+        segment = max(damaged.glob("*.journal"))
+        content = bytearray(segment.read_bytes())
+        content[HEADER_SIZE + 200] ^= 1
+        segment.write_bytes(content)
+        assert "no healthy source" in await refusal(
+            b, engines.urls, "reseed", "--from", str(damaged), "--yes"
+        )
+        await replication(b, engines.urls, "reseed", "--from", str(journal_of(a)), "--yes")
+        async with running_members(tmp_path, engines.urls, "a", "b") as members:
+            await publish(members[1].address, "p", 41, 50)
+            found = await read(members[1].address, "reader", 50)
+            assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
+            await until(lambda: agrees(members[0]))
+
+
+async def test_an_engine_that_lost_its_end_is_replaced_by_a_journal_and_its_log_is_set_aside(
+    tmp_path: Path,
+) -> None:
+    a = tmp_path / "a"
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as members:
+            await publish(members[0].address, "p", 1, 20)
+            await until(lambda: have(members, 22))  # with the broker's own of the client that came and went
+            engines.kill()
+            shutil.copytree(tmp_path / "engine-1", tmp_path / "earlier")
+            engines.start()
+            await publish(members[0].address, "p", 21, 40)
+            await until(lambda: have(members, 44))
+        assert "log is this journal's own" in await refusal(a, engines.urls, "init", "--replace", "--yes")
+        engines.kill()
+        shutil.rmtree(tmp_path / "engine-1")
+        shutil.move(tmp_path / "earlier", tmp_path / "engine-1")
+        engines.start()
+        await engines.ready("other")
+        async with running_members(tmp_path, engines.urls, "b", hold_ms=400) as (b,):
+            await until(lambda: b.state == "engine_lost")
+            assert "--replace" in await refusal(a, engines.urls, "init", "--yes")
+            assert "set aside as SLUICE_group" in await replication(
+                a, engines.urls, "init", "--replace", "--yes"
+            )
+            # The other had the same to the last record: it goes on by itself.
+            await until(b.takes_part)
+            async with running_members(tmp_path, engines.urls, "a") as (first,):
+                await publish(first.address, "p", 41, 50)
+                found = await read(b.address, "reader", 50)
+                assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
+                await until(lambda: agrees(first))
+
+
+async def test_a_member_at_a_log_that_is_set_aside_appends_to_it_no_more(tmp_path: Path) -> None:
+    a = tmp_path / "a"
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a") as (first,):
+            await publish(first.address, "p", 1, 20)
+        engines.kill()
+        shutil.rmtree(tmp_path / "engine-1")
+        engines.start()
+        async with running_members(tmp_path, engines.urls, "b", hold_ms=400) as (b,):
+            await publish(b.address, "q", 1, 5)  # it had nothing, and has begun a log of its own
+            await replication(a, engines.urls, "init", "--replace", "--yes")
+            assert await refused(b, "r") == "no_quorum"
+            await until(lambda: b.state == "engine_lost")
+            async with running_members(tmp_path, engines.urls, "a") as (first,):
+                await publish(first.address, "p", 21, 30)
+                assert {by for _, by, _ in await read(first.address, "reader", 30)} == {"p"}
+
+
+async def test_a_member_is_made_anew_of_the_engines_log_alone_while_that_has_its_first_entry(
+    tmp_path: Path,
+) -> None:
+    b = tmp_path / "b"
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b") as members:
+            await publish(members[0].address, "p", 1, 20)
+        async with opened_alone(b) as address:
+            await publish(address, "q", 1, 3)
+        await replication(b, engines.urls, "reseed", "--yes")
+        async with running_members(tmp_path, engines.urls, "a", "b") as members:
+            await until(lambda: agrees(members[0]))
+            found = await read(members[1].address, "reader", 20)
+            assert [n for _, by, n in found if by == "p"] == list(range(1, 21))
+        # What it had by itself is kept, and can be read.
+        (aside,) = journal_of(b).glob("aside-*")
+        kept = Journal.open(aside, GROUP)
+        assert content_of(kept)[0] > 20
+        kept.close()
