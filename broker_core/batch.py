@@ -307,7 +307,7 @@ class Batch:
     peer or a file are always verified; only what this process has verified before is not.
     """
 
-    __slots__ = ("_bodies", "_dictionary", "_rows", "buf", "header", "nbytes")
+    __slots__ = ("_bodies", "_dictionary", "_ends", "_rows", "buf", "header", "nbytes")
 
     def __init__(self, buf: Buffer, header: BatchHeader) -> None:
         self.buf = buf
@@ -316,6 +316,7 @@ class Batch:
         self._dictionary: tuple[str, ...] | None = None
         self._rows: npt.NDArray[Any] | None = None
         self._bodies: list[bytes] | None = None
+        self._ends: dict[str, npt.NDArray[np.uint64]] | None = None
 
     @classmethod
     def parse(cls, buf: Buffer, *, verify: bool = True) -> Batch:
@@ -530,26 +531,45 @@ class Batch:
         return map(Record._make, columns)
 
     def select(self, rows: Rows, *, explicit: bool = True) -> Batch:
-        """A new batch of the given rows, in order, with explicit sequences; header fields are kept.
+        """A new batch of the given rows, in order, with explicit sequences; header fields are kept. Of one topic, it names no other.
 
         `rows` are row numbers, ascending. The new batch is checksummed anew and stands for itself. With
         `explicit=False`, for a batch that isn't stamped yet, its records get no sequences.
         """
-        header, sequences = self.header, self.sequences()
+        header = self.header
         flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
+        sequences = self._sequences_of(rows) if explicit else None
         joined, texts = self._texts_of(rows)
-        dictionary = bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
-        tables = self.rows[rows].tobytes() + (sequences[rows].tobytes() if explicit else b"")
+        table = self.rows[rows]
+        dictionary = self._dictionary_of(table)
+        tables = table.tobytes() + (sequences.tobytes() if sequences is not None else b"")
         body = dictionary + tables + joined + texts
         payload = body + _PADDING[len(body) & 7]
         made = bytearray(HEADER.pack(
-            MAGIC, VERSION, 0, flags, len(rows), header.dictionary_length, len(payload), len(payload), crc32c(payload), 0,
-            header.origin, header.epoch, 0, int(sequences[rows[0]]) if explicit else 0, header.accepted_at,
+            MAGIC, VERSION, 0, flags, len(rows), len(dictionary), len(payload), len(payload), crc32c(payload), 0,
+            header.origin, header.epoch, 0, int(sequences[0]) if sequences is not None else 0, header.accepted_at,
             header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
         ))  # fmt: skip
         _U32.pack_into(made, 28, crc32c(made))
         made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
+
+    def _sequences_of(self, rows: Rows) -> npt.NDArray[np.uint64]:
+        header = self.header
+        if header.flags & EXPLICIT_SEQUENCES or not header.first_sequence:
+            return self.sequences()[rows]
+        sequences: npt.NDArray[np.uint64] = np.asarray(rows, np.uint64) + np.uint64(header.first_sequence)
+        return sequences
+
+    def _dictionary_of(self, table: npt.NDArray[Any]) -> bytes:
+        """The dictionary of some rows. Those of one topic, as a queue's are, need none of a thousand others: their indexes are
+        changed in the `table`, which is theirs."""
+        header, entries = self.header, self._read_dictionary()
+        indexes = table["topic"]
+        if len(entries) > 2 and (len(indexes) == 1 or (indexes == indexes[0]).all()):
+            topic, indexes[:] = entries[indexes[0]], 1
+            return _dictionary(entries[0], (topic,))
+        return bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
 
     def marked(self, mark: int) -> Batch:
         """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""
@@ -576,9 +596,15 @@ class Batch:
         )
 
     def _stretch(self, lengths: str, rows: slice, at: int) -> bytes:
-        sizes = self.rows[lengths]
-        start = at + int(sizes[: rows.start].sum(dtype=np.uint64))
-        return bytes(self.buf[start : start + int(sizes[rows].sum(dtype=np.uint64))])
+        if lengths == "headers" and not self.header.headers_length:
+            return b""
+        if self._ends is None:
+            self._ends = {}
+        ends = self._ends.get(lengths)
+        if ends is None:  # a batch of many topics is cut for each of them
+            ends = self._ends[lengths] = np.cumsum(self.rows[lengths], dtype=np.uint64)
+        start = int(ends[rows.start - 1]) if rows.start else 0
+        return bytes(self.buf[at + start : at + int(ends[rows.stop - 1])])
 
 
 @lru_cache(maxsize=8_192)

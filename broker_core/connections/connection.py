@@ -58,7 +58,7 @@ class Connection:
         self.identity: Identity | None = None
         self.rights = EVERYTHING
         self._untaken = Unfinished(services.roster.anteroom)
-        self.inbox = Inbox(sink, self._take, self._clock, services.turns, self._untaken)
+        self.inbox = Inbox(sink, self._take, self._clock, services.facilities.turns, self._untaken)
         self.connected_at = self._clock.now_ns()
         self.heard_at = self._clock.monotonic_ms()
         self.heartbeat_ms = self.promised_ms = 0

@@ -9,7 +9,6 @@ there is more than one reason not to.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
@@ -17,16 +16,13 @@ from operator import length_hint
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker_core.connections.anteroom import Unfinished
+from broker_core.delivery.turns import TURN_NS, Turns
 from broker_core.errors import ClientError
 from broker_core.protocols.native import Frame
 
 if TYPE_CHECKING:
     from broker_core.clock import Clock
     from broker_core.delivery.sink import Sink
-
-TURN_NS = 2_000_000
-"""How long one client's commands may keep the loop in a turn; the last one begun is finished. Some 60 small publishes; a large
-batch is one, so that a turn more for each costs it nothing that could be measured."""
 
 
 class Deed(Protocol):
@@ -55,58 +51,6 @@ class Hold(Enum):
     OWN = "too many of its own batches aren't on the disk yet"
     QUOTA = "it publishes faster than its quota allows"
     SUBSCRIBE = "its subscription is being prepared, and what follows is meant to come after it"
-
-
-class Turns:
-    """The line of an instance's inboxes that have more than their budget, and of clients that leave together: they may keep the
-    loop for one budget a turn, however many they are, and whoever has had some goes to the line's end."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._line: deque[Callable[[], int]] = deque()
-        self._scheduled = False
-        self._spent_ns = 0
-        """By those that left in this turn."""
-
-    def join(self, go_on: Callable[[], int]) -> None:
-        """Call this in a later turn; it says how long it took, in ns."""
-        self._line.append(go_on)
-        self._schedule()
-
-    def leave(self, left: Callable[[], None]) -> None:
-        """Call this now, or in a later turn: what ends with a client of a thousand subscriptions takes a turn's budget alone, and
-        hundreds may be cut off at once."""
-
-        def timed() -> int:
-            began = self._clock.monotonic_ns()
-            left()
-            return self._clock.monotonic_ns() - began
-
-        if self._line or self._spent_ns >= TURN_NS:
-            self.join(timed)
-            return
-        if not self._spent_ns:
-            asyncio.get_running_loop().call_soon(self._begin_anew)
-        self._spent_ns += timed()
-
-    def _begin_anew(self) -> None:
-        self._spent_ns = 0
-
-    def _schedule(self) -> None:
-        if self._line and not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._scheduled = False
-        spent = 0
-        try:
-            for _ in range(len(self._line)):
-                spent += self._line.popleft()()
-                if spent >= TURN_NS:
-                    break
-        finally:
-            self._schedule()
 
 
 def weight(items: Iterable[Item]) -> int:

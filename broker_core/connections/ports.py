@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_core.batch import Batch
-from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.member import Member
@@ -87,7 +86,6 @@ class Services:
     facilities: Facilities
     frontier: Frontier
     roster: Roster
-    turns: Turns
     leases: Leases
     refused: RefusedNames
     tokens: Tokens

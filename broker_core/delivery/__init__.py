@@ -12,6 +12,7 @@ offline       its time on disk; drain: the way back
 spool         an offlined client's backlog on disk
 ledger        every interval that a subscription will not get, and why
 fair_share    how replays spare live delivery, and share what is left
+turns         one line for whoever would keep the loop for longer than others should wait
 shared        one batch on its way to many; piece: what one subscription is given of a batch of the log
 receiver      who gets what matches
 sink          what a transport must offer

@@ -79,7 +79,7 @@ class Backlog:
         """Bytes that the peer's kernel had acknowledged at the last look."""
         self.touched: set[int] = set()
         """Streams with a lane for which something came or was acknowledged, since whoever judges looked last."""
-        self._paced: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._paced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
 
     # What is said of it.
 
@@ -385,13 +385,19 @@ class Backlog:
         """
         ready = partial(self.takes_more if more else self.has_room_for, streams)
         while self.state is not ClientState.CLOSED and not ready():
-            await self.when(ready)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when(ready, partial(_done, waiter))
+            await waiter
 
-    def when(self, ready: Callable[[], bool]) -> asyncio.Future[None]:
-        """Done when the socket takes bytes, or something that held deliveries back has changed, and it is `ready`; or closed."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._paced.append((ready, waiter))
-        return waiter
+    def when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
+        """Call `then` once when the socket takes bytes, or something that held deliveries back has changed, and it is `ready`;
+        or closed."""
+        self._paced.append((ready, then))
+
+    @property
+    def awaited(self) -> bool:
+        """Whether something waits here to be sent, or somebody until more can be."""
+        return bool(self.outbox.nbytes or self._paced)
 
     @property
     def has_room(self) -> bool:
@@ -409,11 +415,22 @@ class Backlog:
             lanes and any((lane := lanes.get(stream)) is not None and lane.spent for stream in streams)
         )
 
+    def takes_beside(self, stream: int) -> bool:
+        """Whether something for a subscription leaves at the end of the turn, beside what others have queued in it."""
+        lane = self.lanes.get(stream)
+        return (
+            self.offline is None
+            and self._sink.writable
+            and self.outbox.nbytes < PULL_BYTES
+            and (lane is None or not (lane.spent or stream in self.lanes.filled))
+        )
+
     def takes_bytes(self, streams: Sequence[int]) -> int:
-        """How many bytes for these subscriptions leave at once when it `takes_more`; an entry always does, however large."""
+        """How many bytes for these subscriptions leave at once when it `takes_more`, or `takes_beside`; an entry always does,
+        however large."""
         lanes = self.lanes
         if not lanes:
-            return PULL_BYTES
+            return PULL_BYTES - self.outbox.nbytes
         credits = [
             lane.credit - lane.sent_bytes
             for stream in streams
@@ -466,11 +483,11 @@ class Backlog:
 
     def _wake_paced(self) -> None:
         waiters, self._paced = self._paced, []
-        for ready, waiter in waiters:
+        for ready, then in waiters:
             if self.state is not ClientState.CLOSED and not ready():
-                self._paced.append((ready, waiter))
-            elif not waiter.done():
-                waiter.set_result(None)
+                self._paced.append((ready, then))
+            else:
+                then()
 
     # Lanes and windows.
 
@@ -653,3 +670,8 @@ class Backlog:
         self.lanes.clear()
         self._wake_paced()
         return Ending(kept, lost, min(firsts, default=0))
+
+
+def _done(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -11,6 +11,7 @@ from broker_core.clock import Clock
 from broker_core.delivery.account import Account
 from broker_core.delivery.fair_share import FairShare
 from broker_core.delivery.ledger import Ledger
+from broker_core.delivery.turns import Turns
 from broker_core.errors import SluiceError
 from broker_core.journal.journal import Journal
 from broker_core.journal.reader_thread import ReaderThread
@@ -83,5 +84,6 @@ class Facilities:
     journal: Journal
     reader: ReaderThread
     share: FairShare
+    turns: Turns
     ledger: Ledger
     spawn: Spawn

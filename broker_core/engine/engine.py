@@ -19,7 +19,6 @@ from broker_core.config import PolicyDocument
 from broker_core.connections import heartbeats
 from broker_core.connections.anteroom import Anteroom
 from broker_core.connections.connection import Connection
-from broker_core.connections.inbox import Turns
 from broker_core.connections.leases import Leases
 from broker_core.connections.logons import Logons
 from broker_core.connections.owners import Owners
@@ -33,6 +32,7 @@ from broker_core.delivery.fair_share import FairShare
 from broker_core.delivery.ledger import Ledger
 from broker_core.delivery.ports import Facilities
 from broker_core.delivery.sink import Line
+from broker_core.delivery.turns import Turns
 from broker_core.engine.decisions import Decisions
 from broker_core.engine.dispatch import Dispatch
 from broker_core.engine.enforcement import Enforcement
@@ -100,7 +100,7 @@ class Engine:
         self.share = FairShare(clock)
         self.frontier = Frontier(journal.next_sequence - 1)
         self.facilities = Facilities(
-            journal.instance, clock, journal, self.reader, self.share, self.ledger, self.spawn
+            journal.instance, clock, journal, self.reader, self.share, Turns(clock), self.ledger, self.spawn
         )
         self.subscriptions = Subscriptions(lambda: self.dispatch.topics)
         self.kept = self._kept_positions(state)
@@ -144,7 +144,6 @@ class Engine:
             self.facilities,
             self.frontier,
             self.roster,
-            Turns(self.clock),
             self.leases,
             RefusedNames(),
             Tokens(self.instance, key_at(state / f"{self.instance}.resume.key")),
@@ -281,6 +280,8 @@ class Engine:
         for connection in list(self.roster.parting):
             with _going_on():
                 connection.notices.lost()
+        with _going_on():
+            self.durables.close()
         with _going_on():
             self._publish_events()
         for task in list(self._tasks):

@@ -9,7 +9,7 @@ that stay open for as long as somebody reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
@@ -332,6 +332,11 @@ class Journal:
     def may_hold(self, topic: str, sequence: int) -> bool:
         """Whether there may be a record of that topic from `sequence` on; False is certain, of all that is durable."""
         return self._log.may_hold(topic, sequence)
+
+    def next_of(self, topics: Collection[str], sequence: int) -> int:
+        """The first place from `sequence` on where a record of these topics may stand, as far as sealed segments tell by
+        their sidecars; `sequence` itself where they don't. For the reader thread."""
+        return self._log.next_of(topics, sequence)
 
     def next_readable(self, sequence: int) -> int:
         """The first record at or after `sequence` that can be read: behind a hole, if there is one; else

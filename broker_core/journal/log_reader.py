@@ -6,6 +6,7 @@ No lock is taken: `segments` is an immutable tuple, replaced whole by whoever ro
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Collection
 from itertools import accumulate, pairwise
 from threading import Lock
 
@@ -15,6 +16,7 @@ from broker_core.journal.files import journal_error
 from broker_core.journal.held import Segment, Sources
 from broker_core.journal.index import Hole
 from broker_core.journal.reader import SEEK_CHUNK, Source, next_batch, walk
+from broker_core.journal.sealed_topics import SealedTopics
 from broker_core.journal.segment import Position, damaged
 
 MAX_HINTS = 4_096
@@ -29,6 +31,7 @@ class LogReader:
         self._origin = hash64(instance)
         self.segments = segments
         self._sources = Sources()
+        self._topics = SealedTopics()
         self._hints: dict[tuple[int, int], int] = {}
         self._hole_lock = Lock()
         self._behind: tuple[tuple[Segment, ...], list[int]] = ((), [])
@@ -67,6 +70,12 @@ class LogReader:
             one.index.last_sequence >= sequence and (one.sealed or one.index.may_hold(topic, sequence))
             for one in segments[start:]
         )
+
+    def next_of(self, topics: Collection[str], sequence: int) -> int:
+        """See Journal.next_of."""
+        segments = self.segments
+        start = max(bisect_right(segments, sequence, key=_first) - 1, 0)
+        return self._topics.next_of(topics, segments[start:], sequence)
 
     def bytes_from(self, sequence: int) -> int:
         """The bytes of all segments that have this record or later ones. Without reading, however many there are."""

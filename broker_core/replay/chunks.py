@@ -78,6 +78,12 @@ def read_chunk(
     Raises JournalError bookmark_gone or journal_failed.
     """
     start = min(reader.next_sequence for reader in readers)
+    exact = [reader.subscription.pattern.exact for reader in readers]
+    topics = {topic for topic in exact if topic is not None}
+    if not span.not_before and None not in exact:  # segments without their topics needn't be read
+        following = min(journal.next_of(topics, start), min(upto, span.last) + 1)
+        if following > start:
+            return Chunk(start, following, [], True, False)
     read = journal.read_located(start, max_bytes, upto)
     begun, pieces = span.not_before == 0, list[Piece]()
     if not read:

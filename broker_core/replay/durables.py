@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from broker_core.config.preset_fields import MAX_DURABLES
@@ -34,7 +35,7 @@ class Durables:
         kept: KeptPositions,
         share: Callable[[Durable], SharedSubscription],
     ) -> None:
-        self._clock, self._instance = facilities.clock, facilities.instance
+        self._clock, self._instance, self._turns = facilities.clock, facilities.instance, facilities.turns
         self._frontier = frontier
         self._kept = kept
         self._known = kept.durables
@@ -47,7 +48,7 @@ class Durables:
 
     def connected(self, durable: Durable) -> bool:
         if durable.sharing is not None:
-            return durable.name in self._shared
+            return durable.name in self._shared and self._shared[durable.name].consumers > 0
         return (durable.client, durable.name) in self._active
 
     async def claim(self, client: str, command: commands.Subscribe, position: int) -> Durable:
@@ -125,6 +126,11 @@ class Durables:
 
     def _left(self, target: ClientSubscription, shared: Sharer) -> None:
         shared.leave(target)
+        if not shared.consumers:  # a client may leave a thousand at once
+            self._turns.soon(partial(self._end_unless_joined, shared))
+
+    def _end_unless_joined(self, shared: Sharer) -> None:
+        """Nobody consumed it, a turn ago."""
         if not shared.consumers:
             if self._shared.get(shared.kept.name) is shared:
                 self._note(self._shared.pop(shared.kept.name))
@@ -161,6 +167,11 @@ class Durables:
             )
             subscribed.kept = None
         return durable
+
+    def close(self) -> None:
+        """The broker ends, and all clients have left: note where those are that nobody consumes any more."""
+        for shared in list(self._shared.values()):
+            self._end_unless_joined(shared)
 
     async def stored(self) -> None:
         """Wait until what was made and deleted so far is on disk. JournalError not_kept."""

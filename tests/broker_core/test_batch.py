@@ -85,6 +85,8 @@ def test_selected_rows_stand_for_themselves_with_their_own_sequences(
     part = Batch.parse(bytes(whole.select(np.array(rows)).buf))
     assert list(part.records()) == [list(whole.records())[row] for row in rows]
     assert (part.first_sequence, part.last_sequence) == (100 + rows[0], 100 + rows[-1])
+    if len(of := {names[row] for row in rows}) == 1:
+        assert set(part.topics) == of, "of one topic, it names no other"
 
 
 @given(records, st.data())

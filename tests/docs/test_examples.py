@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -62,17 +61,10 @@ async def test_every_example_prints_what_the_document_says(document: str, tmp_pa
             typed = ""
             if example.language == "":
                 first, _, typed = text.partition("\n")
-                commands = [_installed(first.removeprefix("$ ").split())]
+                commands = [first.removeprefix("$ ").split()]
             for command, wanted in zip(commands, _shared(example, len(commands)), strict=True):
                 printed = await _run(command, wanted, address, tmp_path, typed)
                 assert _in_order(wanted, printed), f"{document}:{example.line} printed {printed}"
-
-
-def _installed(command: list[str]) -> list[str]:
-    """The command; a stand-in where there is no nc."""
-    if command[0] == "nc" and shutil.which("nc") is None:
-        return [sys.executable, "-m", "tests.support.nc", *command[1:]]
-    return command
 
 
 def _shared(example: Example, commands: int) -> list[list[str]]:

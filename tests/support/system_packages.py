@@ -1,4 +1,4 @@
-"""What the tests need from the system: a browser, PostgreSQL and Java. Installs what is missing, or says how.
+"""What the tests need from the system: a browser, PostgreSQL, Java, npm and nc. Installs what is missing, or says how.
 
 Run by `make test`. Root on a Debian gets the packages by apt; anybody else is told the command, and nothing is run.
 Needs the standard library alone.
@@ -34,6 +34,7 @@ NEEDS = (
     Need("chromium", "browser tests", on_path("chromium", "chromium-browser", "google-chrome")),
     Need("postgresql", "database tests", lambda: find_binaries() is not None),
     Need("openjdk-17-jre-headless", "pipeline tests", on_path("java")),
+    Need("netcat-openbsd", "the documents' examples", on_path("nc")),
     Need("npm", "STOMP clients in JavaScript", on_path("npm")),
 )
 

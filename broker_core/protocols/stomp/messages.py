@@ -84,7 +84,6 @@ class Tails:
 
 def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> list[bytes]:
     first, accepted_at = batch.first_sequence, batch.accepted_at
-    places = [f"{header_line('destination', canonical(topic), version)}\n".encode() for topic in batch.topics]
     mark = f"x-sluice-mark:{batch.mark}\n" if batch.mark else ""
     origin = header_line("", instance, version)[1:]
     bodies, count = batch.bodies(), batch.count
@@ -96,10 +95,12 @@ def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> lis
     # One format for each topic's records: all that is equal in them is in it, and only names of instances can't have a %.
     form = f"{named}%b%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n{mark}{where}content-length:%d\n\n%b\0".encode()
     numbers: Sequence[int] = batch.sequences().tolist() if first else range(count)
-    if len(places) == 1:
-        topics = [places[0]] * count
-    else:
-        topics = [places[index - 1] for index in batch.topic_indexes.tolist()]
+    if (topic := batch.single_topic) is not None:
+        topics = [_place(topic, version)] * count
+    else:  # of which it may name more than it has
+        names = batch.names()
+        places = {name: _place(name, version) for name in set(names)}
+        topics = [places[name] for name in names]
     if batch.header.headers_length:
         topics = [
             b"" if lines.startswith(DESTINATION) else place
@@ -116,6 +117,10 @@ def _tails(batch: Batch, instance: str, version: Version, numbered: bool) -> lis
     if numbered:
         return [form % (place, lines, len(body), body) for _, place, lines, body in rows]
     return [form % (number, place, lines, len(body), body) for number, place, lines, body in rows]
+
+
+def _place(topic: str, version: Version) -> bytes:
+    return f"{header_line('destination', canonical(topic), version)}\n".encode()
 
 
 def _lines_of(lines: bytes) -> bytes:

@@ -10,7 +10,6 @@ What a consumer gives back, or leaves behind, is read from the log again, and go
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,6 +50,8 @@ LIVE_BYTES: Final = 256 * 1024
 """What may wait behind `ready` while it is live; beyond that it goes back to reading the log."""
 AT_ONCE: Final = 1_000
 """Records that a consumer without a window is given at once."""
+LOOK_FROM: Final = 1_024
+"""Unacknowledged records, from which on it is looked up at each part what the kernels have taken; else once a second."""
 
 
 class Bury(Protocol):
@@ -82,7 +83,7 @@ class _Consumer:
     def room(self) -> int:
         """How many records it may be given now."""
         backlog, stream = self.target.peer.backlog, self.target.stream
-        if self.target.peer.closed or not backlog.takes_more((stream,)):
+        if self.target.peer.closed or not backlog.takes_beside(stream):
             return 0
         lane = backlog.lanes.get(stream)
         if lane is None:
@@ -218,7 +219,7 @@ class SharedSubscription:
     def _soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            self._facilities.turns.soon(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -226,8 +227,11 @@ class SharedSubscription:
             return
         try:
             self._deal()
-            self.backlog.send()
-            self._deal()
+            if (
+                self.backlog.awaited
+            ):  # else nobody need be asked whether he takes something: there may be a thousand idle ones
+                self.backlog.send()
+                self._deal()
             if self.backlog.nbytes > LIVE_BYTES:
                 self._control.fall_back(self._target)
         except Exception:
@@ -238,15 +242,16 @@ class SharedSubscription:
         """Give what is ready to those that take something, in equal parts; and have brought again what is back."""
         handout, ready = self._handout, self._ready
         left = sum(entry.count for entry in ready)
-        room = MOST_OWED - handout.unacknowledged  # a batch may have brought more than is wanted
-        while ready and room > 0 and not 0 < handout.back.first < ready[0].batch.first_sequence:
+        while ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
             consumer = self._next()
             if consumer is None:
                 break
-            given = self._give(consumer, min(consumer.room, -(-left // len(self._taking)), room))
-            left -= given
-            room -= given
-            # What it was given has to leave before it is asked again.
+            if handout.unacknowledged >= LOOK_FROM:
+                self._look_at(consumer)
+            room = MOST_OWED - handout.unacknowledged  # a batch may have brought more than is wanted
+            if room <= 0:
+                break
+            left -= self._give(consumer, min(consumer.room, -(-left // len(self._taking)), room))
             self._taking.move_to_end(consumer)
             if not consumer.takes():
                 self._wait_for(consumer)
@@ -266,14 +271,13 @@ class SharedSubscription:
     def _wait_for(self, consumer: _Consumer) -> None:
         """It takes nothing now, and is heard of when it does."""
         del self._taking[consumer]
-        when = consumer.target.peer.backlog.when(consumer.takes)
-        when.add_done_callback(partial(self._takes_again, consumer))
+        consumer.target.peer.backlog.when(consumer.takes, partial(self._takes_again, consumer))
 
-    def _takes_again(self, consumer: _Consumer, _: asyncio.Future[None]) -> None:
+    def _takes_again(self, consumer: _Consumer) -> None:
         if not self.closed and self._consumers.get(consumer.target) is consumer:
             self._taking[consumer] = None
-            self._look_at(consumer)
-            self._soon()
+            if self._ready or len(self._handout.back) or self.backlog.awaited:
+                self._soon()
 
     def _give(self, consumer: _Consumer, number: int) -> int:
         """The next so many records are the consumer's, or as many as leave at once; how many that were."""
@@ -363,6 +367,8 @@ class SharedSubscription:
     def note(self) -> bool:
         """Write down where it stands; whether that is somewhere else than before."""
         self._look()
+        if self._ready:  # what was looked up may have made room
+            self._soon()
         kept, handout = self.kept, self._handout
         position = handout.position(self._target.position(self._frontier.durable))
         sharing = Sharing(

@@ -31,7 +31,7 @@ class Farewell:
         if not self._said:
             self._said = True
             talk = self._talk
-            talk.out.say(error_frame(reply, receipt, talk.version), last=True)
+            talk.say(error_frame(reply, receipt, talk.version), last=True)
 
     def error(self, reply: replies.Error, receipt: str) -> None:
         """What the client asked for can't be had."""
@@ -41,6 +41,7 @@ class Farewell:
     def leave(self, receipt: str) -> None:
         """DISCONNECT, and all that came before it is done."""
         self._said = True
+        self._talk.flush()
         self._talk.say_last_receipt(receipt)
         self._talk.connection.leave("closed")
         self._talk.out.end()

@@ -65,9 +65,8 @@ class Sending:
 
     def hold_back(self, frame: Frame) -> None:
         """Until its transaction is committed. ClientErrors of its transaction, and of a SEND's destination."""
-        if frame.command == "SEND":
-            self._topic(frame.headers)
-        self.transactions.add(frame.headers["transaction"], frame)
+        topic = self._topic(frame.headers) if frame.command == "SEND" else None
+        self.transactions.add(frame.headers["transaction"], frame, topic)
 
     def commit(self, name: str) -> None:
         """Its SENDs are one batch; then its ACKs and NACKs count. ClientError bad_transaction."""

@@ -306,19 +306,20 @@ class Session:
         connection.comes_back_as = known_as(connection, self._named)
         says, hears = self._beats
         connection.heartbeat_ms, connection.promised_ms = says, hears
-        talk.out.say(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
+        talk.say(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
 
     # What the broker says.
 
     def frames_of(self, entry: OutboxEntry) -> Frames | None:
         """A delivery; None when its subscription has ended meanwhile."""
+        self._talk.flush()
         return self._subscribed.frames_of(entry)
 
     def answer(self, reply: replies.Reply) -> None:
         """Say what there is a STOMP word for; what there is none for, no client waits for."""
         match reply:
             case replies.Heartbeat():
-                self._talk.out.say(HEARTBEAT)
+                self._talk.say(HEARTBEAT)
             case replies.Ack(of="publish", id=str(batch)):
                 self._sending.published(batch)
             case replies.Ack(of="logon"):

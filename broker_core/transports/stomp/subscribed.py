@@ -227,7 +227,7 @@ class Subscribed:
                 del self._streams[stream]
                 headers = [("subscription", id), ("message-id", f"{stream}-end"), ("browser", "end")]
                 frame = encode_frame("MESSAGE", headers, version=self._talk.version)
-                self._talk.out.say(frame, behind=True)
+                self._talk.say(frame, behind=True)
 
     # Deliveries.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -30,7 +31,7 @@ class Out(Line, Protocol):
 class Talk:
     """One client's. The `connection` is there once the session has begun."""
 
-    __slots__ = ("connection", "out", "reader", "receipt")
+    __slots__ = ("_receipts", "connection", "out", "reader", "receipt")
     connection: Connection
 
     def __init__(self, out: Out) -> None:
@@ -38,6 +39,8 @@ class Talk:
         self.reader = FrameReader(Limits.before_logon())
         self.receipt = ""
         """What the frame under way is to be answered with."""
+        self._receipts: list[bytes] = []
+        """Of this turn: a thousand SUBSCRIBEs or batches that are on disk together need one write, not a thousand."""
 
     @property
     def version(self) -> Version:
@@ -47,13 +50,29 @@ class Talk:
     def say_receipts(self, receipts: Iterable[str], *, behind: bool = False) -> None:
         """What asked for these is done."""
         frames = receipt_frames(receipts, self.version)
-        if frames:
-            self.out.say(frames, behind=behind)
+        if behind and frames:
+            self.say(frames, behind=True)
+        elif frames:
+            if not self._receipts:
+                asyncio.get_running_loop().call_soon(self.flush)
+            self._receipts.append(frames)
+
+    def flush(self) -> None:
+        """Send this turn's receipts, before anything else is."""
+        if self._receipts:
+            joined = b"".join(self._receipts)
+            self._receipts.clear()
+            self.out.say(joined)
+
+    def say(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+        """Send a frame, as `Out` does."""
+        self.flush()
+        self.out.say(frame, behind=behind, last=last)
 
     def say_last_receipt(self, receipt: str) -> None:
         """In place of what is on its way: nothing follows."""
         if receipt:
-            self.out.say(receipt_frames([receipt], self.version), last=True)
+            self.say(receipt_frames([receipt], self.version), last=True)
 
     @property
     def processed(self) -> replies.Ack:

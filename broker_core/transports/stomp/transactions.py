@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker_core.batch import MAX_DICTIONARY
 from broker_core.errors import ClientError
 from broker_core.protocols.stomp.frames import Frame
 
 MOST_OPEN: Final = 16
 MOST_FRAMES: Final = 1_024
 """In one transaction."""
+MOST_TOPICS: Final = MAX_DICTIONARY - 1
+"""Of one transaction: it becomes one batch."""
 MOST_BYTES: Final = 15 * 1024 * 1024
 """Of the bodies and headers of all that are open: one becomes one batch, and what never ends costs no more."""
 
@@ -18,6 +21,7 @@ MOST_BYTES: Final = 15 * 1024 * 1024
 @dataclass(slots=True)
 class _Transaction:
     frames: list[Frame] = field(default_factory=list)
+    topics: set[str] = field(default_factory=set)
     nbytes: int = 0
     """What it holds back."""
 
@@ -42,10 +46,12 @@ class Transactions:
             raise _bad(f"A connection has {MOST_OPEN} open transactions at most.", name)
         self._open[name] = _Transaction()
 
-    def add(self, name: str, frame: Frame) -> None:
-        """Hold a frame back. ClientError bad_transaction."""
+    def add(self, name: str, frame: Frame, topic: str | None = None) -> None:
+        """Hold a frame back, of a SEND with its topic. ClientError bad_transaction: there is none, or a limit is passed."""
         found = self._find(name)
         found.frames.append(frame)
+        if topic is not None:
+            found.topics.add(topic)
         nbytes = (
             len(frame.body)
             + sum(len(key) + len(value) + 2 for key, value in frame.headers.items())
@@ -55,6 +61,8 @@ class Transactions:
         self._nbytes += nbytes
         if len(found.frames) > MOST_FRAMES:
             raise _bad(f"A transaction has {MOST_FRAMES:,} frames at most.", name)
+        if len(found.topics) > MOST_TOPICS:
+            raise _bad(f"A transaction sends to {MOST_TOPICS:,} topics at most.", name)
         if self._nbytes > MOST_BYTES:
             raise _bad(f"A connection's open transactions have {MOST_BYTES:,} bytes at most.", name)
 

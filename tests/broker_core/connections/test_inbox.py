@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from broker_core.connections.anteroom import Anteroom, Unfinished
-from broker_core.connections.inbox import ITEM_BYTES, TURN_NS, Hold, Inbox, Item, Turns
+from broker_core.connections.inbox import ITEM_BYTES, Hold, Inbox, Item
+from broker_core.delivery.turns import TURN_NS, Turns
 from tests.support.manual_clock import ManualClock
 
 SLOW = TURN_NS / 1e9 / 4

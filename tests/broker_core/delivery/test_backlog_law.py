@@ -28,6 +28,7 @@ from broker_core.delivery.ledger import Ledger
 from broker_core.delivery.lifecycle import ClientState, Event, next_state
 from broker_core.delivery.ports import Facilities
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.turns import Turns
 from broker_core.delivery.window import AckMode, Window
 from broker_core.journal.segment import Position
 from broker_core.subscriptions.keys import parse_key
@@ -115,7 +116,9 @@ class Scene:
         self.clock: Any = ManualTime(self)
         self.ledger, self._pin = Ledger(), Pin(1 << 62)
         log: Any = self
-        facilities = Facilities("i", self.clock, log, log, FairShare(self.clock), self.ledger, self._spawn)
+        facilities = Facilities(
+            "i", self.clock, log, log, FairShare(self.clock), Turns(self.clock), self.ledger, self._spawn
+        )
         self.name, self.facilities, self._directory, self._spools = "c", facilities, directory, 0
         sink: Any = self.socket
         self.backlog = Backlog(self, sink, facilities)

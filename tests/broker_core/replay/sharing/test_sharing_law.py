@@ -120,17 +120,23 @@ class World:
             await self.save()
         elif operation == "crash":
             await self.crash()
+        elif operation == "leave" and consumer is not None:
+            await self.leave(*consumer)
         elif consumer is not None:
             self.act(operation, *consumer, number)
 
+    async def leave(self, connection: Connection, socket: Socket) -> None:
+        self.consumers.remove((connection, socket))
+        connection.on_closed()
+        async with asyncio.timeout(60):
+            while not connection.closed:  # others may stand in the line
+                await asyncio.sleep(0)
+        account = connection.account
+        assert account.matched == total(what for _, what in parts(account))
+        assert account.waiting.messages == account.in_flight.messages == 0
+
     def act(self, operation: str, connection: Connection, socket: Socket, number: int) -> None:
-        if operation == "leave":
-            self.consumers.remove((connection, socket))
-            connection.on_closed()
-            account = connection.account
-            assert account.matched == total(what for _, what in parts(account))
-            assert account.waiting.messages == account.in_flight.messages == 0
-        elif operation == "block":
+        if operation == "block":
             socket.writable = not socket.writable
             if socket.writable:
                 connection.on_writable()

@@ -14,7 +14,7 @@ from broker_core.broker import Broker
 from broker_core.connections import anteroom, inbox
 from broker_core.protocols.native import BEFORE_LOGON
 from broker_core.protocols.stomp.frames import Frame, FrameReader
-from broker_core.transports.stomp.transactions import MOST_BYTES, MOST_FRAMES, MOST_OPEN
+from broker_core.transports.stomp.transactions import MOST_BYTES, MOST_FRAMES, MOST_OPEN, MOST_TOPICS
 from tests.support.brokers import running_broker, until
 from tests.support.stomp_client import StompClient, stomp_client, stomp_policy
 
@@ -280,3 +280,24 @@ async def test_noise_of_a_thousand_kinds_harms_nobody(tmp_path: Path) -> None:
                 answer = await asyncio.wait_for(client.reader.read(), 20)
                 assert b"internal_error" not in answer
         await until(lambda: len(broker.engine.roster.connections) == 1)
+
+
+async def test_a_transaction_of_more_topics_than_a_batch_names_is_refused_at_the_send_that_passes_it(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker:
+        for more in (0, 1):
+            async with stomp_client(broker) as client:
+                sends = b"".join(
+                    b"SEND\ndestination:/topic/scratch.%d\ntransaction:t\nreceipt:%d\n\nx\0" % (n, n)
+                    for n in range(MOST_TOPICS + more)
+                )
+                client.raw(b"BEGIN\ntransaction:t\n\n\0" + sends)
+                if more:
+                    error = await client.error()
+                    assert error.headers["message"] == "bad_transaction" and b"1,023 topics" in error.body
+                    assert error.headers["receipt-id"] == str(MOST_TOPICS), "of the SEND, not of the COMMIT"
+                else:
+                    client.send("COMMIT", transaction="t", receipt="c")
+                    receipts = [(await client.read()).headers["receipt-id"] for _ in range(MOST_TOPICS + 1)]
+                    assert receipts[-1] == "c"

@@ -11,8 +11,12 @@ import pytest
 
 from broker_core.client import AsyncClient
 from broker_core.delivery.account import Cause
+from broker_core.delivery.backlog import Backlog
+from broker_core.journal import log_reader
 from broker_core.journal.files import Files
+from broker_core.journal.reader import Source, Walk
 from broker_core.replay.sharing import shared_subscription
+from broker_core.transports.stomp.tcp import StompProtocol
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.stomp_client import stomp_client, stomp_policy
 
@@ -236,3 +240,75 @@ async def test_a_turn_asks_as_many_consumers_as_it_gives_something(
             message = await client.read()
             client.send("ACK", id=message.headers["ack"])
         assert len(asked) - before < 20 * 30
+
+
+async def test_of_a_clients_many_queues_only_those_that_have_something_are_looked_at_and_receipts_share_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, asked, said = 300, list[int](), list[bytes]()
+    takes, say = Backlog.takes_beside, StompProtocol.say
+
+    def counted(self: Backlog, stream: int) -> bool:
+        asked.append(stream)
+        return takes(self, stream)
+
+    def noted(self: StompProtocol, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+        said.append(frame)
+        say(self, frame, behind=behind, last=last)
+
+    monkeypatch.setattr(Backlog, "takes_beside", counted)
+    monkeypatch.setattr(StompProtocol, "say", noted)
+    async with (
+        running_broker(tmp_path, stomp_policy()) as broker,
+        stomp_client(broker) as client,
+        stomp_client(broker) as publisher,
+    ):
+        client.raw(
+            b"".join(
+                b"SUBSCRIBE\nid:%d\ndestination:/queue/%d\nreceipt:%d\n\n\0" % (n, n, n)
+                for n in range(number)
+            )
+        )
+        assert {(await client.read()).headers["receipt-id"] for _ in range(number)} == set(
+            map(str, range(number))
+        )
+        assert sum(b"RECEIPT" in frame for frame in said) <= number // 4, "those of a turn go together"
+        asked.clear()
+        publisher.raw(b"".join(b"SEND\ndestination:/queue/%d\n\n%d\0" % (n, n) for n in range(number)))
+        assert {(await client.read()).headers["subscription"] for _ in range(number)} == set(
+            map(str, range(number))
+        )
+        assert number <= len(asked) < 20 * number, "and not each queue at each message"
+
+
+async def test_a_queue_reads_only_those_sealed_segments_that_have_its_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, walk = set[str](), log_reader.walk
+
+    def noted(source: Source, offset: int, end: int, max_bytes: int) -> Walk:
+        read.add(source.file.path.name)
+        return walk(source, offset, end, max_bytes)
+
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as publisher:
+        for number in range(6):  # of 1 MiB each
+            if number == 2:
+                await publisher.asked("SEND", b"waits", destination="/queue/old")
+            await publisher.asked("SEND", b"x" * 1_000_000, destination="/topic/other")
+    monkeypatch.setattr(log_reader, "walk", noted)
+    async with (
+        running_broker(tmp_path, stomp_policy()) as broker,
+        stomp_client(broker) as client,
+        stomp_client(broker) as publisher,
+    ):
+        names = [one.path.name for one in broker.engine.journal.segments()]
+        assert len(names) > 4
+        read.clear()  # the newest was read at the start
+        await client.asked("SUBSCRIBE", id="new", destination="/queue/new")
+        await publisher.asked("SEND", b"first", destination="/queue/new")
+        assert (await client.read()).body == b"first"
+        assert not read.intersection(names[:-1]), "none of them has the new queue's topic"
+        await client.asked("SUBSCRIBE", id="old", destination="/queue/old")
+        assert (await client.read()).body == b"waits"
+        await until(lambda: all(not one.behind for one in broker.engine.durables.listed()))
+        assert len(read.intersection(names[:-1])) == 1, "and one has the old one's"
