@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from broker_core import logs
 from broker_core.access import AccessPolicy
 from broker_core.access.tls import server_context
 from broker_core.clock import SystemClock
@@ -262,6 +263,7 @@ class Broker:
 def end_process(error: SluiceError) -> None:
     """At once and without a last act: nothing that this process still believes may be answered or written."""
     logging.shutdown()
+    logs.settle()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(BROKEN)

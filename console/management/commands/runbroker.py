@@ -15,6 +15,7 @@ import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from broker_core import logs
 from broker_core.clock import SYSTEM
 from broker_core.config import PolicyDocument
 from broker_core.control import last_words
@@ -37,6 +38,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
         os.umask(NOT_OURS)  # journals hold what not everybody on the machine may read
+        logs.install()
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
@@ -50,6 +52,7 @@ class Command(BaseCommand):
             raise CommandError(f"{error.sentence} {error.fix}") from None
         finally:
             loop.close()
+            logs.settle()
 
 
 def _control(instance: str) -> Path:
