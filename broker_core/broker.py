@@ -125,6 +125,7 @@ class Broker:
         clean_up(paths.spool, policy.instance.name)
         make_log: LogMaker = LocalLog if member is None else member.log
         self.engine = Engine(journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log)
+        self.engine.anteroom.bound(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
             self.engine.dispatch.following = member

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import resource
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,11 +22,15 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
 
 
-def start_broker(home: Path, *failpoints: Failpoint, log_unread: bool = False) -> tuple[BaseProcess, int]:
+def start_broker(
+    home: Path, *failpoints: Failpoint, log_unread: bool = False, open_files: int = 0
+) -> tuple[BaseProcess, int]:
     """The process, and the port of its TCP transport. Its disk does what `failpoints` say. `log_unread`: it logs into a pipe
-    that is full."""
+    that is full. `open_files`: it may open so many."""
     ours, theirs = SERVER.Pipe(duplex=False)
-    process = SERVER.Process(target=_run, args=(home, theirs, failpoints, log_unread), daemon=True)
+    process = SERVER.Process(
+        target=_run, args=(home, theirs, failpoints, log_unread, open_files), daemon=True
+    )
     process.start()
     theirs.close()
     try:
@@ -47,7 +52,11 @@ def full_pipe() -> tuple[int, int]:
     return reading, writing
 
 
-def _run(home: Path, port: Connection, failpoints: tuple[Failpoint, ...], log_unread: bool) -> None:
+def _run(
+    home: Path, port: Connection, failpoints: tuple[Failpoint, ...], log_unread: bool, open_files: int
+) -> None:
+    if open_files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     output = full_pipe()[1] if log_unread else os.open(os.devnull, os.O_WRONLY)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from argparse import ArgumentParser
 from collections.abc import Coroutine
@@ -39,6 +40,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
         os.umask(NOT_OURS)  # journals hold what not everybody on the machine may read
         logs.install()
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (most, most)
+        )  # 1,024 is what `select` needs, and nobody here uses that
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
